@@ -10,7 +10,6 @@ bought twice, instances left after the sweep, and those that no intent on record
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -25,6 +24,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
+from benchmarks.runner import parser
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider
@@ -320,10 +320,7 @@ def campaign(runs: int, seed: int) -> Tally:
 
 def main() -> None:
     """Play the campaign, and print what it found."""
-    parser = argparse.ArgumentParser(description="a fault campaign on launching")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = parser(__doc__, runs=1000, seed=0).parse_args()
     for name, value in vars(campaign(given.runs, given.seed)).items():
         shown = dict(value) if isinstance(value, Counter) else value
         print(f"{name.replace('_', ' '):16} {shown}")

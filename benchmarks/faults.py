@@ -16,7 +16,6 @@ nodes that die, workers that crash, memory that is full. What is counted must be
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.fault_world import Kill, survive
+from benchmarks.runner import parser
 from cloudtune.catalog import InstanceType, Offer
 from cloudtune.commands import Launch
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -345,10 +345,7 @@ def campaign(runs: int, seed: int, watch: Callable[[int], None] = lambda _: None
 
 def main() -> None:
     """Play the campaign, and print what it found."""
-    parser = argparse.ArgumentParser(description="a fault campaign in virtual time")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = parser(__doc__, runs=1000, seed=0).parse_args()
     began = time.monotonic()
     tally = campaign(given.runs, given.seed)
     for name, value in vars(tally).items():

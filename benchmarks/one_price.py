@@ -11,17 +11,17 @@ takes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from benchmarks.runner import in_processes, parser
 from cloudtune.experiment import Experiment
 from cloudtune.jobs import forecasting, planning
 from cloudtune.jobs.stages import SETUP_SECONDS
@@ -170,16 +170,12 @@ def _line(told: list[Told]) -> str:
 
 def main() -> None:
     """Print what is named above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plans", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--verbose", action="store_true", help="print each plan")
-    given = parser.parse_args()
+    options = parser(__doc__, plans=200, runs=200, processes=2, verbose=False)
+    given = options.parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
-    with ProcessPoolExecutor(given.processes) as pool:
-        results = pool.map(foretold, range(given.plans), [given.runs] * given.plans)
-        told = [each for each in results if each is not None]
+    work = partial(foretold, runs=given.runs)
+    outcomes = in_processes(work, range(given.plans), given.processes)
+    told = [outcome for outcome in outcomes if outcome is not None]
     if given.verbose:
         for each in told:
             print(each)

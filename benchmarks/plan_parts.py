@@ -1,6 +1,6 @@
 """What the parts of one `cloudtune plan` take, in a process of its own: part of plan_time.py.
 
-    python benchmarks/plan_parts.py OUT [--top N] -- EXPERIMENT [OPTION ...]
+    python -m benchmarks.plan_parts OUT [--top N] -- EXPERIMENT [OPTION ...]
 
 Runs the command with a stopwatch at its public functions, and writes what each took to OUT as JSON.
 With --top it runs under cProfile instead, and writes the N functions that take most themselves.

@@ -1,16 +1,14 @@
 """How long `cloudtune plan` takes, cold: the example, and 512 trials on every instance type.
 
-    python benchmarks/plan_time.py [--repeats 5] [--out DIR] [--top 15] [--no-growth]
+    python -m benchmarks.plan_time [--repeats 5] [--top 15]
 
 Each command is a process of its own with its imports, in a CLOUDTUNE_HOME of its own. Prints the
 median seconds by the clock and of the processor (others may work on the same machine), what the
-parts of the command take, the functions that take most, and how the exact planner's seconds grow
-with the job; drawn as DIR/plan_time.svg.
+parts of the command take, and the functions that take most.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -23,10 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks itself
-
-from benchmarks import large_job, plan_growth
-from benchmarks import planner_plots as plots
+from benchmarks import large_job
+from benchmarks.runner import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/digits/experiment.yaml"
@@ -42,14 +38,7 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--top", type=int, default=15)
-    parser.add_argument("--out", type=Path, help="draw the growth there")
-    parser.add_argument("--growth", action=argparse.BooleanOptionalAction, default=True)
-    given = parser.parse_args()
+    given = parser(__doc__, repeats=5, top=15).parse_args()
     with tempfile.TemporaryDirectory(prefix="ct-plan-time-") as folder:
         os.environ["CLOUDTUNE_HOME"] = str(Path(folder) / "home")
         everything = cases(Path(folder))
@@ -57,8 +46,6 @@ def main() -> None:
         for case in everything:
             parts(case, given.repeats, Path(folder) / "parts.json")
         hot(everything[1], given.top, Path(folder) / "hot.json")
-    if given.growth:
-        growth(given.repeats, given.out)
 
 
 def cases(folder: Path) -> list[Case]:
@@ -131,20 +118,6 @@ def hot(case: Case, top: int, file: Path) -> None:
 def _child(arguments: list[str], file: Path) -> Any:
     subprocess.run([sys.executable, str(PARTS), str(file), *arguments], check=True)
     return json.loads(file.read_text(encoding="utf-8"))
-
-
-# ---- growth -------------------------------------------------------------------------------------
-
-
-def growth(repeats: int, out: Path | None) -> None:
-    """Print, and draw, what the exact planner takes on jobs of growing size."""
-    print(f"\n{'growing':<16}{'to':>6}{'offers':>8}  {'plan':<20}{'clock':>8}{'processor':>11}")
-    series: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for what, at, offers, which, wall, cpu in plan_growth.measured(repeats):
-        print(f"{what:<16}{at:>6g}{offers:>8}  {which:<20}{wall:>7.3f}s{cpu:>10.3f}s", flush=True)
-        series.setdefault(what, {}).setdefault(which, []).append((at, cpu))
-    if out is not None:
-        plots.growth(series, out / "plan_time.svg")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
 """What the planners' plans cost, on generated jobs over measured scaling curves.
 
-    python benchmarks/planners.py DATA [--jobs 360] [--seed 0] [--small 240] [--out DIR]
+    python -m benchmarks.planners DATA [--jobs 360] [--seed 0] [--small 240] [--out FILE.csv]
 
 DATA is a folder with gpu_scaling_hypersched.csv and gpu_scaling_gavel.csv. Each job is planned for
 the least cost within a deadline of 1 to 5 times the fastest plan's time: `--jobs` times on one
 offer, and as often on several offers of a family. Prints what static, naive and greedy plans cost
-against exact ones. Exits with 1 where exact <= greedy <= static does not hold, a random change
-makes an exact plan better, a looser limit makes a plan worse, a plan is further from the best than
-its gap, or exact, ILP and brute force differ on a small job. `--only NAME` looks at one job, as in
-"several 17", and prints it whole.
+against exact ones. Exits with 1 where exact <= greedy <= static does not hold, a looser limit makes
+a plan worse, a plan is further from the best than its gap, or exact, ILP and brute force differ on
+a small job. `--only NAME` looks at one job, as in "several 17", and prints it whole.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -23,12 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks and tests themselves
-
 from benchmarks import planner_checks as checks
 from benchmarks import planner_jobs as jobs
-from benchmarks import planner_plots as plots
-from benchmarks.planner_attacks import attacked
+from benchmarks.runner import parser
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
@@ -36,6 +31,7 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.plans import Limits
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from benchmarks.planner_jobs import Curve, Job
@@ -51,8 +47,6 @@ PLANNERS: dict[str, Planner] = {
 }
 OTHERS = tuple(name for name in PLANNERS if name != "exact")
 SETS = {"single": jobs.single, "several": jobs.several}
-_ATTACKS = 200
-"""Random changes of each exact plan that are tried."""
 _GRID_EVERY, _GRID_POINTS = 6, 6
 _SMALL_PLANS = 6000
 _SAME = 1e-6
@@ -65,38 +59,29 @@ class Log:
 
     faults: list[str] = field(default_factory=list)
 
-    def note(self, job: Job, found: Sequence[str]) -> None:
-        for each in found:
-            self.faults.append(f"{job.name}: {each}")
+    def note(self, job: Job, faults: Sequence[str]) -> None:
+        for fault in faults:
+            self.faults.append(f"{job.name}: {fault}")
             print(f"FAULT {self.faults[-1]}", flush=True)
 
 
 def main() -> None:
-    given = _arguments()
-    known = jobs.curves(given.data)
+    options = parser(__doc__, jobs=360, seed=0, small=240)
+    options.add_argument("data", type=Path)
+    options.add_argument("--out", type=Path, help="write a line for each job there, as CSV")
+    options.add_argument("--only", metavar="NAME")
+    given = options.parse_args()
+    curves = jobs.curves(given.data)
     log = Log()
     if given.only:
-        look_at(given.only, given.seed, known, log)
+        look_at(given.only, given.seed, curves, log)
     else:
-        tables = [compare(name, given, known, log) for name in SETS]
-        small_jobs(given, known, log)
+        tables = [compare(name, given, curves, log) for name in SETS]
+        small_jobs(given, curves, log)
         if given.out is not None:
-            save(given.out, pd.concat(tables))
+            pd.concat(tables).to_csv(given.out, index=False)
     print(f"\n{len(log.faults)} fault(s)")
     sys.exit(1 if log.faults else 0)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--jobs", type=int, default=360)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", type=int, default=240)
-    parser.add_argument("--out", type=Path, help="write planners.csv and planners.svg there")
-    parser.add_argument("--only", metavar="NAME")
-    return parser.parse_args()
 
 
 def look_at(name: str, seed: int, known: Sequence[Curve], log: Log) -> None:
@@ -142,16 +127,6 @@ def faults_in(request: PlanRequest, plans: dict[str, Plan | None]) -> list[str]:
     return found
 
 
-def attacks(
-    name: str, number: int, seed: int, request: PlanRequest, exact: Plan | None
-) -> list[str]:
-    """Return random changes of an exact plan that make it better; there should be none."""
-    if exact is None:
-        return []
-    dice = np.random.default_rng([seed, number, 5 + list(SETS).index(name)])
-    return attacked(request, exact, dice, _ATTACKS)
-
-
 def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, Taken]) -> dict[str, Any]:
     """Return a line of the table: what each plan costs as a multiple of the exact one."""
     exact = plans["exact"]
@@ -178,7 +153,6 @@ def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: L
         job = SETS[name](number, given.seed, known)
         request, plans, taken = planned(job)
         log.note(job, faults_in(request, plans))
-        log.note(job, attacks(name, number, given.seed, request, plans["exact"]))
         if number % _GRID_EVERY == 0:
             grids.append(checks.looser(request, _GRID_POINTS))
             log.note(job, grids[-1].faults)
@@ -186,7 +160,6 @@ def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: L
     table = pd.DataFrame(lines)
     table.insert(0, "set", name)
     tell(name, table)
-    print(f"{_ATTACKS * given.jobs:,} random changes of exact plans were tried")
     tell_grids(grids)
     return table
 
@@ -265,16 +238,6 @@ def small_case(number: int, seed: int, known: Sequence[Curve], log: Log) -> chec
     if found is not None:
         log.note(job, found.faults)
     return found
-
-
-# ---- to disk ------------------------------------------------------------------------------------
-
-
-def save(folder: Path, table: pd.DataFrame) -> None:
-    """Write the table, and how often a planner is how far off as a drawing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "planners.csv", index=False)
-    plots.ratios(table, OTHERS, folder / "planners.svg")
 
 
 if __name__ == "__main__":

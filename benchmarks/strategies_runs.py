@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.compare.case import Case, record
+from benchmarks.runner import in_processes
 from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
 from benchmarks.strategies_methods import HEEDING, PACKS, Variant
 from benchmarks.strategies_reading import track_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.compare.benchmark import Benchmark
@@ -225,9 +223,9 @@ _trace: SpotTrace | None
 
 
 def _begin(folder: Path, epoch_seconds: float, trace: SpotTrace | None) -> None:
-    global _where, _trace
-    _where, _trace = (folder, epoch_seconds), trace
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    global _where, _trace  # noqa: PLW0603  what a process plays on, from its start
+    _where = (folder, epoch_seconds)
+    _trace = trace
 
 
 @cache
@@ -245,19 +243,12 @@ def _do(job: Job) -> Done:
 
 
 def do_all(
-    todo: Iterable[Job],
+    todo: Sequence[Job],
     folder: Path,
     epoch_seconds: float,
     processes: int,
     trace: SpotTrace | None = None,
 ) -> Iterator[Done]:
     """Yield what the jobs come to, as they are done; on spot the pool is as the trace says."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, fresh, _begin, (folder, epoch_seconds, trace)) as pool:
-        futures = [pool.submit(_do, job) for job in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    given = (folder, epoch_seconds, trace)
+    return in_processes(_do, todo, processes, begin=_begin, given=given, in_order=False)

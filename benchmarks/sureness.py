@@ -11,14 +11,13 @@ the runs of the plan that was given keep them too rarely, by more than two stand
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
+from benchmarks.runner import in_processes, parser
 from cloudtune.jobs import planning
 from cloudtune.jobs.stages import EXACT, SETUP_SECONDS, PlanOptions, request_for
 from cloudtune.planners.base import InfeasibleError
@@ -105,16 +105,10 @@ def answer(number: int, runs: int) -> Answer:
 
 def main() -> None:
     """Print what is named above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--questions", type=int, default=160)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
+    options = parser(__doc__, questions=160, runs=100, processes=2).parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
-    with ProcessPoolExecutor(options.processes) as pool:
-        answers = list(
-            pool.map(answer, range(options.questions), [options.runs] * options.questions)
-        )
+    work = partial(answer, runs=options.runs)
+    answers = list(in_processes(work, range(options.questions), options.processes))
     sure = [one for one in answers if one.known >= one.asked]
     refused = [one for one in sure if one.given is None]
     promised = [(one.asked, one.given) for one in answers if one.given is not None]

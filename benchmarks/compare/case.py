@@ -6,13 +6,11 @@ Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.sampler import TableSampler
+from benchmarks.runner import in_processes
 from cloudtune.engine.audit import audited
 from cloudtune.engine.flapping import flaps
 from cloudtune.engine.ledger import MemoryLedger
@@ -244,25 +242,16 @@ _FEW = 16
 
 def play_all(benchmark: Benchmark, cases: Sequence[Case], processes: int = 1) -> Iterator[Result]:
     """Yield what each run comes to, in order; the same in any number of processes."""
-    if processes == 1 or len(cases) <= _FEW:
-        yield from (play(benchmark, case) for case in cases)
-        return
-    workers = min(processes, len(cases))
-    share = max(1, min(16, len(cases) // (4 * workers)))
-    # Fresh processes: a fork would take over whatever threads pyarrow has started.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, _begin, (benchmark,)) as pool:
-        yield from pool.map(_play, cases, chunksize=share)
+    workers = 1 if len(cases) <= _FEW else min(processes, len(cases))
+    yield from in_processes(_play, cases, workers, begin=_begin, given=(benchmark,))
 
 
 _benchmark: Benchmark
 
 
 def _begin(benchmark: Benchmark) -> None:
-    """Keep the benchmark for the runs of this process; only the parent heeds Ctrl-C."""
-    global _benchmark  # noqa: PLW0603  what a worker gets when it starts
+    global _benchmark  # noqa: PLW0603  what a process plays on, from its start
     _benchmark = benchmark
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play(case: Case) -> Result:
