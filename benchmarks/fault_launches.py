@@ -182,15 +182,9 @@ def _instance(name: str, it: _Machine) -> Instance:
 
 @dataclass
 class Tally:
-    """What went wrong, over all cases."""
+    """What happened over all cases, and the seeds of those in which something went wrong."""
 
-    runs: int = 0
-    deaths: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    purchases: int = 0
-    bought_twice: int = 0
-    instances_left: int = 0
-    unknown: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     seeds: list[int] = field(default_factory=list)
 
 
@@ -206,15 +200,8 @@ class _Provider:
 
     def tell(self) -> None:
         """Write the config, as the controller's head does."""
-        intents = {
-            name: {
-                "instance_type": "x",
-                "market": "on-demand",
-                "zone": "",
-                "lease": "2030-01-01T00:00:00Z",
-            }
-            for name in self.wanted
-        }
+        asked = {"instance_type": "x", "market": "on-demand", "zone": ""}
+        intents = {name: {**asked, "lease": "2030-01-01T00:00:00Z"} for name in self.wanted}
         types = {name: {"max_workers": int(want)} for name, want in self.wanted.items()}
         provider = {"intents": intents, "tags": {}}
         self.config.write_text(json.dumps({"provider": provider, "available_node_types": types}))
@@ -266,11 +253,11 @@ def play(seed: int, tally: Tally, folder: Path) -> None:
         for number in range(rng.choice((1, 2, 4))):
             provider.wanted[f"i{number:03d}"] = True
         provider.tell()
-        tally.deaths += provider.rounds(rng.choice((1, 3, 6)))
+        tally.counts["deaths"] += provider.rounds(rng.choice((1, 3, 6)))
         for intent in provider.wanted:
             provider.wanted[intent] = rng.random() < 0.5
         provider.tell()
-        tally.deaths += provider.rounds(rng.choice((0, 1, 4)))
+        tally.counts["deaths"] += provider.rounds(rng.choice((0, 1, 4)))
         ec2.calm = True
         sweeping.sweep(ec2, RUN, Journal(provider.journal))
     _take_down(seed, tally, ec2, Journal(provider.journal).read())
@@ -278,16 +265,14 @@ def play(seed: int, tally: Tally, folder: Path) -> None:
 
 def _take_down(seed: int, tally: Tally, ec2: HostileEc2, notes: Iterator[Note]) -> None:
     asked = {note.intent for note in notes if note.what == "asking"}
-    twice = sum(count > 1 for count in ec2.bought.values())
-    left = sum(machine.ended_at is None for machine in ec2.machines.values())
-    unknown = sum(it.tags[INTENT_TAG] not in asked for it in ec2.machines.values())
-    tally.runs += 1
-    tally.faults += ec2.faults
-    tally.purchases += ec2.bought.total()
-    tally.bought_twice += twice
-    tally.instances_left += left
-    tally.unknown += unknown
-    if twice or left or unknown:
+    wrong = {
+        "bought twice": sum(count > 1 for count in ec2.bought.values()),
+        "instances left": sum(machine.ended_at is None for machine in ec2.machines.values()),
+        "unknown": sum(it.tags[INTENT_TAG] not in asked for it in ec2.machines.values()),
+    }
+    tally.counts.update({"runs": 1, "purchases": ec2.bought.total(), **wrong})
+    tally.counts.update(ec2.faults)
+    if any(wrong.values()):
         tally.seeds.append(seed)
 
 
@@ -321,9 +306,9 @@ def campaign(runs: int, seed: int) -> Tally:
 def main() -> None:
     """Play the campaign, and print what it found."""
     given = parser(__doc__, runs=1000, seed=0).parse_args()
-    for name, value in vars(campaign(given.runs, given.seed)).items():
-        shown = dict(value) if isinstance(value, Counter) else value
-        print(f"{name.replace('_', ' '):16} {shown}")
+    tally = campaign(given.runs, given.seed)
+    for name, value in {**tally.counts, "seeds": tally.seeds}.items():
+        print(f"{name:16} {value}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from cloudtune.profiles import store
 from cloudtune.scaling import Measurement, ScalingProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudtune.catalog import InstanceType
@@ -91,14 +90,8 @@ def _profile(machine: InstanceType, speed: float, dice: np.random.Generator) -> 
 
 def widths(gpus: int) -> list[float]:
     """Return the widths from four trials on a GPU to one trial on two nodes."""
-    return [0.25, 0.5, *sorted(set(_powers(gpus)) | {float(gpus), 2.0 * gpus})]
-
-
-def _powers(most: int) -> Iterator[float]:
-    width = 1.0
-    while width <= most:
-        yield width
-        width *= 2
+    powers = (2.0**n for n in range(gpus.bit_length()))
+    return [0.25, 0.5, *sorted({*powers, float(gpus), 2.0 * gpus})]
 
 
 def _spread(mean: float, share: float) -> Measurement:

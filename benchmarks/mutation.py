@@ -13,7 +13,6 @@ times as long as they do otherwise counts as noticed: they would have been ended
 
 from __future__ import annotations
 
-import argparse
 import ast
 import itertools
 import json
@@ -23,11 +22,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from benchmarks.runner import parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,12 +188,8 @@ def notices(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]
         )
     except subprocess.TimeoutExpired:
         return "timeout", perf_counter() - began
-    return "killed" if done.returncode == 1 else _fate(done), perf_counter() - began
-
-
-def _fate(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return what a run that has no failed test tells: errors of collection are noticed too."""
-    return "survived" if done.returncode == 0 else "killed"
+    # Errors of collection, which have another code than failed tests, are noticed too.
+    return "killed" if done.returncode else "survived", perf_counter() - began
 
 
 def copy_of_tree(folder: Path) -> Path:
@@ -261,21 +257,16 @@ def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
 
 def main() -> None:
     """Draw, judge, and print the rate by module and the survivors."""
-    parser = argparse.ArgumentParser(description="faults that some test notices")
-    parser.add_argument("--sample", type=int, default=240)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser(__doc__, sample=240, seed=0)
+    options.add_argument("--only", nargs="*", default=[])
+    options.add_argument("--json", type=Path)
+    given = options.parse_args()
     drawn = sample(given.sample, given.seed, given.only)
     with tempfile.TemporaryDirectory() as folder:
         judge(copy_of_tree(Path(folder)), drawn)
-    by_module: dict[str, list[Mutation]] = defaultdict(list)
-    for each in drawn:
-        by_module[each.module].append(each)
-    for module, found in by_module.items():
-        noticed = sum(each.fate != "survived" for each in found)
-        print(f"{module:44} {noticed:4} of {len(found)}")
+    for module in dict.fromkeys(mutation.module for mutation in drawn):
+        fates = [mutation.fate for mutation in drawn if mutation.module == module]
+        print(f"{module:44} {len(fates) - fates.count('survived'):4} of {len(fates)}")
     noticed = sum(each.fate != "survived" for each in drawn)
     print(f"noticed: {noticed} of {len(drawn)} ({noticed / len(drawn):.1%})")
     for each in (each for each in drawn if each.fate == "survived"):

@@ -18,8 +18,9 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from benchmarks.runner import in_processes, parser
 from cloudtune.experiment import Experiment
@@ -156,15 +157,15 @@ def foretold(number: int, runs: int) -> Told | None:
     )
 
 
-def _line(told: list[Told]) -> str:
-    near = fmean(abs(each.printed / each.mean - 1) <= NEAR for each in told)
-    middle = fmean(abs(each.printed / each.middle - 1) <= NEAR for each in told)
-    within = fmean(each.low <= each.mean <= each.high for each in told)
-    apart = fmean(abs(each.said - each.kept) > NEAR for each in told)
+def _line(told: pd.DataFrame) -> str:
+    near = ((told["printed"] / told["mean"] - 1).abs() <= NEAR).mean()
+    middle = ((told["printed"] / told["middle"] - 1).abs() <= NEAR).mean()
+    within = told["mean"].between(told["low"], told["high"]).mean()
+    apart = ((told["said"] - told["kept"]).abs() > NEAR).mean()
     return (
         f"{len(told)} plans: total within 5 % of the mean {near:.0%} (of the median {middle:.0%}; "
         f"mean within p5 to p95 {within:.0%}); kept in off by more than 5 points {apart:.0%}; "
-        f"{median(each.seconds for each in told):.1f} s a plan"
+        f"{told['seconds'].median():.1f} s a plan"
     )
 
 
@@ -175,12 +176,11 @@ def main() -> None:
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
     work = partial(foretold, runs=given.runs)
     outcomes = in_processes(work, range(given.plans), given.processes)
-    told = [outcome for outcome in outcomes if outcome is not None]
+    told = pd.DataFrame([outcome for outcome in outcomes if outcome is not None])
     if given.verbose:
-        for each in told:
-            print(each)
-    for kind in sorted({each.kind for each in told}):
-        print(f"{kind}: {_line([each for each in told if each.kind == kind])}")
+        print(told.to_string())
+    for kind, own in told.groupby("kind"):
+        print(f"{kind}: {_line(own)}")
     print(f"all: {_line(told)}")
 
 

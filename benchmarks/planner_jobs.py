@@ -190,7 +190,7 @@ def _job(dice: np.random.Generator, name: str, curve: Curve, offers: Sequence[Of
     depth = math.ceil(math.log(trials, eta)) + 1
     work = _halving(dice, trials, eta, int(dice.integers(2, depth + 1))).stages()
     most, epoch = int(dice.integers(4, 33)), _between(dice, 10, 1200)
-    delays = Delays.drawn(dice)
+    delays = _delays(dice)
     rentables = tuple(
         Rentable(offer, _profile(curve, offer.instance_type, epoch, delays), most)
         for offer in offers
@@ -211,30 +211,22 @@ def _halving(dice: np.random.Generator, trials: int, eta: int, stages: int) -> S
     return SuccessiveHalving(trials, first, most, eta, "max")
 
 
-@dataclass(frozen=True)
-class Delays:
-    """Seconds around training."""
-
-    launch: Measurement
-    boot: Measurement
-    start: Measurement
-    resize: Measurement
-    release: Measurement
-
-    @classmethod
-    def drawn(cls, dice: np.random.Generator) -> Delays:
-        """Draw them: nobody has published how long EC2's GPU instances boot."""
-        launch, boot = float(dice.uniform(1, 40)), float(dice.uniform(30, 300))
-        start, more = float(dice.uniform(5, 60)), float(dice.uniform(0, 30))
-        release = float(dice.uniform(1, 20))
-        return cls(*map(Measurement, (launch, boot, start, start + more, release)))
+def _delays(dice: np.random.Generator) -> dict[str, Measurement]:
+    """Draw the seconds around training: how long EC2's GPU instances boot isn't published."""
+    launch, boot = dice.uniform(1, 40), dice.uniform(30, 300)
+    start, more = dice.uniform(5, 60), dice.uniform(0, 30)
+    delays = {"launch": launch, "boot": boot, "start": start, "resize": start + more}
+    delays["release"] = dice.uniform(1, 20)
+    return {name: Measurement(float(seconds)) for name, seconds in delays.items()}
 
 
-def _profile(curve: Curve, machine: InstanceType, epoch: float, delays: Delays) -> ScalingProfile:
+def _profile(
+    curve: Curve, machine: InstanceType, epoch: float, delays: dict[str, Measurement]
+) -> ScalingProfile:
     return ScalingProfile(
         instance_type=machine.name,
         epoch={width: Measurement(epoch / speed) for width, speed in curve.on(machine)},
-        **vars(delays),
+        **delays,
         script_hash="",
         measured_at="2026-11-21",
         source=curve.name,

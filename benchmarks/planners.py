@@ -99,16 +99,11 @@ def look_at(name: str, seed: int, known: Sequence[Curve], log: Log) -> None:
 # ---- one job ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Seconds by the clock and of this process alone: others may work on the same machine."""
+def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, float]]:
+    """Return a job with its deadline, the planners' plans, and the seconds that they took.
 
-    wall: float
-    cpu: float
-
-
-def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, Taken]]:
-    """Return a job with its deadline, the planners' plans, and the seconds that each took."""
+    By the clock and of this process alone, as others may work on the same machine.
+    """
     fastest = ExactPlanner().plan(replace(job.request, objective="time"))
     request = replace(job.request, limits=Limits(fastest.estimate.seconds * job.slack))
     plans: dict[str, Plan | None] = {}
@@ -116,7 +111,8 @@ def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, Ta
     for name, planner in PLANNERS.items():
         wall, cpu = time.perf_counter(), time.process_time()
         plans[name] = checks.found(planner, request)
-        taken[name] = Taken(time.perf_counter() - wall, time.process_time() - cpu)
+        taken[f"wall {name}"] = time.perf_counter() - wall
+        taken[f"cpu {name}"] = time.process_time() - cpu
     return request, plans, taken
 
 
@@ -127,7 +123,7 @@ def faults_in(request: PlanRequest, plans: dict[str, Plan | None]) -> list[str]:
     return found
 
 
-def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, Taken]) -> dict[str, Any]:
+def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, float]) -> dict[str, Any]:
     """Return a line of the table: what each plan costs as a multiple of the exact one."""
     exact = plans["exact"]
     assert exact is not None, "a plan exists, as the deadline is beyond the fastest"
@@ -138,9 +134,7 @@ def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, Taken]) -> dic
         plan = plans[name]
         ratio = np.nan if plan is None else plan.estimate.dollars / exact.estimate.dollars
         line[name] = ratio
-    for name, each in taken.items():
-        line |= {f"wall {name}": each.wall, f"cpu {name}": each.cpu}
-    return line
+    return line | taken
 
 
 # ---- all jobs -----------------------------------------------------------------------------------
@@ -160,7 +154,8 @@ def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: L
     table = pd.DataFrame(lines)
     table.insert(0, "set", name)
     tell(name, table)
-    tell_grids(grids)
+    asked = sum(grid.asked for grid in grids)
+    print(f"limits loosened on {len(grids)} jobs, {asked} plans by exact and static")
     return table
 
 
@@ -177,11 +172,6 @@ def tell(name: str, table: pd.DataFrame) -> None:
             _line(other, kind, table if kind == "all" else table[table["kind"] == kind])
     if table["offers"].max() > 1:
         print(f"exact uses several offers in {table['mixes'].mean():.0%} of the jobs")
-    least = table[list(OTHERS)].min(axis=1)
-    print(
-        f"bills rounded up: another planner is cheaper in {(least < 1 - checks.EQUAL).sum()} jobs, "
-        f"by {max(0.0, 1 - least.min()):.4%} at most"
-    )
 
 
 def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
@@ -194,16 +184,6 @@ def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
     none = len(rows) - len(ratios)
     print(
         f"{name:<26}{kind:<14}{len(rows):>5}{none:>6}{spread}{equal:>8.0%}{wall:>9.1f}{cpu:>8.1f}"
-    )
-
-
-def tell_grids(grids: Sequence[checks.Grid]) -> None:
-    """Print what came of loosening limits."""
-    asked, over = (sum(getattr(each, name) for each in grids) for name in ("asked", "over"))
-    furthest = max((each.furthest for each in grids), default=0.0)
-    print(
-        f"limits loosened on {len(grids)} jobs, {asked} plans by exact and static; over budget by "
-        f"the rounding of bills: {over}, by {furthest:.4%} at most"
     )
 
 
@@ -226,8 +206,6 @@ def small_jobs(given: argparse.Namespace, known: Sequence[Curve], log: Log) -> N
         f"three questions each; {min(plans)} to {max(plans)} plans a job, {sum(plans)} in all"
     )
     print(f"largest relative difference: {max(each.off for each in done):.1e}")
-    rounded = max(each.rounded for each in done)
-    print(f"exact above the best where bills are rounded up to the second: {rounded:.4%} at most")
 
 
 def small_case(number: int, seed: int, known: Sequence[Curve], log: Log) -> checks.Small | None:

@@ -1,6 +1,6 @@
 """Each right of cloudtune's policies taken away: which call fails then, and with which message.
 
-    python benchmarks/rights.py [--policies FILE]
+    python -m benchmarks.rights [--policies FILE]
 
 The policies are those that setup writes, or of a JSON file {"controller": …, "instance": …}. The
 calls are those that a run makes, by the code that makes them, against a strict emulator of its own;
@@ -9,25 +9,23 @@ the table is printed in Markdown, as it stands in docs/aws.md.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import json
 import os
 import re
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+from unittest import mock
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from pyarrow.fs import FileSelector
 
+from benchmarks.runner import parser, print_table
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.ec2 import Ec2, market_request
@@ -73,33 +71,30 @@ def rights(policy: Policy) -> Iterator[tuple[str, Policy]]:
     A right is an action of a statement; where that names several resources, one of them.
     """
     for number, statement in enumerate(policy["Statement"]):
-        name = statement.get("Sid", f"statement {number + 1}")
         if statement["Effect"] != "Allow":
             continue
-        for field in ("Action", "Resource"):
-            listed = statement[field]
-            if isinstance(listed, str):
-                listed = [listed]
-            if field == "Resource" and len(listed) == 1:
-                continue
-            for each in listed:
-                if field == "Action" and len(listed) == 1 and _several(statement["Resource"]):
-                    continue  # told resource by resource
-                yield f"{name}: {each}", _without(policy, number, field, each)
+        name = statement.get("Sid", f"statement {number + 1}")
+        actions = _listed(statement["Action"])
+        resources = _listed(statement["Resource"])
+        # The one action on several resources is left out resource by resource.
+        if len(actions) > 1 or len(resources) == 1:
+            for action in actions:
+                yield f"{name}: {action}", _without(policy, number, "Action", action)
+        if len(resources) > 1:
+            for resource in resources:
+                yield f"{name}: {resource}", _without(policy, number, "Resource", resource)
 
 
-def _several(resources: Any) -> bool:
-    return isinstance(resources, list) and len(resources) > 1
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _without(policy: Policy, number: int, field: str, value: str) -> Policy:
     less = copy.deepcopy(policy)
     statement = less["Statement"][number]
-    left = [each for each in statement[field] if each != value]
-    if isinstance(statement[field], str) or not left:
+    statement[field] = [other for other in _listed(statement[field]) if other != value]
+    if not statement[field]:
         del less["Statement"][number]
-    else:
-        statement[field] = left
     return less
 
 
@@ -205,23 +200,15 @@ CONTROLLER: Mapping[str, Callable[[World, Endpoint, str], Any]] = {
 def _environment(who: Endpoint) -> Iterator[None]:
     """Have pyarrow, which knows no other way, call as somebody."""
     assert who.url is not None
-    ours = {
+    names = {
         "AWS_ENDPOINT_URL": who.url,
         "AWS_ACCESS_KEY_ID": str(who.key),
         "AWS_SECRET_ACCESS_KEY": str(who.secret),
         "AWS_DEFAULT_REGION": REGION,
     }
-    before = {name: os.environ.get(name) for name in (*ours, "AWS_SESSION_TOKEN")}
-    os.environ.update(ours)
-    os.environ.pop("AWS_SESSION_TOKEN", None)
-    try:
+    with mock.patch.dict(os.environ, names):
+        os.environ.pop("AWS_SESSION_TOKEN", None)
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -298,23 +285,29 @@ def _refusal(call: Callable[[], Any]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policies", type=Path, help="a JSON file in place of setup's")
-    given = parser.parse_args()
-    told = documented() if given.policies is None else json.loads(given.policies.read_text())
+    options = parser(__doc__)
+    options.add_argument("--policies", type=Path, help="a JSON file in place of setup's")
+    given = options.parse_args()
+    policies_of = documented()
+    if given.policies is not None:
+        policies_of = json.loads(given.policies.read_text())
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         world = World(ensure_emulator(home, boot_seconds=0.2, strict=True).access)
         try:
-            print("| without | fails | message |\n|---|---|---|")
-            for role, policy in told.items():
-                assert not failures(world, policy, role), "the whole policy must do"
-                for name, less in rights(policy):
-                    for message, calls in _by_message(failures(world, less, role)).items():
-                        print(f"| {name} | {calls} | {message} |", flush=True)
+            print_table(table(world, policies_of))
         finally:
             world.close()
             stop_emulator(home, only_if_idle=False)
+
+
+def table(world: World, policies_of: Mapping[str, Policy]) -> Iterator[dict[str, str]]:
+    """Yield what fails without each right."""
+    for role, policy in policies_of.items():
+        assert not failures(world, policy, role), "the whole policy must do"
+        for name, less in rights(policy):
+            for message, calls in _by_message(failures(world, less, role)).items():
+                yield {"without": name, "fails": calls, "message": message}
 
 
 def _by_message(found: Sequence[Failure]) -> dict[str, str]:

@@ -8,10 +8,8 @@ import signal
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pandas as pd
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -48,11 +46,12 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, words(text)))
 
 
-def markdown(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as a Markdown table, with the names of the first as its head."""
-    frame = pd.DataFrame(rows, dtype=object)
-    lines = [list(frame.columns), ["---"] * len(frame.columns), *frame.to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+def print_table(rows: Iterable[Mapping[str, object]]) -> None:
+    """Print rows as a Markdown table, each as soon as it is there, under the names of the first."""
+    for number, row in enumerate(rows):
+        if number == 0:
+            print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
+        print(f"| {' | '.join(map(str, row.values()))} |", flush=True)
 
 
 def in_processes(

@@ -2,12 +2,12 @@
 
     python -m benchmarks.strategies /work/shared/data --out DIR [--quick] [--seeds 20]
         [--grounds alexnet,cifar10_3c3d,…] [--profiles near-linear,…] [--etas 2,3,4]
-        [--fleets constant,naive] [--processes 2] [--again seer,…] [--spot "48 of 64"]
+        [--fleets constant,naive] [--processes 2] [--again seer,…]
 
-What is tried is in strategies_cells.py (curves, profiles, limits) and strategies_methods.py (who,
-in which variants); how it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as
-they are done, seed by seed, so an interrupted comparison goes on where it was; `--again` names
-methods whose code has changed since. Without the data folder (-) it is on made-up curves alone.
+What is tried is in strategies_cells.py (curves, profiles, limits, methods and their variants); how
+it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as they are done, seed by
+seed, so an interrupted comparison goes on where it was; `--again` names methods whose code has
+changed since. Without the data folder (-) it is on made-up curves alone.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from benchmarks.compare.traces import read_traces
 from benchmarks.runner import numbers, parser, words
-from benchmarks.spot import POOLS
 from benchmarks.strategies_cells import (
     EPOCH_SECONDS,
     GRID,
     GROUNDS,
+    OURS,
+    PEERS,
     PROFILES,
     QUICK_GRID,
     Cell,
+    Choices,
     scale_of,
 )
-from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choices
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground
     from benchmarks.strategies_runs import Done, Job
 
@@ -47,9 +46,6 @@ QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
 QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
 QUICK = Choices(etas=(3,), fleets=("constant",))
 SUBJECTS = (*OURS, "rubberband")
-SEER = "seer"
-ON_SPOT = (SEER + SPOT, SEER + PACKS)
-"""Held against the peers on demand, and against the peers on spot (": spot")."""
 _EVERY_SECONDS = 60.0
 _FEWEST_SEEDS = 4
 """Each half of the seeds needs two."""
@@ -65,7 +61,6 @@ def _options() -> argparse.Namespace:
     add("--grounds", type=words)
     add("--profiles", type=words)
     add("--methods", type=words, default=(*PEERS, *OURS))
-    add("--spot", choices=list(POOLS), help="spot, from this pool, by its trace")
     add("--sizes", type=numbers)
     add("--cells", type=int, default=1, help="every which cell of the grid")
     add("--etas", type=numbers)
@@ -87,20 +82,6 @@ def _choices(given: argparse.Namespace) -> Choices:
     return Choices(given.etas or usual.etas, given.fleets or usual.fleets, sizes)
 
 
-def _methods(given: argparse.Namespace) -> tuple[str, ...]:
-    if given.spot is None:
-        return tuple(given.methods)
-    ours = tuple(SEER + market for market in (SPOT, PACKS))
-    return (*given.methods, *ours, *(peer + SPOT for peer in PLAIN))
-
-
-def _trace(given: argparse.Namespace) -> SpotTrace | None:
-    if given.spot is None:
-        return None
-    file, where = POOLS[given.spot]
-    return read_traces(given.data / file, where)[0].trace
-
-
 @dataclass(frozen=True)
 class Report:
     """What is known so far, into files of a folder."""
@@ -114,14 +95,10 @@ class Report:
         """All jobs, done or not."""
         return list(self.contest.jobs())
 
-    def complete_seeds(self) -> list[int]:
-        """Return the seeds of which every job is done."""
-        left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
-        return [seed for seed in range(self.contest.seeds) if seed not in left]
-
     def write(self) -> None:
         """Print and write the tables of the seeds that are complete."""
-        seeds = self.complete_seeds()
+        left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
+        seeds = [seed for seed in range(self.contest.seeds) if seed not in left]
         if len(seeds) < _FEWEST_SEEDS:
             print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
             return
@@ -129,27 +106,18 @@ class Report:
         verdicts = self._verdicts(done, seeds)
         lines = [f"{len(seeds)} seeds", *table(verdicts), "", *audited(done)]
         print("\n".join(lines), flush=True)
-        self._write("table.txt", lines)
-        self._write(
-            "cells.txt",
-            [li for name in (*SUBJECTS, *ON_SPOT) for li in cells_table(verdicts, name)],
-        )
+        cells = [line for name in SUBJECTS for line in cells_table(verdicts, name)]
+        for name, text in (("table.txt", lines), ("cells.txt", cells)):
+            (self.out / name).write_text("\n".join(text) + "\n", encoding="utf-8")
         rows = pd.DataFrame([{**v.cell._asdict(), **v._asdict()} for v in verdicts])
         rows.drop(columns="cell").to_csv(self.out / "cells.csv", index=False)
 
     def _verdicts(self, done: Sequence[Done], seeds: Sequence[int]) -> list[Verdict]:
-        book = Book({each.name: scale_of(each.curves).floor for each in self.contest.grounds})
+        book = Book({ground.name: scale_of(ground.curves).floor for ground in self.contest.grounds})
         wanted = set(self.contest.cells)
-        for each in done:
-            book.add(row for row in each.rows if Cell(row.deadline, row.budget) in wanted)
-        profiles = self.contest.profiles
-        found = book.verdicts(profiles, (*SUBJECTS, *ON_SPOT), PEERS, seeds)
-        peers = [peer + SPOT for peer in PLAIN]
-        beside = book.verdicts(profiles, ON_SPOT, peers, seeds)
-        return [*found, *(v._replace(method=f"{v.method} : spot") for v in beside)]
-
-    def _write(self, name: str, lines: Sequence[str]) -> None:
-        (self.out / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for one in done:
+            book.add(row for row in one.rows if Cell(row.deadline, row.budget) in wanted)
+        return book.verdicts(self.contest.profiles, SUBJECTS, PEERS, seeds)
 
 
 def audited(done: Sequence[Done]) -> list[str]:
@@ -165,16 +133,13 @@ def _run(given: argparse.Namespace, report: Report) -> None:
     todo = [job for job in left if job is not None]
     print(f"{len(left)} jobs, {len(todo)} to do", flush=True)
     began = said = time.perf_counter()
-    for count, done in enumerate(_done(given, todo), 1):
+    runs = do_all(todo, given.data, given.epoch_seconds, given.processes)
+    for count, done in enumerate(runs, 1):
         report.kept.keep(done)
         if time.perf_counter() - said > _EVERY_SECONDS:
             said = time.perf_counter()
             print(f"{count} of {len(todo)} jobs in {said - began:.0f} s", flush=True)
             report.write()
-
-
-def _done(given: argparse.Namespace, todo: Sequence[Job]) -> Iterator[Done]:
-    return do_all(todo, given.data, given.epoch_seconds, given.processes, _trace(given))
 
 
 def main() -> None:
@@ -184,7 +149,7 @@ def main() -> None:
     contest = Contest(
         grounds=_grounds(given),
         profiles=given.profiles or (QUICK_PROFILES if given.quick else tuple(PROFILES)),
-        methods=_methods(given),
+        methods=given.methods,
         choices=_choices(given),
         cells=(QUICK_GRID if given.quick else GRID)[:: given.cells],
         seeds=given.seeds or (6 if given.quick else 20),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.compare.case import Case, record
 from benchmarks.runner import in_processes
-from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
-from benchmarks.strategies_methods import HEEDING, PACKS, Variant
+from benchmarks.strategies_cells import GROUNDS, HEEDING, OFFER, PROFILES, Cell, Variant, scale_of
 from benchmarks.strategies_reading import track_of
 
 if TYPE_CHECKING:
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.compare.benchmark import Benchmark
-    from benchmarks.compare.pools import SpotTrace
-    from benchmarks.strategies_cells import Ground, Scale
-    from benchmarks.strategies_methods import Choices
+    from benchmarks.strategies_cells import Choices, Ground, Scale
     from cloudtune.plans import Limits
 
 ANY = ""
@@ -140,11 +137,9 @@ def wanted(job: Job, limits: Limits) -> Case:
     )
 
 
-def place(ground: Ground, profile: str, market: str = "", trace: SpotTrace | None = None) -> Place:
-    """Return where jobs on these curves and this profile are played; a market may need a trace."""
-    known = profile if profile != ANY else next(iter(PROFILES))
-    assert trace is not None or not market, f"{market} without a trace"
-    used = ground.benchmark(known, trace if market else None, packs=market == PACKS)
+def place(ground: Ground, profile: str) -> Place:
+    """Return where jobs on these curves and this profile are played."""
+    used = ground.benchmark(next(iter(PROFILES)) if profile == ANY else profile)
     return Place(ground, used, scale_of(ground.curves))
 
 
@@ -219,13 +214,11 @@ def _cell(row: Row) -> Cell:
 
 
 _where: tuple[Path, float]
-_trace: SpotTrace | None
 
 
-def _begin(folder: Path, epoch_seconds: float, trace: SpotTrace | None) -> None:
-    global _where, _trace  # noqa: PLW0603  what a process plays on, from its start
+def _begin(folder: Path, epoch_seconds: float) -> None:
+    global _where  # noqa: PLW0603  what a process plays on, from its start
     _where = (folder, epoch_seconds)
-    _trace = trace
 
 
 @cache
@@ -234,21 +227,17 @@ def _ground(name: str) -> Ground:
 
 
 @cache
-def _place(ground: str, profile: str, market: str) -> Place:
-    return place(_ground(ground), profile, market, _trace)
+def _place(ground: str, profile: str) -> Place:
+    return place(_ground(ground), profile)
 
 
 def _do(job: Job) -> Done:
-    return _place(job.ground, job.profile, job.variant.market).done(job)
+    return _place(job.ground, job.profile).done(job)
 
 
 def do_all(
-    todo: Sequence[Job],
-    folder: Path,
-    epoch_seconds: float,
-    processes: int,
-    trace: SpotTrace | None = None,
+    todo: Sequence[Job], folder: Path, epoch_seconds: float, processes: int
 ) -> Iterator[Done]:
-    """Yield what the jobs come to, as they are done; on spot the pool is as the trace says."""
-    given = (folder, epoch_seconds, trace)
+    """Yield what the jobs come to, as they are done."""
+    given = (folder, epoch_seconds)
     return in_processes(_do, todo, processes, begin=_begin, given=given, in_order=False)

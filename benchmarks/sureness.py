@@ -11,7 +11,6 @@ the runs of the plan that was given keep them too rarely, by more than two stand
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import tempfile
@@ -19,10 +18,10 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
 from benchmarks.runner import in_processes, parser
@@ -109,22 +108,19 @@ def main() -> None:
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
     work = partial(answer, runs=options.runs)
     answers = list(in_processes(work, range(options.questions), options.processes))
-    sure = [one for one in answers if one.known >= one.asked]
-    refused = [one for one in sure if one.given is None]
-    promised = [(one.asked, one.given) for one in answers if one.given is not None]
-    broken = [
-        kept
-        for asked, kept in promised
-        if kept < asked - 2 * math.sqrt(asked * (1 - asked) / options.runs)
-    ]
-    print(f"{len(sure)} of {len(answers)} questions have a plan known to be sure enough")
-    print(f"falsely infeasible: {len(refused)} of {len(sure)}")
-    print(f"falsely promised: {len(broken)} of {len(promised)}")
-    if promised:
-        over = median(kept - asked for asked, kept in promised)
+    table = pd.DataFrame(answers)
+    sure = table[table["known"] >= table["asked"]]
+    promised = table.dropna(subset="given")
+    error = (promised["asked"] * (1 - promised["asked"]) / options.runs) ** 0.5
+    broken = promised["given"] < promised["asked"] - 2 * error
+    print(f"{len(sure)} of {len(table)} questions have a plan known to be sure enough")
+    print(f"falsely infeasible: {sure['given'].isna().sum()} of {len(sure)}")
+    print(f"falsely promised: {broken.sum()} of {len(promised)}")
+    if len(promised):
+        over = (promised["given"] - promised["asked"]).median()
         print(f"kept less asked: median {over:+.3f}")
-    seconds = [one.seconds for one in answers]
-    print(f"seconds an answer: median {median(seconds):.2f}, worst {max(seconds):.2f}")
+    seconds = table["seconds"]
+    print(f"seconds an answer: median {seconds.median():.2f}, worst {seconds.max():.2f}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
-    from cloudtune.strategies.samplers.past import PastRun
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Case:
     """One run: by which strategy, within which limits, with which luck.
 
     An empty allocator, fleet or sampler is what suits the strategy. `max_trials` caps how many
-    configurations are tried; those are drawn by the sampler, some of them as the `past` ranks them.
+    configurations are tried; those are drawn by the sampler.
     """
 
     strategy: str
@@ -54,7 +53,6 @@ class Case:
     seed: int = 0
     sampler: str = ""
     max_trials: int | None = None
-    past: tuple[PastRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,11 +136,10 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
         mode=mode,
         random_fraction=random_fraction,
     )
-    learns = kind == ADAPTIVE and bool(drawn.axes)
-    if case.past or learns:
+    if kind == ADAPTIVE and drawn.axes:
         planned = chosen(case.strategy, case.allocator, case.fleet).planned
         at_first = UNHEARD if planned else AT_FIRST
-        return Experienced(drawn, case.past, mode, learns=learns, at_first=at_first, seed=case.seed)
+        return Experienced(drawn, (), mode, learns=True, at_first=at_first, seed=case.seed)
     return drawn
 
 

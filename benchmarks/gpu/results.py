@@ -35,6 +35,7 @@ VERSION = 1
 PATH = "PYTHONPATH"
 NO_GPU = "no GPU"
 ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ROOT / "benchmarks/gpu/train.py"
 
 
 @dataclass

@@ -3,13 +3,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 from benchmarks.compare.case import play, record
 from benchmarks.compare.curves import Curve, Curves
 from benchmarks.curves_synthetic import synthetic
-from benchmarks.strategies_cells import GRID, OFFER, PROFILES, SIZES, Cell, Ground, scale_of
-from benchmarks.strategies_methods import OURS, PEERS, Choices, Variant
+from benchmarks.strategies_cells import (
+    GRID,
+    OFFER,
+    OURS,
+    PEERS,
+    PROFILES,
+    SIZES,
+    Cell,
+    Choices,
+    Ground,
+    Variant,
+    scale_of,
+)
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
@@ -93,14 +105,13 @@ def test_a_fleet_that_the_budget_cannot_pay_for_is_played(ground: Ground) -> Non
 
 
 def test_a_variant_is_chosen_on_one_half_and_judged_on_the_other() -> None:
-    regrets = {
-        "good on even": {0: 0.1, 1: 0.9, 2: 0.1, 3: 0.9},
-        "good on odd": {0: 0.8, 1: 0.2, 2: 0.8, 3: 0.2},
-    }
-    found, chosen = crossed(regrets, [0, 1, 2, 3])
+    regrets = pd.DataFrame(
+        [[0.1, 0.9, 0.1, 0.9], [0.8, 0.2, 0.8, 0.2]], index=["good on even", "good on odd"]
+    )
+    by_seed, chosen = crossed(regrets, [0, 1, 2, 3])
     # What is best on the even seeds is judged on the odd ones, and the other way round.
-    assert found == {0: 0.8, 1: 0.9, 2: 0.8, 3: 0.9}
-    assert set(chosen) == set(regrets)
+    assert by_seed.to_dict() == {0: 0.8, 1: 0.9, 2: 0.8, 3: 0.9}
+    assert chosen == "good on odd / good on even"
 
 
 @pytest.mark.parametrize(
