@@ -101,17 +101,17 @@ class HostileEc2(SortedErrors):
         """Launch, once for each token."""
         self.boundary()
         self._refuse_sometimes()
-        found = self.launched_by(token)
-        if found is None:
-            found = f"i-{len(self.machines):04d}"
+        name = self.launched_by(token)
+        if name is None:
+            name = f"i-{len(self.machines):04d}"
             self.bought[tags[INTENT_TAG]] += 1
             seen_after = self.rng.choice((0, 0, 1, 3))
-            self.machines[found] = _Machine(token, tags, self.clock.time(), seen_after)
-        elif self.machines[found].ended_at is not None:
+            self.machines[name] = _Machine(token, tags, self.clock.time(), seen_after)
+        elif self.machines[name].ended_at is not None:
             raise _error("IdempotentInstanceTerminated", 400)
         self._lose_sometimes()
         self.boundary()
-        return found
+        return name
 
     def launched_by(self, token: str) -> str | None:
         """Return what a token has launched."""
@@ -122,12 +122,12 @@ class HostileEc2(SortedErrors):
         self.boundary()
         if self._happens("throttled", 0.1):
             raise _error("RequestLimitExceeded", 503)
-        found = []
+        instances = []
         for name, it in self.machines.items():
             it.seen_after -= 1
             if it.seen_after < 0 and (ended or it.ended_at is None):
-                found.append(_instance(name, it))
-        return found
+                instances.append(_instance(name, it))
+        return instances
 
     def console(self, _instance: str) -> str:
         """Return "": nothing that boots here prints anything."""

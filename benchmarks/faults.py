@@ -211,8 +211,8 @@ def _planned(case: Case) -> RunPolicy:
     plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Limits(), 4))
     trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
     parts = follow("sha", context, plan, trials, BRAKES)
-    made = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
-    return run_policy(context, made, METRIC, BRAKES)
+    components_of = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
+    return run_policy(context, components_of, METRIC, BRAKES)
 
 
 def _as_it_goes(case: Case) -> RunPolicy:

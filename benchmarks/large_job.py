@@ -50,14 +50,17 @@ def write(folder: Path, seed: int = 0) -> tuple[Path, Path]:
 
 def profiles(seed: int) -> list[ScalingProfile]:
     """Return a profile of each type that has a price."""
-    priced = [each for each in pricing.rentable() if each.on_demand is not None]
+    priced = [listing for listing in pricing.rentable() if listing.on_demand is not None]
     dollars: dict[str, float] = {}
-    for each in priced:
-        gpu = each.instance_type.gpu
-        dollars[gpu] = min(dollars.get(gpu, math.inf), _each_gpu(each))
+    for listing in priced:
+        gpu = listing.instance_type.gpu
+        dollars[gpu] = min(dollars.get(gpu, math.inf), _each_gpu(listing))
     dice = np.random.default_rng(seed)
     speed = {gpu: usd**0.8 * math.exp(dice.normal(0.0, 0.25)) for gpu, usd in dollars.items()}
-    return [_profile(each.instance_type, speed[each.instance_type.gpu], dice) for each in priced]
+    return [
+        _profile(listing.instance_type, speed[listing.instance_type.gpu], dice)
+        for listing in priced
+    ]
 
 
 def _each_gpu(listing: Listing) -> float:

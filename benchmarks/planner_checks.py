@@ -31,7 +31,7 @@ _FEWEST = 8  # plans of a job that is worth a look
 _ORDER = ("exact", "greedy from every static", "greedy", "static")
 
 
-def found(planner: Planner, request: PlanRequest) -> Plan | None:
+def plan_of(planner: Planner, request: PlanRequest) -> Plan | None:
     """Return the plan of a planner, None where it finds none within the limits."""
     try:
         return planner.plan(request)
@@ -114,14 +114,14 @@ def looser(request: PlanRequest, points: int) -> Grid:
     grid = Grid()
     for planner in (ExactPlanner(), StaticPlanner()):
         free = replace(request, limits=Limits())
-        fastest = found(planner, replace(free, objective="time"))
-        cheapest = found(planner, replace(free, objective="cost"))
+        fastest = plan_of(planner, replace(free, objective="time"))
+        cheapest = plan_of(planner, replace(free, objective="cost"))
         if fastest is None or cheapest is None:
             continue
         seconds = _grid(fastest.estimate.seconds, cheapest.estimate.seconds, points)
         dollars = _grid(smooth(request, cheapest), smooth(request, fastest), points)
         _falling(grid, planner, replace(request, objective="cost"), map(Limits, seconds))
-        budgets = (Limits(budget=each) for each in dollars)
+        budgets = (Limits(budget=limit) for limit in dollars)
         _falling(grid, planner, replace(request, objective="time"), budgets)
     return grid
 
@@ -136,13 +136,13 @@ def _falling(grid: Grid, planner: Planner, request: PlanRequest, rising: Iterabl
     least = math.inf
     for limits in rising:
         asked = replace(request, limits=limits)
-        plan = found(planner, asked)
+        plan = plan_of(planner, asked)
         grid.asked += 1
         if plan is None:
             if least < math.inf:
                 grid.faults.append(f"{planner.name} has no plan at {limits}, and had one at less")
             continue
-        grid.faults += [f"{each} ({limits})" for each in promises(asked, planner.name, plan)]
+        grid.faults += [f"{fault} ({limits})" for fault in promises(asked, planner.name, plan)]
         mine = measure(asked, plan)
         if mine > least * (1 + EQUAL):
             grid.faults.append(f"{planner.name} rises from {least!r} to {mine!r} at {limits}")
@@ -179,7 +179,7 @@ def small_case(request: PlanRequest, most: int, share: float) -> Small | None:
     for aim in _aims(every, share):
         asked = replace(request, objective=aim.objective, limits=aim.limits)
         for planner in (ExactPlanner(), IlpPlanner()):
-            apart, fault = _apart(asked, found(planner, asked), _best(every, aim))
+            apart, fault = _apart(asked, plan_of(planner, asked), _best(every, aim))
             off = max(off, apart)
             faults += [f"{planner.name} {fault} ({aim})"] if fault else []
     return Small(len(every), off, tuple(faults))
@@ -189,8 +189,8 @@ def _aims(every: Sequence[Priced], share: float) -> list[Aim]:
     """Return three questions; each limit is a hair above what some plan takes."""
     place = int(share * (len(every) - 1))
     hair = 1 + 1e-7
-    seconds = sorted(each.seconds * hair for each in every)
-    dollars = sorted(each.dollars * hair for each in every)
+    seconds = sorted(plan.seconds * hair for plan in every)
+    dollars = sorted(plan.dollars * hair for plan in every)
     return [
         Aim("cost", Limits(seconds[place])),
         Aim("time", Limits(None, dollars[place])),
@@ -206,8 +206,8 @@ def _up_to(request: PlanRequest, most: int) -> list[Priced]:
 def _best(every: Sequence[Priced], aim: Aim) -> float | None:
     deadline = math.inf if aim.limits.deadline is None else aim.limits.deadline
     budget = math.inf if aim.limits.budget is None else aim.limits.budget
-    within = [each for each in every if each.seconds <= deadline and each.dollars <= budget]
-    measures = (each.dollars if aim.objective == "cost" else each.seconds for each in within)
+    within = [plan for plan in every if plan.seconds <= deadline and plan.dollars <= budget]
+    measures = (plan.dollars if aim.objective == "cost" else plan.seconds for plan in within)
     return min(measures, default=None)
 
 

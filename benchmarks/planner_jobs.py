@@ -121,36 +121,36 @@ def _pollux() -> Iterator[Curve]:
 # ---- jobs ---------------------------------------------------------------------------------------
 
 
-def curve_of(number: int, known: Sequence[Curve]) -> Curve:
+def curve_of(number: int, curves: Sequence[Curve]) -> Curve:
     """Return the curve of a job: each kind has its turn, and each curve of a kind."""
     kind = KINDS[number % len(KINDS)]
-    alike = [curve for curve in known if kind_of(curve.speed) == kind]
+    alike = [curve for curve in curves if kind_of(curve.speed) == kind]
     return alike[number // len(KINDS) % len(alike)]
 
 
-def single(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def single(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job on one offer."""
     dice = np.random.default_rng([seed, number, 1])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     names = (str(dice.choice(_SINGLE[curve.gpu])),)
     market: Market = "spot" if dice.random() < 0.2 else "on-demand"
     return _job(dice, f"single {number}", curve, _offers(names, (market,)))
 
 
-def several(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def several(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job on several offers of a family, equally fast a GPU: what differs is the size."""
     dice = np.random.default_rng([seed, number, 2])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     families = _FAMILIES[curve.gpu]
     names = families[int(dice.integers(len(families)))]
     markets: tuple[Market, ...] = ("on-demand", "spot") if dice.random() < 0.25 else ("on-demand",)
     return _job(dice, f"several {number}", curve, _offers(names, markets))
 
 
-def small(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def small(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job with few enough plans to try them all; billed by the instant."""
     dice = np.random.default_rng([seed, number, 3])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     offers = _offers(_SMALL[curve.gpu], ("on-demand", "spot"))
     count = 1 if dice.random() < 0.5 else 2
     chosen = [offers[int(n)] for n in dice.choice(len(offers), count, replace=False)]

@@ -84,12 +84,12 @@ def main() -> None:
     sys.exit(1 if log.faults else 0)
 
 
-def look_at(name: str, seed: int, known: Sequence[Curve], log: Log) -> None:
+def look_at(name: str, seed: int, curves: Sequence[Curve], log: Log) -> None:
     """Print one job and what the planners make of it."""
     which, number = name.split()
-    job = {**SETS, "small": jobs.small}[which](int(number), seed, known)
+    job = {**SETS, "small": jobs.small}[which](int(number), seed, curves)
     if which == "small":
-        print(job.request, small_case(int(number), seed, known, log), sep="\n")
+        print(job.request, small_case(int(number), seed, curves, log), sep="\n")
         return
     request, plans, _ = planned(job)
     print(request, *(f"{key}: {plan}" for key, plan in plans.items()), sep="\n")
@@ -110,17 +110,17 @@ def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, fl
     taken = {}
     for name, planner in PLANNERS.items():
         wall, cpu = time.perf_counter(), time.process_time()
-        plans[name] = checks.found(planner, request)
+        plans[name] = checks.plan_of(planner, request)
         taken[f"wall {name}"] = time.perf_counter() - wall
         taken[f"cpu {name}"] = time.process_time() - cpu
     return request, plans, taken
 
 
 def faults_in(request: PlanRequest, plans: dict[str, Plan | None]) -> list[str]:
-    found = [*checks.order(request, plans), *checks.gaps(request, plans)]
+    faults = [*checks.order(request, plans), *checks.gaps(request, plans)]
     for name, plan in plans.items():
-        found += checks.promises(request, name, plan) if plan is not None else []
-    return found
+        faults += checks.promises(request, name, plan) if plan is not None else []
+    return faults
 
 
 def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, float]) -> dict[str, Any]:
@@ -140,11 +140,13 @@ def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, float]) -> dic
 # ---- all jobs -----------------------------------------------------------------------------------
 
 
-def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: Log) -> pd.DataFrame:
+def compare(
+    name: str, given: argparse.Namespace, curves: Sequence[Curve], log: Log
+) -> pd.DataFrame:
     """Plan all jobs of a set, print how they compare, and return the table."""
     lines, grids = [], []
     for number in range(given.jobs):
-        job = SETS[name](number, given.seed, known)
+        job = SETS[name](number, given.seed, curves)
         request, plans, taken = planned(job)
         log.note(job, faults_in(request, plans))
         if number % _GRID_EVERY == 0:
@@ -178,7 +180,7 @@ def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
     ratios = rows[name].dropna()
     if len(ratios) == 0:
         return
-    spread = "".join(f"{each:>8.3f}" for each in (*ratios.quantile([0.5, 0.9]), ratios.max()))
+    spread = "".join(f"{ratio:>8.3f}" for ratio in (*ratios.quantile([0.5, 0.9]), ratios.max()))
     wall, cpu = (rows[f"{clock} {name}"].median() * 1000 for clock in ("wall", "cpu"))
     equal = (ratios <= 1 + _SAME).mean()
     none = len(rows) - len(ratios)
@@ -190,32 +192,32 @@ def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
 # ---- small jobs ---------------------------------------------------------------------------------
 
 
-def small_jobs(given: argparse.Namespace, known: Sequence[Curve], log: Log) -> None:
+def small_jobs(given: argparse.Namespace, curves: Sequence[Curve], log: Log) -> None:
     """Compare exact, ILP and brute force on as many small jobs as asked for."""
     done: list[checks.Small] = []
     number = mixed = 0
     while len(done) < given.small:
-        found = small_case(number, given.seed, known, log)
-        if found is not None:
-            done.append(found)
-            mixed += jobs.small(number, given.seed, known).request.mix > 1
+        job = small_case(number, given.seed, curves, log)
+        if job is not None:
+            done.append(job)
+            mixed += jobs.small(number, given.seed, curves).request.mix > 1
         number += 1
-    plans = [each.plans for each in done]
+    plans = [job.plans for job in done]
     print(
         f"\nsmall: exact, ILP and brute force on {len(done)} jobs ({mixed} with mixed stages), "
         f"three questions each; {min(plans)} to {max(plans)} plans a job, {sum(plans)} in all"
     )
-    print(f"largest relative difference: {max(each.off for each in done):.1e}")
+    print(f"largest relative difference: {max(job.off for job in done):.1e}")
 
 
-def small_case(number: int, seed: int, known: Sequence[Curve], log: Log) -> checks.Small | None:
+def small_case(number: int, seed: int, curves: Sequence[Curve], log: Log) -> checks.Small | None:
     """Return how one small job compares; None where it has too many plans, or next to none."""
-    job = jobs.small(number, seed, known)
+    job = jobs.small(number, seed, curves)
     share = float(np.random.default_rng([seed, number, 4]).uniform(0.0, 0.4))
-    found = checks.small_case(job.request, _SMALL_PLANS, share)
-    if found is not None:
-        log.note(job, found.faults)
-    return found
+    compared = checks.small_case(job.request, _SMALL_PLANS, share)
+    if compared is not None:
+        log.note(job, compared.faults)
+    return compared
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ class Failure(NamedTuple):
 def documented() -> dict[str, Policy]:
     """Return the policies that setup writes: a head's, its bucket aside, and a node's."""
     head, node = dict(policies.head(PLACE)), dict(policies.node(PLACE))
-    kept = {statement["Sid"] for statement in node["Statement"]}
-    head["Statement"] = [each for each in head["Statement"] if each["Sid"] not in kept]
+    kept = {one["Sid"] for one in node["Statement"]}
+    head["Statement"] = [one for one in head["Statement"] if one["Sid"] not in kept]
     return {"controller": head, "instance": node}
 
 
@@ -132,7 +132,7 @@ class World:
         key, secret = (
             (self.access.key, self.access.secret) if who is None else (who.key, who.secret)
         )
-        made: Any = boto3.client(
+        client: Any = boto3.client(
             service,  # type: ignore[call-overload]
             endpoint_url=self.access.endpoint,
             region_name=REGION,
@@ -140,8 +140,8 @@ class World:
             aws_secret_access_key=secret,
             config=_ONCE,
         )
-        self._clients.append(made)
-        return made
+        self._clients.append(client)
+        return client
 
     def person(self, policy: Policy) -> Endpoint:
         """Return EC2 as somebody new sees it who has this policy alone."""
@@ -149,8 +149,8 @@ class World:
         self._number += 1
         iam.create_user(UserName=name)
         iam.put_user_policy(UserName=name, PolicyName="p", PolicyDocument=json.dumps(policy))
-        made = iam.create_access_key(UserName=name)["AccessKey"]
-        key, secret = made["AccessKeyId"], made["SecretAccessKey"]
+        access_key = iam.create_access_key(UserName=name)["AccessKey"]
+        key, secret = access_key["AccessKeyId"], access_key["SecretAccessKey"]
         return Endpoint(REGION, self.access.endpoint, key, secret)
 
     def launch(self, who: Endpoint, market: str = "on-demand") -> str:
@@ -162,9 +162,9 @@ class World:
     def node(self) -> str:
         """Return an instance that everybody sees by now."""
         own = Endpoint(REGION, self.access.endpoint, self.access.key, self.access.secret)
-        made = self.launch(own)
+        instance = self.launch(own)
         self.control.move_clock(2.0)
-        return made
+        return instance
 
     def close(self) -> None:
         """Close the clients."""
@@ -257,14 +257,14 @@ CALLS = {"controller": CONTROLLER, "instance": INSTANCE}
 def failures(world: World, policy: Policy, role: str) -> list[Failure]:
     """Return the calls of a run that IAM refuses somebody with this policy."""
     who = world.person(policy)
-    found = []
+    refused = []
     node = world.node() if role == "controller" else ""
     for name, call in CALLS[role].items():
         world.client("s3").put_object(Bucket=BUCKET, Key="run/there", Body=b"a checkpoint")
         message = _refusal(lambda call=call: call(world, who, node))  # type: ignore[misc]
         if message:
-            found.append(Failure(name, message))
-    return found
+            refused.append(Failure(name, message))
+    return refused
 
 
 def _refusal(call: Callable[[], Any]) -> str:
@@ -310,13 +310,13 @@ def table(world: World, policies_of: Mapping[str, Policy]) -> Iterator[dict[str,
                 yield {"without": name, "fails": calls, "message": message}
 
 
-def _by_message(found: Sequence[Failure]) -> dict[str, str]:
+def _by_message(refused: Sequence[Failure]) -> dict[str, str]:
     """Return the calls that fail with each message, or that none does."""
-    told: dict[str, str] = {}
-    for call, message in found:
+    calls: dict[str, str] = {}
+    for call, message in refused:
         short = _short(message)
-        told[short] = f"{told[short]}; {call}" if short in told else call
-    return told or {"": "nothing"}
+        calls[short] = f"{calls[short]}; {call}" if short in calls else call
+    return calls or {"": "nothing"}
 
 
 def _short(message: str) -> str:

@@ -122,8 +122,8 @@ class Report:
 
 def audited(done: Sequence[Done]) -> list[str]:
     """Return how many runs were played, and which of them passed a limit."""
-    plays = sum(each.plays for each in done)
-    passed = [violation for each in done for violation in each.violations]
+    plays = sum(one.plays for one in done)
+    passed = [violation for one in done for violation in one.violations]
     shown = [f"  {violation}" for violation in passed[:_SHOWN]]
     return [f"{plays} runs were played; {len(passed)} passed a limit, by their ledgers", *shown]
 

@@ -111,16 +111,16 @@ def scale_of(curves: Curves) -> Scale:
     Its range is from the best value that there is to the median of what configurations reach at
     their best; the worst tenth counts as nothing, as a loss that diverges may be anything.
     """
-    found = [_best(curve.metrics, curves.mode) for curve in curves.curves]
-    regrets = [curves.regret(best) for best in found if best is not None]
-    known = np.array([regret for regret in regrets if regret is not None])
-    return Scale(FLOOR * float(np.median(known)), float(np.percentile(known, _HOPELESS)))
+    bests = [_best(curve.metrics, curves.mode) for curve in curves.curves]
+    regrets = [curves.regret(best) for best in bests if best is not None]
+    reached = np.array([regret for regret in regrets if regret is not None])
+    return Scale(FLOOR * float(np.median(reached)), float(np.percentile(reached, _HOPELESS)))
 
 
 def _best(values: tuple[float, ...], mode: Mode) -> float | None:
     """Return the best of a configuration; None where it diverged in its first epoch."""
-    known = [value for value in values if not math.isnan(value)]
-    return min(known, key=lambda value: rank_key(mode, value)) if known else None
+    reported = [value for value in values if not math.isnan(value)]
+    return min(reported, key=lambda value: rank_key(mode, value)) if reported else None
 
 
 # ---- tables --------------------------------------------------------------------------------------

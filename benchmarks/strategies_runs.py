@@ -83,9 +83,9 @@ class Place:
         return self._read(job) if job.variant.read else self._played(job)
 
     def _played(self, job: Job) -> Done:
-        found = [self._play(job, cell) for cell in job.cells]
-        rows = tuple(row for row, _ in found)
-        return Done(job.key, rows, len(rows), tuple(v for _, of in found for v in of))
+        played = [self._play(job, cell) for cell in job.cells]
+        rows = tuple(row for row, _ in played)
+        return Done(job.key, rows, len(rows), tuple(v for _, of in played for v in of))
 
     def _play(self, job: Job, cell: Cell) -> tuple[Row, tuple[str, ...]]:
         limits = self.ground.limits(cell)
@@ -100,7 +100,7 @@ class Place:
         played = record(self.benchmark, wanted(job, self.ground.limits(widest)))
         track = track_of(played, OFFER, self.benchmark.brakes)
         rows, plays = [], 1
-        violations = [f"{job.key}: {each}" for each in played.result.violations]
+        violations = [f"{job.key}: {violation}" for violation in played.result.violations]
         for cell in job.cells:
             reading = track.read(self.ground.limits(cell))
             if reading is None:
@@ -179,15 +179,15 @@ class Kept:
         self.done: dict[str, Done] = {}
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
-            found = json.loads(line)
-            rows = tuple(Row(*row) for row in found["rows"])
+            entry = json.loads(line)
+            rows = tuple(Row(*row) for row in entry["rows"])
             if rows[0].method not in again:
-                self._add(Done(found["key"], rows, found["plays"], tuple(found["violations"])))
+                self._add(Done(entry["key"], rows, entry["plays"], tuple(entry["violations"])))
 
     def left(self, job: Job) -> Job | None:
         """Return what of a job isn't done yet."""
-        known = self.done.get(job.key)
-        there = {_cell(row) for row in known.rows} if known else set()
+        done = self.done.get(job.key)
+        there = {_cell(row) for row in done.rows} if done else set()
         cells = tuple(cell for cell in job.cells if cell not in there)
         return replace(job, cells=cells) if cells else None
 

@@ -86,7 +86,7 @@ def answer(number: int, runs: int) -> Answer:
         profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
         problem = planning.problem_of(experiment, profiles)
         confidence = draw.choice([0.8, 0.9, 0.95])
-        limits, known = _limits(problem, draw, confidence)
+        limits, sure_plan = _limits(problem, draw, confidence)
         given = None
         began = time.process_time()
         try:
@@ -97,9 +97,9 @@ def answer(number: int, runs: int) -> Answer:
         if planned is not None and planned.plan.staged is not None:
             given = _kept(planned.problem, limits, planned.plan.staged, runs)
         on = replace(
-            problem, rentables=tuple(map(request_for(problem, limits).rentable, known.offers))
+            problem, rentables=tuple(map(request_for(problem, limits).rentable, sure_plan.offers))
         )
-        return Answer(confidence, _kept(on, limits, known, runs), given, seconds)
+        return Answer(confidence, _kept(on, limits, sure_plan, runs), given, seconds)
 
 
 def main() -> None:

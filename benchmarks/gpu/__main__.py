@@ -57,18 +57,18 @@ def _one(step: str, out: Path | None) -> int:
     module, function = STEPS[step]
     print(f"{step}:", flush=True)
     try:
-        found = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)()
+        findings = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)()
     except Exception as error:  # noqa: BLE001  the results say so, and the next steps are run
         traceback.print_exc()
-        found = Findings(failed={step: f"{type(error).__name__}: {error}"[:800]})
-    print(shown(found, clock.seconds), flush=True)
+        findings = Findings(failed={step: f"{type(error).__name__}: {error}"[:800]})
+    print(shown(findings, clock.seconds), flush=True)
     if step == "packing":
         from benchmarks.gpu.packing import table  # noqa: PLC0415  not every step needs torch
 
-        print(table(found.figures))
+        print(table(findings.figures))
     if out is not None:
-        keep(out, step, found, clock.seconds)
-    return 1 if found.failed else 0
+        keep(out, step, findings, clock.seconds)
+    return 1 if findings.failed else 0
 
 
 def _all(out: Path | None) -> int:

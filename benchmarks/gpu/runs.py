@@ -110,8 +110,8 @@ class Home:
         code, text = self.cloudtune("report", "-o", "json", seconds=60.0)
         if code:
             raise RuntimeError(text.strip()[-300:])
-        found: dict[str, Any] = json.loads(text)
-        return found
+        findings: dict[str, Any] = json.loads(text)
+        return findings
 
 
 # ---- the steps -----------------------------------------------------------------------------
@@ -119,67 +119,69 @@ class Home:
 
 def profile() -> Findings:
     """Measure both; return each one's shares, and how far they are apart."""
-    found, real = Findings(), gpus()
+    findings, real = Findings(), gpus()
     if lack := lacking():
-        found.unknown["profile_s"] = lack
-        return found
+        findings.unknown["profile_s"] = lack
+        return findings
     counts = packing.COUNTS if real else packing.COUNTS[:1]
     truth = packing.measure(loads=(PACKED,)).figures
     with Home(PACKED, PACKED_GPU_STEPS if real else PACKED_CPU_STEPS, slots=1) as home:
         clock, kept = Clock(), home.folder / "profile.json"
         words = ("--pack", str(counts[-1]), "--epochs", "3", "--save", str(kept))
         code, text = home.cloudtune("profile", "experiment.yaml", *words)
-        found.figures["profile_s"] = clock.seconds
-        found.expect("profile_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}")
+        findings.figures["profile_s"] = clock.seconds
+        findings.expect("profile_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}")
         if code:
-            return found
+            return findings
         (measured,) = read(kept)
     way = "mps" if f"{PACKED}_mps_{counts[0]}_share" in truth else "sliced" if real else "cores"
-    found.facts["way"] = way
+    findings.facts["way"] = way
     apart = []
     for count in counts:
         if 1 / count not in measured.epoch:
-            found.unknown[f"profile_{count}_share"] = "not in the profile"
+            findings.unknown[f"profile_{count}_share"] = "not in the profile"
             continue
         told = measured.epoch[1.0].mean / measured.epoch[1 / count].mean * count
         really = truth.get(f"{PACKED}_{way}_{count}_share")
-        found.figures[f"profile_{count}_share"] = told
+        findings.figures[f"profile_{count}_share"] = told
         if really is not None:
-            found.figures[f"really_{count}_share"] = really
+            findings.figures[f"really_{count}_share"] = really
             apart.append(abs(told / really - 1))
     if apart:
-        found.figures["profile_is_off_by_share"] = fmean(apart)
+        findings.figures["profile_is_off_by_share"] = fmean(apart)
     if not real:
-        found.unknown["profile_8_share"] = NO_GPU
-    return found
+        findings.unknown["profile_8_share"] = NO_GPU
+    return findings
 
 
 def local() -> Findings:
     """Run it; look into its report."""
-    found, real = Findings(), gpus()
+    findings, real = Findings(), gpus()
     if lack := lacking():
-        found.unknown["local_run_s"] = lack
-        return found
+        findings.unknown["local_run_s"] = lack
+        return findings
     with Home("mlp", GPU_STEPS if real else CPU_STEPS, TRIALS) as home:
         clock = Clock()
         code, text = home.cloudtune("run", "experiment.yaml", "-q")
-        found.figures["local_run_s"] = clock.seconds
-        found.expect("local_run_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}")
+        findings.figures["local_run_s"] = clock.seconds
+        findings.expect(
+            "local_run_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}"
+        )
         if code == 0:
-            _look_into(found, home, real=bool(real))
+            _look_into(findings, home, real=bool(real))
         code, text = home.cloudtune("status", seconds=60.0)
-        found.facts["status_says"] = text.strip().splitlines()[-1] if text.strip() else ""
+        findings.facts["status_says"] = text.strip().splitlines()[-1] if text.strip() else ""
     if not real:
-        found.unknown["local_run_on_a_gpu"] = NO_GPU
-    return found
+        findings.unknown["local_run_on_a_gpu"] = NO_GPU
+    return findings
 
 
-def _look_into(found: Findings, home: Home, *, real: bool) -> None:
+def _look_into(findings: Findings, home: Home, *, real: bool) -> None:
     report = home.report()
     best = report["best"]
-    found.figures["best_loss"] = best["value"]
+    findings.figures["best_loss"] = best["value"]
     manifest = read_manifest(best["checkpoint"])
     on_gpu = manifest.metrics["on_gpu"]
-    found.expect("best_checkpoint_is_whole", so=manifest.epoch == best["epoch"])
+    findings.expect("best_checkpoint_is_whole", so=manifest.epoch == best["epoch"])
     if real:
-        found.expect("local_run_on_a_gpu", so=on_gpu == 1.0, told=f"on_gpu is {on_gpu}")
+        findings.expect("local_run_on_a_gpu", so=on_gpu == 1.0, told=f"on_gpu is {on_gpu}")
