@@ -1,29 +1,25 @@
 """Whether ASHA, successive halving and Hyperband decide as other programs do on the same reports.
 
-    python benchmarks/decisions.py [--seeds 20] [--syne-tune PYTHON] [--old-syne-tune PYTHON]
+    python -m benchmarks.decisions [--seeds 20] [--trials 243]
 
-Ours are played in the simulator; the reports of each job are then put to Ray Tune and Optuna (of
-this Python), Syne Tune 0.16 and Syne Tune 0.13 (the last with a promotion type and synchronous
-Hyperband), where a Python is named that has them. What another says never changes the job, so that
-each decision is compared on the same history. Where rules differ, the rule as we read it is put to
-the same reports, and must say what the program says: so the difference is known exactly.
+Ours are played in the simulator. The reports of each job are then put to Ray Tune, to Optuna, and
+to Algorithm 2 of the paper on ASHA. What another says never changes the job, so that all decisions
+are compared on the same history. Where rules differ, the rule as we read it is put to the same
+reports, and must say what the program says: so the difference is known exactly.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
+from ray.tune.schedulers import AsyncHyperBandScheduler
+from ray.tune.schedulers.hyperband import _Bracket
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.runner import parser
 from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.strategies.rungs import rung_epochs
@@ -33,8 +29,6 @@ SIZES = ((1, 81, 3), (1, 64, 4), (2, 64, 2), (1, 100, 3))
 """First and last epoch, and eta."""
 
 Job = dict[str, Any]
-Promoted = Callable[[Sequence[float], int], int]
-"""How many of such results at a rung are promoted, by eta."""
 Rule = Callable[[list[float], float, int], bool]
 """Whether a result goes on, by those before it at its rung and eta."""
 
@@ -102,22 +96,6 @@ def _optuna(before: list[float], score: float, eta: int) -> bool:
     return _better(before, score) < max(1, (len(before) + 1) // eta)
 
 
-def _syne(before: list[float], score: float, eta: int) -> bool:
-    return not before or _better(before, score) / (len(before) + 1) <= 1 / eta
-
-
-def _old_syne(before: list[float], score: float, eta: int) -> bool:
-    return not before or score >= _cutoff([*before, score], eta)
-
-
-RULES: dict[str, tuple[str, Rule]] = {
-    "ray_stopping": ("not below the percentile 1 - 1/eta of the n - 1 others, or n = 1", _ray),
-    "optuna_stopping": ("r < max(1, floor(n / eta))", _optuna),
-    "syne_stopping": ("r / n <= 1 / eta, or n = 1", _syne),
-    "old_syne_stopping": ("not below the percentile 1 - 1/eta of all n, or n = 1", _old_syne),
-}
-
-
 def ruled(job: Job, rule: Rule) -> list[bool]:
     """Return what a rule says to the reports of a job."""
     rungs: dict[int, list[float]] = {}
@@ -155,8 +133,8 @@ def promotion(seed: int, trials: int, size: tuple[int, int, int]) -> Asked:
     return Asked({"eta": eta, "epochs": epochs, "steps": steps}, ours)
 
 
-def printed(job: Job, promoted: Promoted) -> list[str | None]:
-    """Return the choices by Algorithm 2 of Li et al. (2020), in so many words."""
+def printed(job: Job) -> list[str | None]:
+    """Return the choices by Algorithm 2 of Li et al. (2020), as it is printed there."""
     rungs: list[dict[str, float]] = [{} for _ in job["epochs"]]
     gone: set[tuple[int, str]] = set()
     said: list[str | None] = []
@@ -164,29 +142,20 @@ def printed(job: Job, promoted: Promoted) -> list[str | None]:
         if step[0] == "report":
             rungs[job["epochs"].index(step[2])][step[1]] = step[3]
         else:
-            said.append(_candidate(rungs, gone, job["eta"], promoted))
+            said.append(_candidate(rungs, gone, job["eta"]))
             gone.add((step[2], step[1]))
     return said
 
 
 def _candidate(
-    rungs: Sequence[Mapping[str, float]], gone: set[tuple[int, str]], eta: int, promoted: Promoted
+    rungs: Sequence[Mapping[str, float]], gone: set[tuple[int, str]], eta: int
 ) -> str | None:
     for level in range(len(rungs) - 2, -1, -1):
         best = sorted(rungs[level], key=lambda name: -rungs[level][name])
-        for name in best[: promoted(list(rungs[level].values()), eta)]:
+        for name in best[: len(best) // eta]:
             if (level, name) not in gone:
                 return name
     return None
-
-
-def _floor(scores: Sequence[float], eta: int) -> int:
-    return len(scores) // eta
-
-
-def _quantile(scores: Sequence[float], eta: int) -> int:
-    """Return ceil(n / eta); one fewer where rounding puts the percentile above a score."""
-    return sum(s >= _cutoff(scores, eta) for s in scores) if len(scores) > 1 else 0
 
 
 # ---- rungs that are waited for ----------------------------------------------------------------
@@ -219,23 +188,78 @@ def _rung(played: Played, members: Mapping[str, int], on: int) -> Job:
     return {"results": results, "on": on, "epoch": next(iter(members.values()))}
 
 
+# ---- what other programs decide ---------------------------------------------------------------
+
+
+class Named:
+    """A trial of Ray's, as far as its schedulers look at it."""
+
+    def __init__(self, name: str) -> None:
+        self.trial_id = name
+
+
+def ray_stopping(job: Job) -> list[bool]:
+    """Return for each report whether Ray Tune's AsyncHyperBandScheduler lets the trial go on."""
+    scheduler = AsyncHyperBandScheduler(
+        time_attr="epoch",
+        metric="score",
+        mode="max",
+        max_t=job["epochs"][-1],
+        grace_period=job["epochs"][0],
+        reduction_factor=job["eta"],
+    )
+    trials: dict[str, Any] = {}
+    said = []
+    for name, epoch, score in job["reports"]:
+        if name not in trials:
+            trials[name] = Named(name)
+            scheduler.on_trial_add(None, trials[name])
+        result = {"epoch": epoch, "score": score}
+        said.append(scheduler.on_trial_result(None, trials[name], result) == "CONTINUE")
+    return said
+
+
+def optuna_stopping(job: Job) -> list[bool]:
+    """Return the same of Optuna's SuccessiveHalvingPruner."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruner = optuna.pruners.SuccessiveHalvingPruner(
+        min_resource=job["epochs"][0], reduction_factor=job["eta"]
+    )
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    trials: dict[str, Any] = {}
+    said = []
+    for name, epoch, score in job["reports"]:
+        trial = trials[name] = trials.get(name) or study.ask()
+        trial.report(score, epoch)
+        said.append(not trial.should_prune())
+    return said
+
+
+def ray_rungs(job: Job) -> list[list[str]]:
+    """Return who goes on from each rung by a bracket of Ray Tune's HyperBandScheduler.
+
+    It rounds the size of the next rung up, where the paper and we round it down.
+    """
+    said = []
+    for rung in job["rungs"]:
+        count = len(rung["results"])
+        bracket = _Bracket("epoch", count, rung["epoch"], job["epochs"][-1], job["eta"], 1)
+        for name, score in rung["results"].items():
+            trial: Any = Named(name)
+            bracket.add_trial(trial)
+            bracket.update_trial_stats(trial, {"epoch": rung["epoch"], "score": score})
+        good, _ = bracket.successive_halving("score", 1.0)
+        said.append([trial.trial_id for trial in reversed(good)])
+    return said
+
+
 # ---- the comparison ---------------------------------------------------------------------------
 
 
-def answers(python: str, peer: str, asked: Sequence[Asked]) -> list[list[Any]]:
-    """Return what a peer says to each job."""
-    script = Path(__file__).with_name("decisions_peers.py")
-    done = subprocess.run(
-        [python, str(script), peer],
-        input=json.dumps([each.job for each in asked]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{peer} by {python} failed:\n{done.stderr[-2000:]}")
-    found: list[list[Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+RULES: tuple[tuple[Callable[[Job], list[bool]], Rule, str], ...] = (
+    (ray_stopping, _ray, "not below the percentile 1 - 1/eta of the n - 1 others, or n = 1"),
+    (optuna_stopping, _optuna, "r < max(1, floor(n / eta))"),
+)
 
 
 def line(what: str, figures: str) -> None:
@@ -253,97 +277,63 @@ def same(ours: Iterable[Sequence[Any]], theirs: Iterable[Sequence[Any]]) -> str:
     return f"{equal:6d} of {len(pairs):6d} ({equal / len(pairs):7.2%})"
 
 
-def compare_stopping(asked: Sequence[Asked], pythons: Mapping[str, str]) -> None:
+def compare_stopping(asked: Sequence[Asked]) -> None:
     print("\nASHA, stopping type: does the trial go on? Ours: r < floor(n / eta), or n < eta;")
     print("of n results at the rung, the trial's own among them, r are better.")
-    ours = [each.ours for each in asked]
-    line("the rule, in so many words", same(ours, [ruled(e.job, _ours) for e in asked]))
-    for peer, (text, rule) in RULES.items():
-        if peer in pythons:
-            theirs = answers(pythons[peer], peer, asked)
-            line(peer, f"{same(ours, theirs)}; {_few(asked, theirs)}")
-            explained = same([ruled(e.job, rule) for e in asked], theirs)
-            line("  as we read its rule", f"{explained}: {text}")
+    ours = [one.ours for one in asked]
+    line("the rule, in so many words", same(ours, [ruled(one.job, _ours) for one in asked]))
+    for peer, rule, text in RULES:
+        theirs = [peer(one.job) for one in asked]
+        line(peer.__name__, f"{same(ours, theirs)}; {_few(asked, theirs)}")
+        explained = same([ruled(one.job, rule) for one in asked], theirs)
+        line("  as we read its rule", f"{explained}: {text}")
 
 
 def _few(asked: Sequence[Asked], theirs: Sequence[Sequence[bool]]) -> str:
     """Return how the differences fall: with fewer than eta results, and which way."""
     few = more = less = 0
-    for each, said in zip(asked, theirs, strict=True):
+    for one, said in zip(asked, theirs, strict=True):
         counts: dict[int, int] = {}
-        for (_, epoch, _), our, their in zip(each.job["reports"], each.ours, said, strict=True):
+        for (_, epoch, _), our, their in zip(one.job["reports"], one.ours, said, strict=True):
             counts[epoch] = counts.get(epoch, 0) + 1
-            if our != their and counts[epoch] < each.job["eta"]:
+            if our != their and counts[epoch] < one.job["eta"]:
                 few += 1
             elif our != their:
-                more, less = more + (not our), less + our
+                more += not our
+                less += our
     return f"{few} differ while n < eta; after that it lets {more} more go on, and {less} fewer"
 
 
-def compare_promotion(asked: Sequence[Asked], pythons: Mapping[str, str]) -> None:
+def compare_promotion(asked: Sequence[Asked]) -> None:
     print("\nASHA, promotion type: whom does a free GPU go to? Ours: the best floor(n / eta).")
-    ours, paper = [each.ours for each in asked], [printed(each.job, _floor) for each in asked]
-    line("Algorithm 2 of the paper", same(ours, paper))
-    if "old_syne_promotion" not in pythons:
-        return
-    theirs = answers(pythons["old_syne_promotion"], "old_syne_promotion", asked)
-    explained = [printed(each.job, _quantile) for each in asked]
-    line("old_syne_promotion", same(ours, theirs))
-    line("  as we read its rule", f"{same(explained, theirs)}: the best ceil(n / eta), n > 1")
-    alike = [
-        [a == b for a, b in zip(*pair, strict=True)] for pair in zip(paper, explained, strict=True)
-    ]
-    line("  where both rules name one", same(_where(alike, ours), _where(alike, theirs)))
+    ours = [one.ours for one in asked]
+    line("Algorithm 2 of the paper", same(ours, [printed(one.job) for one in asked]))
 
 
-def _where(chosen: Sequence[Sequence[bool]], said: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    return [
-        [each for use, each in zip(*pair, strict=True) if use]
-        for pair in zip(chosen, said, strict=True)
-    ]
-
-
-def compare_rungs(name: str, asked: Sequence[Asked], pythons: Mapping[str, str]) -> None:
+def compare_rungs(name: str, asked: Sequence[Asked]) -> None:
     print(
         f"\n{name}: who goes on from a rung, when all have reported? Ours: the best floor(n / eta)."
     )
-    ours = [each.ours for each in asked]
-    for peer in ("old_syne_rungs", "ray_rungs"):
-        if peer not in pythons:
-            continue
-        theirs = answers(pythons[peer], peer, asked)
-        pairs = [
-            (len(our), len(their))
-            for one, other in zip(ours, theirs, strict=True)
-            for our, their in zip(one, other, strict=True)
-        ]
-        cut = [
-            [sorted(their[: len(our)]) for our, their in zip(one, other, strict=True)]
-            for one, other in zip(ours, theirs, strict=True)
-        ]
-        sizes = sum(one == other for one, other in pairs)
-        line(peer, f"{same(ours, cut)} the same best; {sizes} of as many trials")
+    ours = [one.ours for one in asked]
+    theirs = [ray_rungs(one.job) for one in asked]
+    rungs = [
+        pair
+        for one, other in zip(ours, theirs, strict=True)
+        for pair in zip(one, other, strict=True)
+    ]
+    sizes = sum(len(our) == len(their) for our, their in rungs)
+    best = same([[our] for our, _ in rungs], [[sorted(their[: len(our)])] for our, their in rungs])
+    line("ray_rungs", f"{best} the same best; {sizes} of as many trials")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=243)
-    parser.add_argument("--syne-tune", metavar="PYTHON")
-    parser.add_argument("--old-syne-tune", metavar="PYTHON")
-    given = parser.parse_args()
-    pythons = dict.fromkeys(("ray_stopping", "optuna_stopping", "ray_rungs"), sys.executable)
-    if given.syne_tune:
-        pythons["syne_stopping"] = given.syne_tune
-    if given.old_syne_tune:
-        old = ("old_syne_stopping", "old_syne_promotion", "old_syne_rungs")
-        pythons.update(dict.fromkeys(old, given.old_syne_tune))
-    each = [(seed, given.trials, size) for size in SIZES for seed in range(given.seeds)]
-    print(f"{len(each)} jobs of {given.trials} trials; first epoch, last epoch, eta: {SIZES}")
-    compare_stopping([stopping(*one) for one in each], pythons)
-    compare_promotion([promotion(*one) for one in each], pythons)
-    compare_rungs("Successive halving", [rungs_of("sha", *one) for one in each], pythons)
-    compare_rungs("Hyperband", [rungs_of("hyperband", *one) for one in each], pythons)
+    given = parser(__doc__, seeds=20, trials=243).parse_args()
+    games = [(seed, given.trials, size) for size in SIZES for seed in range(given.seeds)]
+    print(f"{len(games)} jobs of {given.trials} trials; first epoch, last epoch, eta: {SIZES}")
+    compare_stopping([stopping(*one) for one in games])
+    compare_promotion([promotion(*one) for one in games])
+    compare_rungs("Successive halving", [rungs_of("sha", *one) for one in games])
+    compare_rungs("Hyperband", [rungs_of("hyperband", *one) for one in games])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ bought twice, instances left after the sweep, and those that no intent on record
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -25,6 +24,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
+from benchmarks.runner import parser
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider
@@ -101,17 +101,17 @@ class HostileEc2(SortedErrors):
         """Launch, once for each token."""
         self.boundary()
         self._refuse_sometimes()
-        found = self.launched_by(token)
-        if found is None:
-            found = f"i-{len(self.machines):04d}"
+        name = self.launched_by(token)
+        if name is None:
+            name = f"i-{len(self.machines):04d}"
             self.bought[tags[INTENT_TAG]] += 1
             seen_after = self.rng.choice((0, 0, 1, 3))
-            self.machines[found] = _Machine(token, tags, self.clock.time(), seen_after)
-        elif self.machines[found].ended_at is not None:
+            self.machines[name] = _Machine(token, tags, self.clock.time(), seen_after)
+        elif self.machines[name].ended_at is not None:
             raise _error("IdempotentInstanceTerminated", 400)
         self._lose_sometimes()
         self.boundary()
-        return found
+        return name
 
     def launched_by(self, token: str) -> str | None:
         """Return what a token has launched."""
@@ -122,12 +122,12 @@ class HostileEc2(SortedErrors):
         self.boundary()
         if self._happens("throttled", 0.1):
             raise _error("RequestLimitExceeded", 503)
-        found = []
+        instances = []
         for name, it in self.machines.items():
             it.seen_after -= 1
             if it.seen_after < 0 and (ended or it.ended_at is None):
-                found.append(_instance(name, it))
-        return found
+                instances.append(_instance(name, it))
+        return instances
 
     def console(self, _instance: str) -> str:
         """Return "": nothing that boots here prints anything."""
@@ -182,15 +182,9 @@ def _instance(name: str, it: _Machine) -> Instance:
 
 @dataclass
 class Tally:
-    """What went wrong, over all cases."""
+    """What happened over all cases, and the seeds of those in which something went wrong."""
 
-    runs: int = 0
-    deaths: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    purchases: int = 0
-    bought_twice: int = 0
-    instances_left: int = 0
-    unknown: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     seeds: list[int] = field(default_factory=list)
 
 
@@ -206,15 +200,8 @@ class _Provider:
 
     def tell(self) -> None:
         """Write the config, as the controller's head does."""
-        intents = {
-            name: {
-                "instance_type": "x",
-                "market": "on-demand",
-                "zone": "",
-                "lease": "2030-01-01T00:00:00Z",
-            }
-            for name in self.wanted
-        }
+        asked = {"instance_type": "x", "market": "on-demand", "zone": ""}
+        intents = {name: {**asked, "lease": "2030-01-01T00:00:00Z"} for name in self.wanted}
         types = {name: {"max_workers": int(want)} for name, want in self.wanted.items()}
         provider = {"intents": intents, "tags": {}}
         self.config.write_text(json.dumps({"provider": provider, "available_node_types": types}))
@@ -266,11 +253,11 @@ def play(seed: int, tally: Tally, folder: Path) -> None:
         for number in range(rng.choice((1, 2, 4))):
             provider.wanted[f"i{number:03d}"] = True
         provider.tell()
-        tally.deaths += provider.rounds(rng.choice((1, 3, 6)))
+        tally.counts["deaths"] += provider.rounds(rng.choice((1, 3, 6)))
         for intent in provider.wanted:
             provider.wanted[intent] = rng.random() < 0.5
         provider.tell()
-        tally.deaths += provider.rounds(rng.choice((0, 1, 4)))
+        tally.counts["deaths"] += provider.rounds(rng.choice((0, 1, 4)))
         ec2.calm = True
         sweeping.sweep(ec2, RUN, Journal(provider.journal))
     _take_down(seed, tally, ec2, Journal(provider.journal).read())
@@ -278,16 +265,14 @@ def play(seed: int, tally: Tally, folder: Path) -> None:
 
 def _take_down(seed: int, tally: Tally, ec2: HostileEc2, notes: Iterator[Note]) -> None:
     asked = {note.intent for note in notes if note.what == "asking"}
-    twice = sum(count > 1 for count in ec2.bought.values())
-    left = sum(machine.ended_at is None for machine in ec2.machines.values())
-    unknown = sum(it.tags[INTENT_TAG] not in asked for it in ec2.machines.values())
-    tally.runs += 1
-    tally.faults += ec2.faults
-    tally.purchases += ec2.bought.total()
-    tally.bought_twice += twice
-    tally.instances_left += left
-    tally.unknown += unknown
-    if twice or left or unknown:
+    wrong = {
+        "bought twice": sum(count > 1 for count in ec2.bought.values()),
+        "instances left": sum(machine.ended_at is None for machine in ec2.machines.values()),
+        "unknown": sum(it.tags[INTENT_TAG] not in asked for it in ec2.machines.values()),
+    }
+    tally.counts.update({"runs": 1, "purchases": ec2.bought.total(), **wrong})
+    tally.counts.update(ec2.faults)
+    if any(wrong.values()):
         tally.seeds.append(seed)
 
 
@@ -320,13 +305,10 @@ def campaign(runs: int, seed: int) -> Tally:
 
 def main() -> None:
     """Play the campaign, and print what it found."""
-    parser = argparse.ArgumentParser(description="a fault campaign on launching")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    for name, value in vars(campaign(given.runs, given.seed)).items():
-        shown = dict(value) if isinstance(value, Counter) else value
-        print(f"{name.replace('_', ' '):16} {shown}")
+    given = parser(__doc__, runs=1000, seed=0).parse_args()
+    tally = campaign(given.runs, given.seed)
+    for name, value in {**tally.counts, "seeds": tally.seeds}.items():
+        print(f"{name:16} {value}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ nodes that die, workers that crash, memory that is full. What is counted must be
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.fault_world import Kill, survive
+from benchmarks.runner import parser
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment.search_space import Uniform
 from cloudtune.model.catalog import InstanceType, Offer
@@ -99,30 +99,21 @@ class Case:
 
 @dataclass
 class Tally:
-    """What went wrong, over all runs; `worst` has the seeds of the first cases of each."""
+    """What went wrong, over all runs: how much of what, and the seeds to look into."""
 
     runs: int = 0
     deaths: int = 0
     faults: int = 0
     endings: Counter[str] = field(default_factory=Counter)
-    instances_left: int = 0
-    unknown_purchases: int = 0
-    double_purchases: int = 0
-    dollars_over: float = 0.0
-    seconds_past: float = 0.0
-    reports_lost: int = 0
     compared: int = 0
-    other_decisions: int = 0
+    wrong: dict[str, float] = field(default_factory=dict)
     seeds: dict[str, list[int]] = field(default_factory=dict)
 
-    @property
-    def clean(self) -> bool:
-        """Whether nothing went wrong."""
-        return not self.seeds
-
-    def blame(self, what: str, seed: int) -> None:
-        """Keep a seed to look into."""
-        self.seeds.setdefault(what, []).append(seed)
+    def add(self, what: str, amount: float, seed: int) -> None:
+        """Add to what went wrong; 0 is as it should be."""
+        self.wrong[what] = self.wrong.get(what, 0) + amount
+        if amount:
+            self.seeds.setdefault(what, []).append(seed)
 
 
 # ---- drawing cases -------------------------------------------------------------------------------
@@ -220,8 +211,8 @@ def _planned(case: Case) -> RunPolicy:
     plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Limits(), 4))
     trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
     parts = follow("sha", context, plan, trials, BRAKES)
-    made = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
-    return run_policy(context, made, METRIC, BRAKES)
+    components_of = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
+    return run_policy(context, components_of, METRIC, BRAKES)
 
 
 def _as_it_goes(case: Case) -> RunPolicy:
@@ -246,57 +237,45 @@ def _context(case: Case, *, trials: int) -> BuildContext:
 
 BRAKES = Brakes(avoid=30.0)
 METRIC = Metric("score", "max")
+_ROUNDING = 1e-9
 
 
 def judge(case: Case, tally: Tally) -> None:
     """Play a case, and take down what went wrong."""
-    found = survive(case.policy, case.world(), case.kills)
+    survived = survive(case.policy, case.world(), case.kills)
+    policy = survived.policy
     tally.runs += 1
-    tally.deaths += found.deaths
+    tally.deaths += survived.deaths
     tally.faults += len(case.trouble)
-    assert found.policy.ending is not None
-    tally.endings[found.policy.ending.value] += 1
-    _judge_instances(case, found, tally)
-    _judge_limits(case, found, tally)
-    told = {
-        (e.event.session, e.event.epoch) for e in found.entries if isinstance(e.event, EpochDone)
-    }
-    lost = len(found.cloud.reported.keys() - told)
-    tally.reports_lost += lost
-    if lost:
-        tally.blame("reports lost", case.seed)
-    if case.behaved:
-        _judge_decisions(case, found, tally)
-
-
-def _judge_instances(case: Case, found: Survived, tally: Tally) -> None:
-    left = len(found.cloud.world.alive())
-    ledger = Counter(c.intent for e in found.entries for c in e.commands if isinstance(c, Launch))
-    launched = Counter(
-        e.event.intent for e in found.entries if isinstance(e.event, InstanceLaunched)
-    )
-    unknown = len(launched.keys() - ledger.keys())
-    double = sum(count > 1 for count in ledger.values())
-    tally.instances_left += left
-    tally.unknown_purchases += unknown
-    tally.double_purchases += double
-    for what, count in (("instances", left), ("unknown", unknown), ("double", double)):
-        if count:
-            tally.blame(what, case.seed)
-
-
-def _judge_limits(case: Case, found: Survived, tally: Tally) -> None:
-    seconds, dollars = bill(found, case.rentables)
+    assert policy.ending is not None
+    tally.endings[policy.ending.value] += 1
+    _judge_instances(case, survived, tally)
+    seconds, dollars = bill(survived, case.rentables)
     limits = case.limits
-    if limits.budget is not None and dollars > limits.budget + 1e-9:
-        tally.dollars_over += dollars - limits.budget
-        tally.blame("over budget", case.seed)
-    if limits.deadline is not None and seconds > limits.deadline + 1e-9:
-        tally.seconds_past += seconds - limits.deadline
-        tally.blame("past deadline", case.seed)
+    over = 0.0 if limits.budget is None else dollars - limits.budget
+    past = 0.0 if limits.deadline is None else seconds - limits.deadline
+    tally.add("dollars over budget", over if over > _ROUNDING else 0.0, case.seed)
+    tally.add("seconds past deadline", past if past > _ROUNDING else 0.0, case.seed)
+    events = [entry.event for entry in survived.entries]
+    recorded = {(event.session, event.epoch) for event in events if isinstance(event, EpochDone)}
+    tally.add("reports lost", len(survived.cloud.reported.keys() - recorded), case.seed)
+    if case.behaved:
+        undisturbed = survive(case.policy, case.world(), ())
+        tally.compared += 1
+        differ = _rungs(policy) != _rungs(undisturbed.policy)
+        tally.add("other decisions", int(differ), case.seed)
 
 
-def bill(found: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:
+def _judge_instances(case: Case, survived: Survived, tally: Tally) -> None:
+    entries = survived.entries
+    asked = Counter(c.intent for e in entries for c in e.commands if isinstance(c, Launch))
+    launched = {e.event.intent for e in entries if isinstance(e.event, InstanceLaunched)}
+    tally.add("instances left", len(survived.cloud.world.alive()), case.seed)
+    tally.add("unknown purchases", len(launched - asked.keys()), case.seed)
+    tally.add("double purchases", sum(count > 1 for count in asked.values()), case.seed)
+
+
+def bill(survived: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:
     """Return when the last instance was gone, and the dollars of all, by the cloud's own words."""
     offers: dict[tuple[str, str], Offer] = {
         (r.offer.instance_type.name, r.offer.market): r.offer for r in rentables
@@ -304,7 +283,7 @@ def bill(found: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:
     asked: dict[str, Offer] = {}
     begun: dict[str, float] = {}
     gone: dict[str, float] = {}
-    for entry in found.entries:
+    for entry in survived.entries:
         if isinstance(entry.event, InstanceLaunched):
             begun[entry.event.intent] = entry.event.launched_at
         if isinstance(entry.event, InstanceGone):
@@ -312,18 +291,9 @@ def bill(found: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:
         for command in entry.commands:
             if isinstance(command, Launch):
                 asked[command.intent] = offers[command.instance_type, command.market]
-    end = found.cloud.world.now
+    end = survived.cloud.world.now
     dollars = sum(asked[i].charge(gone.get(i, end) - at) for i, at in begun.items())
     return max(gone.values(), default=0.0), dollars
-
-
-def _judge_decisions(case: Case, found: Survived, tally: Tally) -> None:
-    """Compare rungs and winner with those of the same run whose controller lives."""
-    undisturbed = survive(case.policy, case.world(), ())
-    tally.compared += 1
-    if _rungs(found.policy) != _rungs(undisturbed.policy):
-        tally.other_decisions += 1
-        tally.blame("other decisions", case.seed)
 
 
 def _rungs(policy: RunPolicy) -> tuple[object, ...]:
@@ -345,16 +315,15 @@ def campaign(runs: int, seed: int, watch: Callable[[int], None] = lambda _: None
 
 def main() -> None:
     """Play the campaign, and print what it found."""
-    parser = argparse.ArgumentParser(description="a fault campaign in virtual time")
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = parser(__doc__, runs=1000, seed=0).parse_args()
     began = time.monotonic()
     tally = campaign(given.runs, given.seed)
-    for name, value in vars(tally).items():
+    counts = {**vars(tally), **tally.wrong}
+    del counts["wrong"]
+    for name, value in counts.items():
         shown = dict(value) if isinstance(value, Counter) else value
-        print(f"{name.replace('_', ' '):20} {shown}")
-    print(f"{'seconds':20} {time.monotonic() - began:.0f}")
+        print(f"{name:22} {shown}")
+    print(f"{'seconds':22} {time.monotonic() - began:.0f}")
 
 
 if __name__ == "__main__":

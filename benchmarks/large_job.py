@@ -16,7 +16,6 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudtune.infra.aws.pricing import Listing
@@ -51,14 +50,17 @@ def write(folder: Path, seed: int = 0) -> tuple[Path, Path]:
 
 def profiles(seed: int) -> list[ScalingProfile]:
     """Return a profile of each type that has a price."""
-    priced = [each for each in pricing.rentable() if each.on_demand is not None]
+    priced = [listing for listing in pricing.rentable() if listing.on_demand is not None]
     dollars: dict[str, float] = {}
-    for each in priced:
-        gpu = each.instance_type.gpu
-        dollars[gpu] = min(dollars.get(gpu, math.inf), _each_gpu(each))
+    for listing in priced:
+        gpu = listing.instance_type.gpu
+        dollars[gpu] = min(dollars.get(gpu, math.inf), _each_gpu(listing))
     dice = np.random.default_rng(seed)
     speed = {gpu: usd**0.8 * math.exp(dice.normal(0.0, 0.25)) for gpu, usd in dollars.items()}
-    return [_profile(each.instance_type, speed[each.instance_type.gpu], dice) for each in priced]
+    return [
+        _profile(listing.instance_type, speed[listing.instance_type.gpu], dice)
+        for listing in priced
+    ]
 
 
 def _each_gpu(listing: Listing) -> float:
@@ -91,14 +93,8 @@ def _profile(machine: InstanceType, speed: float, dice: np.random.Generator) -> 
 
 def widths(gpus: int) -> list[float]:
     """Return the widths from four trials on a GPU to one trial on two nodes."""
-    return [0.25, 0.5, *sorted(set(_powers(gpus)) | {float(gpus), 2.0 * gpus})]
-
-
-def _powers(most: int) -> Iterator[float]:
-    width = 1.0
-    while width <= most:
-        yield width
-        width *= 2
+    powers = (2.0**n for n in range(gpus.bit_length()))
+    return [0.25, 0.5, *sorted({*powers, float(gpus), 2.0 * gpus})]
 
 
 def _spread(mean: float, share: float) -> Measurement:

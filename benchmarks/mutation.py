@@ -13,7 +13,6 @@ times as long as they do otherwise counts as noticed: they would have been ended
 
 from __future__ import annotations
 
-import argparse
 import ast
 import itertools
 import json
@@ -23,11 +22,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
+
+from benchmarks.runner import parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +67,8 @@ class Mutation:
 
 def modules() -> list[str]:
     """Return the modules that are mutated, relative to the root."""
-    found = (path for pattern in MODULES for path in ROOT.glob(pattern))
-    return sorted(str(path.relative_to(ROOT)) for path in found if path.name not in _LEFT_OUT)
+    paths = (path for pattern in MODULES for path in ROOT.glob(pattern))
+    return sorted(str(path.relative_to(ROOT)) for path in paths if path.name not in _LEFT_OUT)
 
 
 def operators() -> list[str]:
@@ -107,12 +107,12 @@ def places(module: str) -> list[tuple[str, int]]:
             self.count += sum(1 for _ in self.operator.mutation_positions(node))  # type: ignore[attr-defined]
             return node
 
-    tree, found = get_ast((ROOT / module).read_text("utf-8")), []
+    tree, positions = get_ast((ROOT / module).read_text("utf-8")), []
     for name in operators():
         counting = Counting(get_operator(name)())
         counting.walk(tree)
-        found += [(name, number) for number in range(counting.count)]
-    return found
+        positions += [(name, number) for number in range(counting.count)]
+    return positions
 
 
 def mutated(source: str, operator: str, occurrence: int) -> str:
@@ -157,15 +157,15 @@ def tests_of(module: str) -> list[str]:
     dotted = ".".join(path.with_suffix("").parts)
     dotted = dotted if dotted.startswith("cloudtune") else f"cloudtune.{dotted}"
     package, _, name = dotted.rpartition(".")
-    found = []
+    tests = []
     for test in sorted((ROOT / "tests").rglob("test_*.py")):
         if "e2e" in test.parts or "infra" in test.parts:
             continue
         text = test.read_text("utf-8")
         imports = f"from {dotted} import" in text or f"from {package} import {name}" in text
         if imports or test.stem == f"test_{name}":
-            found.append(str(test.relative_to(ROOT)))
-    return sorted(found, key=lambda test: Path(test).stem != f"test_{name}")[:_NARROW]
+            tests.append(str(test.relative_to(ROOT)))
+    return sorted(tests, key=lambda test: Path(test).stem != f"test_{name}")[:_NARROW]
 
 
 def wide_of(module: str) -> tuple[str, ...]:
@@ -192,12 +192,8 @@ def notices(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]
         )
     except subprocess.TimeoutExpired:
         return "timeout", perf_counter() - began
-    return "killed" if done.returncode == 1 else _fate(done), perf_counter() - began
-
-
-def _fate(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return what a run that has no failed test tells: errors of collection are noticed too."""
-    return "survived" if done.returncode == 0 else "killed"
+    # Errors of collection, which have another code than failed tests, are noticed too.
+    return "killed" if done.returncode else "survived", perf_counter() - began
 
 
 def copy_of_tree(folder: Path) -> Path:
@@ -221,16 +217,16 @@ def copy_of_tree(folder: Path) -> Path:
 
 def sample(count: int, seed: int, only: Sequence[str]) -> list[Mutation]:
     """Draw mutations: from each module as many as its share of all, at least one."""
-    known = {module: places(module) for module in only or modules()}
-    total = sum(map(len, known.values()))
+    candidates = {module: places(module) for module in only or modules()}
+    total = sum(map(len, candidates.values()))
     rng = random.Random(seed)
     drawn: list[Mutation] = []
-    for module, found in known.items():
+    for module, positions in candidates.items():
         source = (ROOT / module).read_text("utf-8")
-        share = max(1, round(count * len(found) / total))
+        share = max(1, round(count * len(positions) / total))
         changed = (
             Mutation(module, *place, *_difference(source, text))
-            for place in rng.sample(found, len(found))
+            for place in rng.sample(positions, len(positions))
             if (text := mutated(source, *place))
         )
         drawn += itertools.islice(changed, share)
@@ -242,50 +238,48 @@ def sample(count: int, seed: int, only: Sequence[str]) -> list[Mutation]:
 def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
     """Make each mutation, run the tests, and take the mutation back."""
     usual: dict[str, float] = {}
-    for number, each in enumerate(drawn, 1):
-        file, narrow = tree / each.module, tests_of(each.module)
+    for number, mutation in enumerate(drawn, 1):
+        file, narrow = tree / mutation.module, tests_of(mutation.module)
         source = file.read_text("utf-8")
-        if each.module not in usual:
-            fate, usual[each.module] = notices(tree, narrow or WIDE, 3600.0)
+        if mutation.module not in usual:
+            fate, usual[mutation.module] = notices(tree, narrow or WIDE, 3600.0)
             if fate != "survived":
-                raise SystemExit(f"{each.module}: its tests fail as they are")
-        file.write_text(mutated(source, each.operator, each.occurrence), "utf-8")
+                raise SystemExit(f"{mutation.module}: its tests fail as they are")
+        file.write_text(mutated(source, mutation.operator, mutation.occurrence), "utf-8")
         try:
-            limit = max(_LEAST_SECONDS, _SLOWER * usual[each.module])
-            each.fate, each.seconds = notices(tree, narrow or WIDE, limit)
-            if each.fate == "survived" and narrow:
-                each.fate, more = notices(tree, (*_AT_ONCE, *wide_of(each.module)), 1200.0)
-                each.seconds += more
+            limit = max(_LEAST_SECONDS, _SLOWER * usual[mutation.module])
+            mutation.fate, mutation.seconds = notices(tree, narrow or WIDE, limit)
+            if mutation.fate == "survived" and narrow:
+                mutation.fate, more = notices(tree, (*_AT_ONCE, *wide_of(mutation.module)), 1200.0)
+                mutation.seconds += more
         finally:
             file.write_text(source, "utf-8")
-        print(f"{number}/{len(drawn)} {each.fate:9} {each.module}:{each.line}", file=sys.stderr)
-        if each.fate == "survived":
-            print(f"    - {each.before}\n    + {each.after}", file=sys.stderr)
+        print(
+            f"{number}/{len(drawn)} {mutation.fate:9} {mutation.module}:{mutation.line}",
+            file=sys.stderr,
+        )
+        if mutation.fate == "survived":
+            print(f"    - {mutation.before}\n    + {mutation.after}", file=sys.stderr)
 
 
 def main() -> None:
     """Draw, judge, and print the rate by module and the survivors."""
-    parser = argparse.ArgumentParser(description="faults that some test notices")
-    parser.add_argument("--sample", type=int, default=240)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser(__doc__, sample=240, seed=0)
+    options.add_argument("--only", nargs="*", default=[])
+    options.add_argument("--json", type=Path)
+    given = options.parse_args()
     drawn = sample(given.sample, given.seed, given.only)
     with tempfile.TemporaryDirectory() as folder:
         judge(copy_of_tree(Path(folder)), drawn)
-    by_module: dict[str, list[Mutation]] = defaultdict(list)
-    for each in drawn:
-        by_module[each.module].append(each)
-    for module, found in by_module.items():
-        noticed = sum(each.fate != "survived" for each in found)
-        print(f"{module:44} {noticed:4} of {len(found)}")
-    noticed = sum(each.fate != "survived" for each in drawn)
+    for module in dict.fromkeys(mutation.module for mutation in drawn):
+        fates = [mutation.fate for mutation in drawn if mutation.module == module]
+        print(f"{module:44} {len(fates) - fates.count('survived'):4} of {len(fates)}")
+    noticed = sum(mutation.fate != "survived" for mutation in drawn)
     print(f"noticed: {noticed} of {len(drawn)} ({noticed / len(drawn):.1%})")
-    for each in (each for each in drawn if each.fate == "survived"):
-        print(f"{each.module}:{each.line}\n    - {each.before}\n    + {each.after}")
+    for mutation in (mutation for mutation in drawn if mutation.fate == "survived"):
+        print(f"{mutation.module}:{mutation.line}\n    - {mutation.before}\n    + {mutation.after}")
     if given.json:
-        given.json.write_text(json.dumps([asdict(each) for each in drawn], indent=1))
+        given.json.write_text(json.dumps([asdict(mutation) for mutation in drawn], indent=1))
 
 
 if __name__ == "__main__":

@@ -11,17 +11,18 @@ takes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from benchmarks.runner import in_processes, parser
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
@@ -157,35 +158,30 @@ def foretold(number: int, runs: int) -> Told | None:
     )
 
 
-def _line(told: list[Told]) -> str:
-    near = fmean(abs(each.printed / each.mean - 1) <= NEAR for each in told)
-    middle = fmean(abs(each.printed / each.middle - 1) <= NEAR for each in told)
-    within = fmean(each.low <= each.mean <= each.high for each in told)
-    apart = fmean(abs(each.said - each.kept) > NEAR for each in told)
+def _line(told: pd.DataFrame) -> str:
+    near = ((told["printed"] / told["mean"] - 1).abs() <= NEAR).mean()
+    middle = ((told["printed"] / told["middle"] - 1).abs() <= NEAR).mean()
+    within = told["mean"].between(told["low"], told["high"]).mean()
+    apart = ((told["said"] - told["kept"]).abs() > NEAR).mean()
     return (
         f"{len(told)} plans: total within 5 % of the mean {near:.0%} (of the median {middle:.0%}; "
         f"mean within p5 to p95 {within:.0%}); kept in off by more than 5 points {apart:.0%}; "
-        f"{median(each.seconds for each in told):.1f} s a plan"
+        f"{told['seconds'].median():.1f} s a plan"
     )
 
 
 def main() -> None:
     """Print what is named above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--plans", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--verbose", action="store_true", help="print each plan")
-    given = parser.parse_args()
+    options = parser(__doc__, plans=200, runs=200, processes=2, verbose=False)
+    given = options.parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
-    with ProcessPoolExecutor(given.processes) as pool:
-        results = pool.map(foretold, range(given.plans), [given.runs] * given.plans)
-        told = [each for each in results if each is not None]
+    work = partial(foretold, runs=given.runs)
+    outcomes = in_processes(work, range(given.plans), given.processes)
+    told = pd.DataFrame([outcome for outcome in outcomes if outcome is not None])
     if given.verbose:
-        for each in told:
-            print(each)
-    for kind in sorted({each.kind for each in told}):
-        print(f"{kind}: {_line([each for each in told if each.kind == kind])}")
+        print(told.to_string())
+    for kind, own in told.groupby("kind"):
+        print(f"{kind}: {_line(own)}")
     print(f"all: {_line(told)}")
 
 

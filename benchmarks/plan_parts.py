@@ -1,23 +1,21 @@
 """What the parts of one `cloudtune plan` take, in a process of its own: part of plan_time.py.
 
-    python benchmarks/plan_parts.py OUT [--top N] -- EXPERIMENT [OPTION ...]
+    python -m benchmarks.plan_parts OUT -- EXPERIMENT [OPTION ...]
 
 Runs the command with a stopwatch at its public functions, and writes what each took to OUT as JSON.
-With --top it runs under cProfile instead, and writes the N functions that take most themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import cProfile
 import io
 import json
-import pstats
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.runner import parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,16 +53,14 @@ class Stopwatch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--top", type=int)
-    parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
-    told = profiled(given.command, given.top) if given.top else timed(given.command)
-    given.out.write_text(json.dumps(told), encoding="utf-8")
+    options = parser(__doc__)
+    options.add_argument("out", type=Path)
+    options.add_argument("command", nargs="+")
+    given = options.parse_args()
+    given.out.write_text(json.dumps(timed(given.command)), encoding="utf-8")
 
 
-def timed(command: list[str]) -> dict[str, Any]:
+def timed(command: list[str]) -> list[tuple[str, float, float]]:
     """Return what the parts took, in order."""
     watch = Stopwatch()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -74,9 +70,8 @@ def timed(command: list[str]) -> dict[str, Any]:
     with contextlib.redirect_stdout(io.StringIO()):
         cli.main(["plan", *command], standalone_mode=False)
     whole = (time.perf_counter() - wall, time.process_time() - cpu)
-    known = [sum(seconds) for seconds in list(zip(*watch.parts, strict=True))[1:]]
-    rest = ("printing and the rest", whole[0] - known[0], whole[1] - known[1])
-    return {"parts": [*watch.parts, rest], "wall": whole[0], "cpu": whole[1]}
+    rest = [whole[n] - sum(part[n + 1] for part in watch.parts) for n in (0, 1)]
+    return [*watch.parts, ("printing and the rest", *rest)]
 
 
 def watch_all(watch: Stopwatch) -> None:
@@ -84,41 +79,20 @@ def watch_all(watch: Stopwatch) -> None:
     from cloudtune.planners.exact import ExactPlanner  # noqa: PLC0415
     from cloudtune.planners.naive import NaivePlanner  # noqa: PLC0415
     from cloudtune.planners.static import StaticPlanner  # noqa: PLC0415
-    from cloudtune.planning import alternatives, make  # noqa: PLC0415
+    from cloudtune.planning.forecasting import PlayedRuns, StageDraws  # noqa: PLC0415
 
-    watch.watch(cli_plan, "load_experiment", lambda *_: "read the experiment")
-    watch.watch(cli_plan, "load_problem", lambda *_: "read profiles and prices")
+    watch.watch(cli_plan, "load_problem", lambda *_: "read experiment, profiles and prices")
     for planner in (ExactPlanner, NaivePlanner, StaticPlanner):
         watch.watch(planner, "plan", _asked)
     watch.watch(ExactPlanner, "front", lambda *_: "front")
-    for module, draws in ((make, "1,000"), (alternatives, "200")):
-        watch.watch(module, "outlook", lambda *_, draws=draws, **__: f"outlook, {draws} samples")
+    watch.watch(StageDraws, "forecast", lambda *_: "forecast by draws")
+    watch.watch(PlayedRuns, "forecast", lambda *_: "forecast by simulated runs")
 
 
 def _asked(planner: Any, request: Any) -> str:
     limits = "" if request.limits.deadline is None else " in time"
     offers = len(request.rentables)
     return f"{planner.name} plan, least {request.objective}{limits}, {offers} offers"
-
-
-def profiled(command: list[str], top: int) -> dict[str, Any]:
-    """Return the functions that take most themselves, beyond what they call."""
-    from cloudtune.cli.main import cli  # noqa: PLC0415
-
-    profile = cProfile.Profile()
-    with contextlib.redirect_stdout(io.StringIO()):
-        profile.runcall(cli.main, ["plan", *command], standalone_mode=False)
-    stats = pstats.Stats(profile)
-    rows = sorted(stats.stats.items(), key=lambda item: item[1][2], reverse=True)[:top]  # type: ignore[attr-defined]
-    return {
-        "whole": stats.total_tt,  # type: ignore[attr-defined]
-        "rows": [(_where(place), calls, own, total) for place, (_, calls, own, total, _) in rows],
-    }
-
-
-def _where(place: tuple[str, int, str]) -> str:
-    file, line, name = place
-    return name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
 
 
 if __name__ == "__main__":

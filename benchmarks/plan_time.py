@@ -1,16 +1,14 @@
 """How long `cloudtune plan` takes, cold: the example, and 512 trials on every instance type.
 
-    python benchmarks/plan_time.py [--repeats 5] [--out DIR] [--top 15] [--no-growth]
+    python -m benchmarks.plan_time [--repeats 5]
 
 Each command is a process of its own with its imports, in a CLOUDTUNE_HOME of its own. Prints the
-median seconds by the clock and of the processor (others may work on the same machine), what the
-parts of the command take, the functions that take most, and how the exact planner's seconds grow
-with the job; drawn as DIR/plan_time.svg.
+median seconds by the clock and of the processor (others may work on the same machine), and what the
+parts of the command take (plan_parts.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -23,14 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks itself
-
-from benchmarks import large_job, plan_growth
-from benchmarks import planner_plots as plots
+from benchmarks import large_job
+from benchmarks.runner import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/digits/experiment.yaml"
-PARTS = ROOT / "benchmarks/plan_parts.py"
 
 
 @dataclass(frozen=True)
@@ -42,50 +37,36 @@ class Case:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--top", type=int, default=15)
-    parser.add_argument("--out", type=Path, help="draw the growth there")
-    parser.add_argument("--growth", action=argparse.BooleanOptionalAction, default=True)
-    given = parser.parse_args()
+    given = parser(__doc__, repeats=5).parse_args()
     with tempfile.TemporaryDirectory(prefix="ct-plan-time-") as folder:
         os.environ["CLOUDTUNE_HOME"] = str(Path(folder) / "home")
-        everything = cases(Path(folder))
-        whole(everything, given.repeats)
-        for case in everything:
+        commands = cases(Path(folder))
+        whole(commands, given.repeats)
+        for case in commands:
             parts(case, given.repeats, Path(folder) / "parts.json")
-        hot(everything[1], given.top, Path(folder) / "hot.json")
-    if given.growth:
-        growth(given.repeats, given.out)
 
 
 def cases(folder: Path) -> list[Case]:
     """Return the commands; the large job with three deadlines, in times of the fastest plan's."""
     experiment, profile = large_job.write(folder)
     large = (str(experiment), "--profile", str(profile))
-    told = json.loads(output(Case("", (*large, "--objective", "time", "-o", "json"))))
-    fastest = told["plan"]["estimate"]["seconds"]
-    print(f"the large job: {told['considered']} offers, the fastest plan takes {fastest:.0f} s")
+    report = json.loads(output(Case("", (*large, "--objective", "time", "-o", "json"))))
+    fastest = report["plan"]["estimate"]["seconds"]
+    print(f"the large job: {report['considered']} offers, the fastest plan takes {fastest:.0f} s")
     within = [(f"large, {x}x", (*large, "--deadline", f"{x * fastest:.0f}s")) for x in (1.3, 3)]
     return [
         Case("example", (str(EXAMPLE),)),
-        *(Case(*each) for each in within),
+        *(Case(*command) for command in within),
         Case("large, no limit", large),
         Case("large, least time", (*large, "--objective", "time")),
     ]
 
 
-# ---- the whole command --------------------------------------------------------------------------
-
-
-def whole(everything: list[Case], repeats: int) -> None:
+def whole(commands: list[Case], repeats: int) -> None:
     """Print what each command takes, cold."""
     print(f"\n{'cold command':<20}{'median':>9}{'least':>9}{'most':>9}{'processor':>11}{'load':>7}")
-    for case in everything:
-        runs = [cold(case) for _ in range(repeats)]
-        walls, cpus = zip(*runs, strict=True)
+    for case in commands:
+        walls, cpus = zip(*[cold(case) for _ in range(repeats)], strict=True)
         print(
             f"{case.name:<20}{median(walls):>8.2f}s{min(walls):>8.2f}s{max(walls):>8.2f}s"
             f"{median(cpus):>10.2f}s{os.getloadavg()[0]:>7.1f}",
@@ -95,9 +76,11 @@ def whole(everything: list[Case], repeats: int) -> None:
 
 def cold(case: Case) -> tuple[float, float]:
     """Return the seconds of one process, by the clock and of the processor."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
     output(case)
-    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
@@ -107,44 +90,19 @@ def output(case: Case) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-# ---- its parts ----------------------------------------------------------------------------------
-
-
 def parts(case: Case, repeats: int, file: Path) -> None:
     """Print what the parts of a command take: medians."""
-    runs = [_child(["--", *case.arguments], file)["parts"] for _ in range(repeats)]
+    runs = [_parts(case, file) for _ in range(repeats)]
     print(f"\n{case.name + ', by part':<54}{'clock':>8}{'processor':>11}")
     for number, (label, *_) in enumerate(runs[0]):
         wall, cpu = (median(run[number][column] for run in runs) for column in (1, 2))
         print(f"  {label:<52}{wall:>7.3f}s{cpu:>10.3f}s", flush=True)
 
 
-def hot(case: Case, top: int, file: Path) -> None:
-    """Print the functions that take most of a command."""
-    told = _child(["--top", str(top), "--", *case.arguments], file)
-    title = f"{case.name}, {told['whole']:.1f} s under cProfile"
-    print(f"\n{title:<60}{'calls':>9}{'own':>8}{'all':>8}")
-    for where, calls, own, total in told["rows"]:
-        print(f"  {where:<58}{calls:>9}{own:>7.2f}s{total:>7.2f}s")
-
-
-def _child(arguments: list[str], file: Path) -> Any:
-    subprocess.run([sys.executable, str(PARTS), str(file), *arguments], check=True)
+def _parts(case: Case, file: Path) -> Any:
+    command = [sys.executable, "-m", "benchmarks.plan_parts", str(file), "--", *case.arguments]
+    subprocess.run(command, check=True)
     return json.loads(file.read_text(encoding="utf-8"))
-
-
-# ---- growth -------------------------------------------------------------------------------------
-
-
-def growth(repeats: int, out: Path | None) -> None:
-    """Print, and draw, what the exact planner takes on jobs of growing size."""
-    print(f"\n{'growing':<16}{'to':>6}{'offers':>8}  {'plan':<20}{'clock':>8}{'processor':>11}")
-    series: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for what, at, offers, which, wall, cpu in plan_growth.measured(repeats):
-        print(f"{what:<16}{at:>6g}{offers:>8}  {which:<20}{wall:>7.3f}s{cpu:>10.3f}s", flush=True)
-        series.setdefault(what, {}).setdefault(which, []).append((at, cpu))
-    if out is not None:
-        plots.growth(series, out / "plan_time.svg")
 
 
 if __name__ == "__main__":

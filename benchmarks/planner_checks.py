@@ -16,7 +16,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.static import StaticPlanner
-from tests.planners.brute_force import best, every_plan
+from tests.planners.brute_force import every_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _FEWEST = 8  # plans of a job that is worth a look
 _ORDER = ("exact", "greedy from every static", "greedy", "static")
 
 
-def found(planner: Planner, request: PlanRequest) -> Plan | None:
+def plan_of(planner: Planner, request: PlanRequest) -> Plan | None:
     """Return the plan of a planner, None where it finds none within the limits."""
     try:
         return planner.plan(request)
@@ -103,11 +103,9 @@ def gaps(request: PlanRequest, plans: Mapping[str, Plan | None]) -> Iterator[str
 
 @dataclass
 class Grid:
-    """What came of loosening limits: plans asked for, those over budget by rounding, and faults."""
+    """What came of loosening limits: how many plans were asked for, and faults."""
 
     asked: int = 0
-    over: int = 0
-    furthest: float = 0.0
     faults: list[str] = field(default_factory=list)
 
 
@@ -116,14 +114,14 @@ def looser(request: PlanRequest, points: int) -> Grid:
     grid = Grid()
     for planner in (ExactPlanner(), StaticPlanner()):
         free = replace(request, limits=Limits())
-        fastest = found(planner, replace(free, objective="time"))
-        cheapest = found(planner, replace(free, objective="cost"))
+        fastest = plan_of(planner, replace(free, objective="time"))
+        cheapest = plan_of(planner, replace(free, objective="cost"))
         if fastest is None or cheapest is None:
             continue
         seconds = _grid(fastest.estimate.seconds, cheapest.estimate.seconds, points)
         dollars = _grid(smooth(request, cheapest), smooth(request, fastest), points)
         _falling(grid, planner, replace(request, objective="cost"), map(Limits, seconds))
-        budgets = (Limits(budget=each) for each in dollars)
+        budgets = (Limits(budget=limit) for limit in dollars)
         _falling(grid, planner, replace(request, objective="time"), budgets)
     return grid
 
@@ -138,38 +136,27 @@ def _falling(grid: Grid, planner: Planner, request: PlanRequest, rising: Iterabl
     least = math.inf
     for limits in rising:
         asked = replace(request, limits=limits)
-        plan = found(planner, asked)
+        plan = plan_of(planner, asked)
         grid.asked += 1
         if plan is None:
             if least < math.inf:
                 grid.faults.append(f"{planner.name} has no plan at {limits}, and had one at less")
             continue
-        grid.faults += [f"{each} ({limits})" for each in promises(asked, planner.name, plan)]
-        _note_rounding(grid, plan, limits)
+        grid.faults += [f"{fault} ({limits})" for fault in promises(asked, planner.name, plan)]
         mine = measure(asked, plan)
         if mine > least * (1 + EQUAL):
             grid.faults.append(f"{planner.name} rises from {least!r} to {mine!r} at {limits}")
         least = min(least, mine)
 
 
-def _note_rounding(grid: Grid, plan: Plan, limits: Limits) -> None:
-    if limits.budget is not None and plan.estimate.dollars > limits.budget * (1 + EQUAL):
-        grid.over += 1
-        grid.furthest = max(grid.furthest, plan.estimate.dollars / limits.budget - 1)
-
-
 # ---- small cases --------------------------------------------------------------------------------
 
 
 class Small(NamedTuple):
-    """One small job: the plans there are, the largest relative difference, and what is wrong.
-
-    `rounded` is how far exact is above the best where bills are rounded up to the second.
-    """
+    """One small job: the plans there are, the largest relative difference, and what is wrong."""
 
     plans: int
     off: float
-    rounded: float
     faults: tuple[str, ...]
 
 
@@ -189,23 +176,21 @@ def small_case(request: PlanRequest, most: int, share: float) -> Small | None:
     if not _FEWEST <= len(every) <= most:
         return None
     off, faults = 0.0, list[str]()
-    aims = _aims(every, share)
-    for aim in aims:
+    for aim in _aims(every, share):
         asked = replace(request, objective=aim.objective, limits=aim.limits)
         for planner in (ExactPlanner(), IlpPlanner()):
-            apart, fault = _apart(asked, found(planner, asked), _best(every, aim))
+            apart, fault = _apart(asked, plan_of(planner, asked), _best(every, aim))
             off = max(off, apart)
             faults += [f"{planner.name} {fault} ({aim})"] if fault else []
-    rounded = _rounded(replace(request, limits=aims[0].limits))
-    return Small(len(every), off, rounded, tuple(faults))
+    return Small(len(every), off, tuple(faults))
 
 
 def _aims(every: Sequence[Priced], share: float) -> list[Aim]:
     """Return three questions; each limit is a hair above what some plan takes."""
     place = int(share * (len(every) - 1))
     hair = 1 + 1e-7
-    seconds = sorted(each.seconds * hair for each in every)
-    dollars = sorted(each.dollars * hair for each in every)
+    seconds = sorted(plan.seconds * hair for plan in every)
+    dollars = sorted(plan.dollars * hair for plan in every)
     return [
         Aim("cost", Limits(seconds[place])),
         Aim("time", Limits(None, dollars[place])),
@@ -221,8 +206,8 @@ def _up_to(request: PlanRequest, most: int) -> list[Priced]:
 def _best(every: Sequence[Priced], aim: Aim) -> float | None:
     deadline = math.inf if aim.limits.deadline is None else aim.limits.deadline
     budget = math.inf if aim.limits.budget is None else aim.limits.budget
-    within = [each for each in every if each.seconds <= deadline and each.dollars <= budget]
-    measures = (each.dollars if aim.objective == "cost" else each.seconds for each in within)
+    within = [plan for plan in every if plan.seconds <= deadline and plan.dollars <= budget]
+    measures = (plan.dollars if aim.objective == "cost" else plan.seconds for plan in within)
     return min(measures, default=None)
 
 
@@ -233,11 +218,3 @@ def _apart(request: PlanRequest, plan: Plan | None, best: float | None) -> tuple
     mine = plan.estimate.dollars if request.objective == "cost" else plan.estimate.seconds
     off = abs(mine / best - 1)
     return off, f"found {mine!r}, brute force {best!r}" if off > EQUAL else ""
-
-
-def _rounded(request: PlanRequest) -> float:
-    asked = replace(billed_by(request, 1.0), objective="cost")
-    plan, least = found(ExactPlanner(), asked), best(asked, asked.mix)
-    if plan is None or least is None:
-        return 0.0
-    return plan.estimate.dollars / least.dollars - 1

@@ -121,36 +121,36 @@ def _pollux() -> Iterator[Curve]:
 # ---- jobs ---------------------------------------------------------------------------------------
 
 
-def curve_of(number: int, known: Sequence[Curve]) -> Curve:
+def curve_of(number: int, curves: Sequence[Curve]) -> Curve:
     """Return the curve of a job: each kind has its turn, and each curve of a kind."""
     kind = KINDS[number % len(KINDS)]
-    alike = [curve for curve in known if kind_of(curve.speed) == kind]
+    alike = [curve for curve in curves if kind_of(curve.speed) == kind]
     return alike[number // len(KINDS) % len(alike)]
 
 
-def single(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def single(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job on one offer."""
     dice = np.random.default_rng([seed, number, 1])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     names = (str(dice.choice(_SINGLE[curve.gpu])),)
     market: Market = "spot" if dice.random() < 0.2 else "on-demand"
     return _job(dice, f"single {number}", curve, _offers(names, (market,)))
 
 
-def several(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def several(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job on several offers of a family, equally fast a GPU: what differs is the size."""
     dice = np.random.default_rng([seed, number, 2])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     families = _FAMILIES[curve.gpu]
     names = families[int(dice.integers(len(families)))]
     markets: tuple[Market, ...] = ("on-demand", "spot") if dice.random() < 0.25 else ("on-demand",)
     return _job(dice, f"several {number}", curve, _offers(names, markets))
 
 
-def small(number: int, seed: int, known: Sequence[Curve]) -> Job:
+def small(number: int, seed: int, curves: Sequence[Curve]) -> Job:
     """Return a job with few enough plans to try them all; billed by the instant."""
     dice = np.random.default_rng([seed, number, 3])
-    curve = curve_of(number, known)
+    curve = curve_of(number, curves)
     offers = _offers(_SMALL[curve.gpu], ("on-demand", "spot"))
     count = 1 if dice.random() < 0.5 else 2
     chosen = [offers[int(n)] for n in dice.choice(len(offers), count, replace=False)]
@@ -190,7 +190,7 @@ def _job(dice: np.random.Generator, name: str, curve: Curve, offers: Sequence[Of
     depth = math.ceil(math.log(trials, eta)) + 1
     work = _halving(dice, trials, eta, int(dice.integers(2, depth + 1))).stages()
     most, epoch = int(dice.integers(4, 33)), _between(dice, 10, 1200)
-    delays = Delays.drawn(dice)
+    delays = _delays(dice)
     rentables = tuple(
         Rentable(offer, _profile(curve, offer.instance_type, epoch, delays), most)
         for offer in offers
@@ -211,30 +211,22 @@ def _halving(dice: np.random.Generator, trials: int, eta: int, stages: int) -> S
     return SuccessiveHalving(trials, first, most, eta, "max")
 
 
-@dataclass(frozen=True)
-class Delays:
-    """Seconds around training."""
-
-    launch: Measurement
-    boot: Measurement
-    start: Measurement
-    resize: Measurement
-    release: Measurement
-
-    @classmethod
-    def drawn(cls, dice: np.random.Generator) -> Delays:
-        """Draw them: nobody has published how long EC2's GPU instances boot."""
-        launch, boot = float(dice.uniform(1, 40)), float(dice.uniform(30, 300))
-        start, more = float(dice.uniform(5, 60)), float(dice.uniform(0, 30))
-        release = float(dice.uniform(1, 20))
-        return cls(*map(Measurement, (launch, boot, start, start + more, release)))
+def _delays(dice: np.random.Generator) -> dict[str, Measurement]:
+    """Draw the seconds around training: how long EC2's GPU instances boot isn't published."""
+    launch, boot = dice.uniform(1, 40), dice.uniform(30, 300)
+    start, more = dice.uniform(5, 60), dice.uniform(0, 30)
+    delays = {"launch": launch, "boot": boot, "start": start, "resize": start + more}
+    delays["release"] = dice.uniform(1, 20)
+    return {name: Measurement(float(seconds)) for name, seconds in delays.items()}
 
 
-def _profile(curve: Curve, machine: InstanceType, epoch: float, delays: Delays) -> ScalingProfile:
+def _profile(
+    curve: Curve, machine: InstanceType, epoch: float, delays: dict[str, Measurement]
+) -> ScalingProfile:
     return ScalingProfile(
         instance_type=machine.name,
         epoch={width: Measurement(epoch / speed) for width, speed in curve.on(machine)},
-        **vars(delays),
+        **delays,
         script_hash="",
         measured_at="2026-11-21",
         source=curve.name,

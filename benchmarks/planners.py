@@ -1,19 +1,17 @@
 """What the planners' plans cost, on generated jobs over measured scaling curves.
 
-    python benchmarks/planners.py DATA [--jobs 360] [--seed 0] [--small 240] [--out DIR]
+    python -m benchmarks.planners DATA [--jobs 360] [--seed 0] [--small 240] [--out FILE.csv]
 
 DATA is a folder with gpu_scaling_hypersched.csv and gpu_scaling_gavel.csv. Each job is planned for
 the least cost within a deadline of 1 to 5 times the fastest plan's time: `--jobs` times on one
 offer, and as often on several offers of a family. Prints what static, naive and greedy plans cost
-against exact ones. Exits with 1 where exact <= greedy <= static does not hold, a random change
-makes an exact plan better, a looser limit makes a plan worse, a plan is further from the best than
-its gap, or exact, ILP and brute force differ on a small job. `--only NAME` looks at one job, as in
-"several 17", and prints it whole.
+against exact ones. Exits with 1 where exact <= greedy <= static does not hold, a looser limit makes
+a plan worse, a plan is further from the best than its gap, or exact, ILP and brute force differ on
+a small job. `--only NAME` looks at one job, as in "several 17", and prints it whole.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -23,12 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for benchmarks and tests themselves
-
 from benchmarks import planner_checks as checks
 from benchmarks import planner_jobs as jobs
-from benchmarks import planner_plots as plots
-from benchmarks.planner_attacks import attacked
+from benchmarks.runner import parser
 from cloudtune.model.plans import Limits
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
@@ -36,6 +31,7 @@ from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from benchmarks.planner_jobs import Curve, Job
@@ -51,8 +47,6 @@ PLANNERS: dict[str, Planner] = {
 }
 OTHERS = tuple(name for name in PLANNERS if name != "exact")
 SETS = {"single": jobs.single, "several": jobs.several}
-_ATTACKS = 200
-"""Random changes of each exact plan that are tried."""
 _GRID_EVERY, _GRID_POINTS = 6, 6
 _SMALL_PLANS = 6000
 _SAME = 1e-6
@@ -65,46 +59,37 @@ class Log:
 
     faults: list[str] = field(default_factory=list)
 
-    def note(self, job: Job, found: Sequence[str]) -> None:
-        for each in found:
-            self.faults.append(f"{job.name}: {each}")
+    def note(self, job: Job, faults: Sequence[str]) -> None:
+        for fault in faults:
+            self.faults.append(f"{job.name}: {fault}")
             print(f"FAULT {self.faults[-1]}", flush=True)
 
 
 def main() -> None:
-    given = _arguments()
-    known = jobs.curves(given.data)
+    options = parser(__doc__, jobs=360, seed=0, small=240)
+    options.add_argument("data", type=Path)
+    options.add_argument("--out", type=Path, help="write a line for each job there, as CSV")
+    options.add_argument("--only", metavar="NAME")
+    given = options.parse_args()
+    curves = jobs.curves(given.data)
     log = Log()
     if given.only:
-        look_at(given.only, given.seed, known, log)
+        look_at(given.only, given.seed, curves, log)
     else:
-        tables = [compare(name, given, known, log) for name in SETS]
-        small_jobs(given, known, log)
+        tables = [compare(name, given, curves, log) for name in SETS]
+        small_jobs(given, curves, log)
         if given.out is not None:
-            save(given.out, pd.concat(tables))
+            pd.concat(tables).to_csv(given.out, index=False)
     print(f"\n{len(log.faults)} fault(s)")
     sys.exit(1 if log.faults else 0)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--jobs", type=int, default=360)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", type=int, default=240)
-    parser.add_argument("--out", type=Path, help="write planners.csv and planners.svg there")
-    parser.add_argument("--only", metavar="NAME")
-    return parser.parse_args()
-
-
-def look_at(name: str, seed: int, known: Sequence[Curve], log: Log) -> None:
+def look_at(name: str, seed: int, curves: Sequence[Curve], log: Log) -> None:
     """Print one job and what the planners make of it."""
     which, number = name.split()
-    job = {**SETS, "small": jobs.small}[which](int(number), seed, known)
+    job = {**SETS, "small": jobs.small}[which](int(number), seed, curves)
     if which == "small":
-        print(job.request, small_case(int(number), seed, known, log), sep="\n")
+        print(job.request, small_case(int(number), seed, curves, log), sep="\n")
         return
     request, plans, _ = planned(job)
     print(request, *(f"{key}: {plan}" for key, plan in plans.items()), sep="\n")
@@ -114,45 +99,31 @@ def look_at(name: str, seed: int, known: Sequence[Curve], log: Log) -> None:
 # ---- one job ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Seconds by the clock and of this process alone: others may work on the same machine."""
+def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, float]]:
+    """Return a job with its deadline, the planners' plans, and the seconds that they took.
 
-    wall: float
-    cpu: float
-
-
-def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, Taken]]:
-    """Return a job with its deadline, the planners' plans, and the seconds that each took."""
+    By the clock and of this process alone, as others may work on the same machine.
+    """
     fastest = ExactPlanner().plan(replace(job.request, objective="time"))
     request = replace(job.request, limits=Limits(fastest.estimate.seconds * job.slack))
     plans: dict[str, Plan | None] = {}
     taken = {}
     for name, planner in PLANNERS.items():
         wall, cpu = time.perf_counter(), time.process_time()
-        plans[name] = checks.found(planner, request)
-        taken[name] = Taken(time.perf_counter() - wall, time.process_time() - cpu)
+        plans[name] = checks.plan_of(planner, request)
+        taken[f"wall {name}"] = time.perf_counter() - wall
+        taken[f"cpu {name}"] = time.process_time() - cpu
     return request, plans, taken
 
 
 def faults_in(request: PlanRequest, plans: dict[str, Plan | None]) -> list[str]:
-    found = [*checks.order(request, plans), *checks.gaps(request, plans)]
+    faults = [*checks.order(request, plans), *checks.gaps(request, plans)]
     for name, plan in plans.items():
-        found += checks.promises(request, name, plan) if plan is not None else []
-    return found
+        faults += checks.promises(request, name, plan) if plan is not None else []
+    return faults
 
 
-def attacks(
-    name: str, number: int, seed: int, request: PlanRequest, exact: Plan | None
-) -> list[str]:
-    """Return random changes of an exact plan that make it better; there should be none."""
-    if exact is None:
-        return []
-    dice = np.random.default_rng([seed, number, 5 + list(SETS).index(name)])
-    return attacked(request, exact, dice, _ATTACKS)
-
-
-def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, Taken]) -> dict[str, Any]:
+def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, float]) -> dict[str, Any]:
     """Return a line of the table: what each plan costs as a multiple of the exact one."""
     exact = plans["exact"]
     assert exact is not None, "a plan exists, as the deadline is beyond the fastest"
@@ -163,22 +134,21 @@ def row(job: Job, plans: dict[str, Plan | None], taken: dict[str, Taken]) -> dic
         plan = plans[name]
         ratio = np.nan if plan is None else plan.estimate.dollars / exact.estimate.dollars
         line[name] = ratio
-    for name, each in taken.items():
-        line |= {f"wall {name}": each.wall, f"cpu {name}": each.cpu}
-    return line
+    return line | taken
 
 
 # ---- all jobs -----------------------------------------------------------------------------------
 
 
-def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: Log) -> pd.DataFrame:
+def compare(
+    name: str, given: argparse.Namespace, curves: Sequence[Curve], log: Log
+) -> pd.DataFrame:
     """Plan all jobs of a set, print how they compare, and return the table."""
     lines, grids = [], []
     for number in range(given.jobs):
-        job = SETS[name](number, given.seed, known)
+        job = SETS[name](number, given.seed, curves)
         request, plans, taken = planned(job)
         log.note(job, faults_in(request, plans))
-        log.note(job, attacks(name, number, given.seed, request, plans["exact"]))
         if number % _GRID_EVERY == 0:
             grids.append(checks.looser(request, _GRID_POINTS))
             log.note(job, grids[-1].faults)
@@ -186,8 +156,8 @@ def compare(name: str, given: argparse.Namespace, known: Sequence[Curve], log: L
     table = pd.DataFrame(lines)
     table.insert(0, "set", name)
     tell(name, table)
-    print(f"{_ATTACKS * given.jobs:,} random changes of exact plans were tried")
-    tell_grids(grids)
+    asked = sum(grid.asked for grid in grids)
+    print(f"limits loosened on {len(grids)} jobs, {asked} plans by exact and static")
     return table
 
 
@@ -204,18 +174,13 @@ def tell(name: str, table: pd.DataFrame) -> None:
             _line(other, kind, table if kind == "all" else table[table["kind"] == kind])
     if table["offers"].max() > 1:
         print(f"exact uses several offers in {table['mixes'].mean():.0%} of the jobs")
-    least = table[list(OTHERS)].min(axis=1)
-    print(
-        f"bills rounded up: another planner is cheaper in {(least < 1 - checks.EQUAL).sum()} jobs, "
-        f"by {max(0.0, 1 - least.min()):.4%} at most"
-    )
 
 
 def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
     ratios = rows[name].dropna()
     if len(ratios) == 0:
         return
-    spread = "".join(f"{each:>8.3f}" for each in (*ratios.quantile([0.5, 0.9]), ratios.max()))
+    spread = "".join(f"{ratio:>8.3f}" for ratio in (*ratios.quantile([0.5, 0.9]), ratios.max()))
     wall, cpu = (rows[f"{clock} {name}"].median() * 1000 for clock in ("wall", "cpu"))
     equal = (ratios <= 1 + _SAME).mean()
     none = len(rows) - len(ratios)
@@ -224,57 +189,35 @@ def _line(name: str, kind: str, rows: pd.DataFrame) -> None:
     )
 
 
-def tell_grids(grids: Sequence[checks.Grid]) -> None:
-    """Print what came of loosening limits."""
-    asked, over = (sum(getattr(each, name) for each in grids) for name in ("asked", "over"))
-    furthest = max((each.furthest for each in grids), default=0.0)
-    print(
-        f"limits loosened on {len(grids)} jobs, {asked} plans by exact and static; over budget by "
-        f"the rounding of bills: {over}, by {furthest:.4%} at most"
-    )
-
-
 # ---- small jobs ---------------------------------------------------------------------------------
 
 
-def small_jobs(given: argparse.Namespace, known: Sequence[Curve], log: Log) -> None:
+def small_jobs(given: argparse.Namespace, curves: Sequence[Curve], log: Log) -> None:
     """Compare exact, ILP and brute force on as many small jobs as asked for."""
     done: list[checks.Small] = []
     number = mixed = 0
     while len(done) < given.small:
-        found = small_case(number, given.seed, known, log)
-        if found is not None:
-            done.append(found)
-            mixed += jobs.small(number, given.seed, known).request.mix > 1
+        job = small_case(number, given.seed, curves, log)
+        if job is not None:
+            done.append(job)
+            mixed += jobs.small(number, given.seed, curves).request.mix > 1
         number += 1
-    plans = [each.plans for each in done]
+    plans = [job.plans for job in done]
     print(
         f"\nsmall: exact, ILP and brute force on {len(done)} jobs ({mixed} with mixed stages), "
         f"three questions each; {min(plans)} to {max(plans)} plans a job, {sum(plans)} in all"
     )
-    print(f"largest relative difference: {max(each.off for each in done):.1e}")
-    rounded = max(each.rounded for each in done)
-    print(f"exact above the best where bills are rounded up to the second: {rounded:.4%} at most")
+    print(f"largest relative difference: {max(job.off for job in done):.1e}")
 
 
-def small_case(number: int, seed: int, known: Sequence[Curve], log: Log) -> checks.Small | None:
+def small_case(number: int, seed: int, curves: Sequence[Curve], log: Log) -> checks.Small | None:
     """Return how one small job compares; None where it has too many plans, or next to none."""
-    job = jobs.small(number, seed, known)
+    job = jobs.small(number, seed, curves)
     share = float(np.random.default_rng([seed, number, 4]).uniform(0.0, 0.4))
-    found = checks.small_case(job.request, _SMALL_PLANS, share)
-    if found is not None:
-        log.note(job, found.faults)
-    return found
-
-
-# ---- to disk ------------------------------------------------------------------------------------
-
-
-def save(folder: Path, table: pd.DataFrame) -> None:
-    """Write the table, and how often a planner is how far off as a drawing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(folder / "planners.csv", index=False)
-    plots.ratios(table, OTHERS, folder / "planners.svg")
+    compared = checks.small_case(job.request, _SMALL_PLANS, share)
+    if compared is not None:
+        log.note(job, compared.faults)
+    return compared
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
 """Forecast, paid and bound of runs on recorded spot pools.
 
     python -m benchmarks.spot DATA [--strategy sha,seer] [--market any] [--deadline 5] [--trials 8]
-                              [--most 1] [--runs 20] [--pools 79,48] [--figures trace|prior|bands]
+                              [--most 1] [--runs 20] [--pools 79,48] [--figures trace|prior]
     python -m benchmarks.spot . --trace FILE --where zone=us-west-2a --experiment FILE.yaml
 
 DATA is the folder of the traces (nothing of it is committed). The digits' experiment on p3.2xlarge,
 by the published figures of ResNet-50 on CIFAR-10, epochs 8 to 64, or an experiment of your own (and
 its --profile), from starts that are spread evenly over each trace. Missed are runs whose best trial
 wasn't trained in full where the same run on demand alone would have done it, `less` those that did
-less work. `--figures` says what the forecast goes by: the pool's own trace, the prior of public
-traces, or the advisor's bands as before. Virtual time; seconds for each run.
+less work. `--figures` says what the forecast goes by: the pool's own trace, or the prior of public
+traces. Virtual time; seconds for each run.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +23,8 @@ from typing import TYPE_CHECKING
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.replay import on_traces, replay, starts
 from benchmarks.compare.traces import read_traces
+from benchmarks.runner import parser, print_table
 from cloudtune.experiment import Experiment
-from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits
 from cloudtune.planning import make
@@ -33,9 +32,11 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
     from benchmarks.compare.replay import Replayed
     from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
 
 SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
 POOLS = {
@@ -73,13 +74,6 @@ def asked(given: argparse.Namespace, strategy: str, market: str) -> Experiment:
     )
 
 
-def as_bands(problem: Problem) -> Problem:
-    """Return the problem as it was before: losses by the advisor's bands, and nothing else."""
-    catalog = {pool(o): o for o in pricing.catalog("us-east-1", pricing.MARKETS).offers}
-    rentables = (replace(r, offer=catalog[pool(r.offer)], behaviours=()) for r in problem.rentables)
-    return replace(problem, rentables=tuple(rentables))
-
-
 def planned(
     given: argparse.Namespace, strategy: str, trace: SpotTrace, market: str | None = None
 ) -> Planned:
@@ -87,9 +81,7 @@ def planned(
     experiment = asked(given, strategy, market or given.market)
     profiles = stored_profiles(experiment, given.profile)
     problem = problem_of(experiment, profiles)
-    if given.figures == "bands":
-        problem = as_bands(problem)
-    elif given.figures == "trace":
+    if given.figures == "trace":
         traces = {r.offer: trace for r in problem.rentables if r.offer.market == "spot"}
         problem = replace(problem, rentables=tuple(on_traces(problem.rentables, traces)))
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
@@ -110,66 +102,77 @@ def played(plan: Planned, trace: SpotTrace, runs: int) -> list[Replayed]:
 
 
 def row(
-    name: str, strategy: str, plan: Planned, found: list[Replayed], alone: list[Replayed]
-) -> str:
+    name: str, strategy: str, plan: Planned, runs: list[Replayed], alone: list[Replayed]
+) -> dict[str, object]:
     """Return a row of the table; `alone` are the same runs on demand."""
-    forecast, paid = plan.plan.forecast.dollars, mean(each.dollars for each in found)
-    bound = mean(each.bound for each in found)
-    if not (bound and forecast.mean and all(each.dollars for each in alone)):
+    forecast = plan.plan.forecast.dollars
+    paid = mean(run.dollars for run in runs)
+    bound = mean(run.bound for run in runs)
+    if not (bound and forecast.mean and all(run.dollars for run in alone)):
         raise SystemExit(f"{name}, {strategy}: a run trains nothing within these limits")
-    endings = ", ".join(f"{n} {why}" for why, n in Counter(each.ended for each in found).items())
-    spot, dear = (mean(getattr(r, f"{m}_hours") for r in found) for m in ("spot", "on_demand"))
-    both = list(zip(found, alone, strict=True))
-    missed = sum(
-        a.finished and not (r.finished and r.best_epochs >= a.best_epochs) for r, a in both
-    )
-    less = sum(r.work < 0.99 * a.work for r, a in both)
-    return (
-        f"| {name} | {strategy} | ${forecast.mean:.2f} (${forecast.p5:.2f} to ${forecast.p95:.2f})"
-        f" | ${paid:.2f} | {paid / forecast.mean - 1:+.0%} | ${bound:.2f} | {paid / bound:.2f}"
-        f" | {median(each.ratio for each in found):.2f} | {spot:.2f} | {dear:.2f}"
-        f" | {paid / mean(each.dollars for each in alone):.2f} | {missed} | {less}"
-        f" | {sum(bool(each.violations) for each in found)} | {endings} |"
-    )
+    endings = Counter(run.ended for run in runs)
+    pairs = list(zip(runs, alone, strict=True))
+    missed = [
+        other.finished and not (run.finished and run.best_epochs >= other.best_epochs)
+        for run, other in pairs
+    ]
+    return {
+        "pool": name,
+        "strategy": strategy,
+        "forecast (p5 to p95)": f"${forecast.mean:.2f} (${forecast.p5:.2f} to ${forecast.p95:.2f})",
+        "paid": f"${paid:.2f}",
+        "off": f"{paid / forecast.mean - 1:+.0%}",
+        "bound": f"${bound:.2f}",
+        "paid / bound": f"{paid / bound:.2f}",
+        "its median": f"{median(run.ratio for run in runs):.2f}",
+        "spot h": f"{mean(run.spot_hours for run in runs):.2f}",
+        "on-demand h": f"{mean(run.on_demand_hours for run in runs):.2f}",
+        "paid / on demand": f"{paid / mean(run.dollars for run in alone):.2f}",
+        "missed": sum(missed),
+        "less": sum(run.work < 0.99 * other.work for run, other in pairs),
+        "passed a limit": sum(bool(run.violations) for run in runs),
+        "ended": ", ".join(f"{count} {why}" for why, count in endings.items()),
+    }
 
 
-def parser() -> argparse.ArgumentParser:
+def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Yield the rows of the table."""
+    pools = {name: POOLS[name] for name in given.pools}
+    if given.trace is not None:
+        pools = {given.trace.stem: (given.trace.absolute(), given.where)}
+    for strategy in given.strategy:
+        dry = SpotTrace("dry", (0.0,), (0,), 3600.0)
+        alone = played(planned(given, strategy, dry, "on-demand"), dry, given.runs)
+        for name, (file, where) in pools.items():
+            trace = read_traces(given.data / file, where)[0].trace
+            plan = planned(given, strategy, trace)
+            yield row(name, strategy, plan, played(plan, trace, given.runs), alone)
+
+
+def options() -> argparse.ArgumentParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--strategy", default="sha")
-    parser.add_argument("--market", default="any")
-    parser.add_argument("--deadline", type=float, default=5.0)
-    parser.add_argument("--budget", type=float, default=40.0)
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--most", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--pools", default=",".join(POOLS))
-    parser.add_argument("--experiment", type=Path)
-    parser.add_argument("--profile", default="resnet50-cifar10@v100")
-    parser.add_argument("--trace", type=Path)
-    parser.add_argument("--where", action="append", default=[])
-    parser.add_argument("--figures", choices=["trace", "prior", "bands"], default="trace")
-    return parser
+    options = parser(
+        __doc__,
+        strategy=("sha",),
+        market="any",
+        deadline=5.0,
+        budget=40.0,
+        trials=8,
+        most=1,
+        runs=20,
+        pools=tuple(POOLS),
+        profile="resnet50-cifar10@v100",
+    )
+    options.add_argument("data", type=Path)
+    options.add_argument("--experiment", type=Path)
+    options.add_argument("--trace", type=Path)
+    options.add_argument("--where", action="append", default=[])
+    options.add_argument("--figures", choices=["trace", "prior"], default="trace")
+    return options
 
 
 def main() -> None:
-    given = parser().parse_args()
-    pools = {name: POOLS[name] for name in given.pools.split(",")}
-    if given.trace is not None:
-        pools = {given.trace.stem: (given.trace.absolute(), given.where)}
-    print(
-        "| pool | strategy | forecast (p5 to p95) | paid | off | bound | paid / bound | its median"
-        " | spot h | on-demand h | paid / on demand | missed | less | passed a limit | ended |"
-    )
-    for strategy in given.strategy.split(","):
-        dry = SpotTrace("dry", (0.0,), (0,), 3600.0)
-        alone = played(planned(given, strategy, dry, "on-demand"), dry, given.runs)
-        for name in pools:
-            file, where = pools[name]
-            trace = read_traces(given.data / file, where)[0].trace
-            plan = planned(given, strategy, trace)
-            print(row(name, strategy, plan, played(plan, trace, given.runs), alone), flush=True)
+    print_table(rows(options().parse_args()))
 
 
 if __name__ == "__main__":

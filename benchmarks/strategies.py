@@ -2,47 +2,43 @@
 
     python -m benchmarks.strategies /work/shared/data --out DIR [--quick] [--seeds 20]
         [--grounds alexnet,cifar10_3c3d,…] [--profiles near-linear,…] [--etas 2,3,4]
-        [--fleets constant,naive] [--processes 2] [--again seer,…] [--spot "48 of 64"]
-        [--syne-tune PYTHON]
+        [--fleets constant,naive] [--processes 2] [--again seer,…]
 
-What is tried is in strategies_cells.py (curves, profiles, limits) and strategies_methods.py (who,
-in which variants); how it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as
-they are done, seed by seed, so an interrupted comparison goes on where it was; `--again` names
-methods whose code has changed since. With a Python that has Syne Tune, its own schedulers play the
-same cells by its own simulator (strategies_beside.py), and are peers as well. Without the data
-folder (-) it is on made-up curves alone.
+What is tried is in strategies_cells.py (curves, profiles, limits, methods and their variants); how
+it is judged, in strategies_verdict.py. Runs are kept in DIR/runs.jsonl as they are done, seed by
+seed, so an interrupted comparison goes on where it was; `--again` names methods whose code has
+changed since. Without the data folder (-) it is on made-up curves alone.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import strategies_beside
-from benchmarks.compare.traces import read_traces
-from benchmarks.spot import POOLS
-from benchmarks.strategies_beside import SYNE
+import pandas as pd
+
+from benchmarks.runner import numbers, parser, words
 from benchmarks.strategies_cells import (
     EPOCH_SECONDS,
     GRID,
     GROUNDS,
+    OURS,
+    PEERS,
     PROFILES,
     QUICK_GRID,
     Cell,
+    Choices,
     scale_of,
 )
-from benchmarks.strategies_methods import OURS, PACKS, PEERS, PLAIN, SPOT, Choices
 from benchmarks.strategies_runs import Contest, Kept, do_all
 from benchmarks.strategies_verdict import Book, Verdict, cells_table, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import argparse
+    from collections.abc import Sequence
 
-    from benchmarks.compare.pools import SpotTrace
     from benchmarks.strategies_cells import Ground
     from benchmarks.strategies_runs import Done, Job
 
@@ -50,9 +46,6 @@ QUICK_GROUNDS = ("alexnet", "cifar10_3c3d", "synthetic")
 QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
 QUICK = Choices(etas=(3,), fleets=("constant",))
 SUBJECTS = (*OURS, "rubberband")
-SEER = "seer"
-ON_SPOT = (SEER + SPOT, SEER + PACKS)
-"""Held against the peers on demand, and against the peers on spot (": spot")."""
 _EVERY_SECONDS = 60.0
 _FEWEST_SEEDS = 4
 """Each half of the seeds needs two."""
@@ -60,33 +53,21 @@ _SHOWN = 20
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("data", type=Path, help="the data folder; - for made-up curves alone")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true", help="6 seeds, 3 tables, 8 cells, eta 3")
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--grounds", type=_names)
-    parser.add_argument("--profiles", type=_names)
-    parser.add_argument("--methods", type=_names, default=(*PEERS, *OURS))
-    parser.add_argument("--spot", choices=list(POOLS), help="spot, from this pool, by its trace")
-    parser.add_argument("--sizes", type=_numbers)
-    parser.add_argument("--syne-tune", help="a Python that has Syne Tune 0.16")
-    parser.add_argument("--cells", type=int, default=1, help="every which cell of the grid")
-    parser.add_argument("--etas", type=_numbers)
-    parser.add_argument("--fleets", type=_names)
-    parser.add_argument("--epoch-seconds", type=float, default=EPOCH_SECONDS)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--again", type=_names, default=())
-    parser.add_argument("--tables-only", action="store_true", help="of what has been run")
-    return parser.parse_args()
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in text.split(","))
+    options = parser(__doc__, quick=False, processes=2, epoch_seconds=EPOCH_SECONDS)
+    add = options.add_argument
+    add("data", type=Path, help="the data folder; - for made-up curves alone")
+    add("--out", type=Path, required=True)
+    add("--seeds", type=int, help="20, or 6 with --quick")
+    add("--grounds", type=words)
+    add("--profiles", type=words)
+    add("--methods", type=words, default=(*PEERS, *OURS))
+    add("--sizes", type=numbers)
+    add("--cells", type=int, default=1, help="every which cell of the grid")
+    add("--etas", type=numbers)
+    add("--fleets", type=words)
+    add("--again", type=words, default=())
+    add("--tables-only", action="store_true", help="of what has been run")
+    return options.parse_args()
 
 
 def _grounds(given: argparse.Namespace) -> list[Ground]:
@@ -101,20 +82,6 @@ def _choices(given: argparse.Namespace) -> Choices:
     return Choices(given.etas or usual.etas, given.fleets or usual.fleets, sizes)
 
 
-def _methods(given: argparse.Namespace) -> tuple[str, ...]:
-    if given.spot is None:
-        return tuple(given.methods)
-    ours = tuple(SEER + market for market in (SPOT, PACKS))
-    return (*given.methods, *ours, *(peer + SPOT for peer in PLAIN))
-
-
-def _trace(given: argparse.Namespace) -> SpotTrace | None:
-    if given.spot is None:
-        return None
-    file, where = POOLS[given.spot]
-    return read_traces(given.data / file, where)[0].trace
-
-
 @dataclass(frozen=True)
 class Report:
     """What is known so far, into files of a folder."""
@@ -122,78 +89,43 @@ class Report:
     contest: Contest
     kept: Kept
     out: Path
-    beside: bool = False
 
     @property
     def jobs(self) -> list[Job]:
         """All jobs, done or not."""
         return list(self.contest.jobs())
 
-    def complete_seeds(self) -> list[int]:
-        """Return the seeds of which every job is done."""
-        left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
-        left |= {seed for _, seed in self.missing_beside()}
-        return [seed for seed in range(self.contest.seeds) if seed not in left]
-
-    def missing_beside(self) -> list[tuple[Ground, int]]:
-        """Return the tables and seeds that Syne Tune has yet to play, if it is to."""
-        every = [(g, seed) for seed in range(self.contest.seeds) for g in self.contest.grounds]
-        key = strategies_beside.key
-        return [(g, s) for g, s in every if self.beside and key(g.name, s) not in self.kept.done]
-
     def write(self) -> None:
         """Print and write the tables of the seeds that are complete."""
-        seeds = self.complete_seeds()
+        left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
+        seeds = [seed for seed in range(self.contest.seeds) if seed not in left]
         if len(seeds) < _FEWEST_SEEDS:
             print(f"{len(seeds)} seeds are complete: no table yet", flush=True)
             return
         done = [self.kept.done[job.key] for job in self.jobs if job.seed in seeds]
-        if self.beside:
-            names = [g.name for g in self.contest.grounds]
-            keys = [strategies_beside.key(name, seed) for name in names for seed in seeds]
-            done += [self.kept.done[key] for key in keys]
         verdicts = self._verdicts(done, seeds)
         lines = [f"{len(seeds)} seeds", *table(verdicts), "", *audited(done)]
         print("\n".join(lines), flush=True)
-        self._write("table.txt", lines)
-        self._write(
-            "cells.txt",
-            [li for name in (*SUBJECTS, *ON_SPOT) for li in cells_table(verdicts, name)],
-        )
-        _write_csv(self.out / "cells.csv", verdicts)
+        cells = [line for name in SUBJECTS for line in cells_table(verdicts, name)]
+        for name, text in (("table.txt", lines), ("cells.txt", cells)):
+            (self.out / name).write_text("\n".join(text) + "\n", encoding="utf-8")
+        rows = pd.DataFrame([{**v.cell._asdict(), **v._asdict()} for v in verdicts])
+        rows.drop(columns="cell").to_csv(self.out / "cells.csv", index=False)
 
     def _verdicts(self, done: Sequence[Done], seeds: Sequence[int]) -> list[Verdict]:
-        book = Book({each.name: scale_of(each.curves).floor for each in self.contest.grounds})
+        book = Book({ground.name: scale_of(ground.curves).floor for ground in self.contest.grounds})
         wanted = set(self.contest.cells)
-        for each in done:
-            book.add(row for row in each.rows if Cell(row.deadline, row.budget) in wanted)
-        profiles = self.contest.profiles
-        found = book.verdicts(profiles, (*SUBJECTS, *ON_SPOT), (*PEERS, *SYNE), seeds)
-        alone = book.verdicts(profiles, (SEER,), SYNE, seeds)
-        found += [v._replace(method=f"{v.method} : syne") for v in alone]
-        peers = [peer + SPOT for peer in PLAIN]
-        beside = book.verdicts(profiles, ON_SPOT, peers, seeds)
-        return [*found, *(v._replace(method=f"{v.method} : spot") for v in beside)]
-
-    def _write(self, name: str, lines: Sequence[str]) -> None:
-        (self.out / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for one in done:
+            book.add(row for row in one.rows if Cell(row.deadline, row.budget) in wanted)
+        return book.verdicts(self.contest.profiles, SUBJECTS, PEERS, seeds)
 
 
 def audited(done: Sequence[Done]) -> list[str]:
     """Return how many runs were played, and which of them passed a limit."""
-    plays = sum(each.plays for each in done)
-    passed = [violation for each in done for violation in each.violations]
+    plays = sum(one.plays for one in done)
+    passed = [violation for one in done for violation in one.violations]
     shown = [f"  {violation}" for violation in passed[:_SHOWN]]
     return [f"{plays} runs were played; {len(passed)} passed a limit, by their ledgers", *shown]
-
-
-def _write_csv(path: Path, verdicts: Sequence[Verdict]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = [name for name in Verdict._fields if name != "cell"]
-        writer.writerow(["deadline", "budget", *names])
-        for each in verdicts:
-            writer.writerow([*each.cell, *(getattr(each, name) for name in names)])
 
 
 def _run(given: argparse.Namespace, report: Report) -> None:
@@ -201,22 +133,13 @@ def _run(given: argparse.Namespace, report: Report) -> None:
     todo = [job for job in left if job is not None]
     print(f"{len(left)} jobs, {len(todo)} to do", flush=True)
     began = said = time.perf_counter()
-    for count, done in enumerate(_done(given, todo), 1):
+    runs = do_all(todo, given.data, given.epoch_seconds, given.processes)
+    for count, done in enumerate(runs, 1):
         report.kept.keep(done)
         if time.perf_counter() - said > _EVERY_SECONDS:
             said = time.perf_counter()
             print(f"{count} of {len(todo)} jobs in {said - began:.0f} s", flush=True)
             report.write()
-
-
-def _play_beside(given: argparse.Namespace, report: Report) -> None:
-    for ground, seed in report.missing_beside():
-        cells = report.contest.cells
-        report.kept.keep(strategies_beside.played(given.syne_tune, ground, seed, cells))
-
-
-def _done(given: argparse.Namespace, todo: Sequence[Job]) -> Iterator[Done]:
-    return do_all(todo, given.data, given.epoch_seconds, given.processes, _trace(given))
 
 
 def main() -> None:
@@ -226,16 +149,15 @@ def main() -> None:
     contest = Contest(
         grounds=_grounds(given),
         profiles=given.profiles or (QUICK_PROFILES if given.quick else tuple(PROFILES)),
-        methods=_methods(given),
+        methods=given.methods,
         choices=_choices(given),
         cells=(QUICK_GRID if given.quick else GRID)[:: given.cells],
         seeds=given.seeds or (6 if given.quick else 20),
     )
     kept = Kept(given.out / "runs.jsonl", given.again)
-    report = Report(contest, kept, given.out, given.syne_tune is not None)
+    report = Report(contest, kept, given.out)
     if not given.tables_only:
         _run(given, report)
-        _play_beside(given, report)
     report.write()
 
 

@@ -1,11 +1,10 @@
-"""What the strategies are compared on: curves, scaling profiles, one offer, a grid of limits."""
+"""What is compared, on which curves, at which speeds, on one offer, within a grid of limits."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,23 +13,19 @@ from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
 from benchmarks.compare.curves import Columns, read_curves
 from benchmarks.compare.speeds import Scaling
 from benchmarks.curves_synthetic import annealed, finetuned, synthetic
-from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import InstanceType, Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import rank_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.compare.curves import Curves
-    from benchmarks.compare.pools import SpotTrace
     from cloudtune.model.trial import Mode
 
 MACHINE = InstanceType("p3.8xlarge", 4, "V100", 16384, 32, 249856)
 OFFER = Offer(MACHINE, "on-demand", "us-east-1", 12.24)
-PACKED = 0.645
-"""Of two equal jobs on one V100 each has so much of its speed: median of 22 pairs, Gavel's."""
 DELAYS = Delays(launch=20.0, boot=120.0, start=10.0, resize=20.0, release=5.0)
 PROFILES: dict[str, dict[float, float]] = {
     # petuum/adaptdl, branch osdi21-artifact: ImageNet at a batch of 1600, nodes of 4 GPUs
@@ -51,17 +46,6 @@ FLOOR = 0.005
 """Regrets below this share of a table's range count as this much: nobody can tell them apart."""
 _HOPELESS = 90.0
 """The percentile of configurations beyond which one is as bad as nothing at all."""
-
-
-def _spot_share() -> float:
-    """Return the median price of spot, as a share of on-demand's, of our own catalogue's types."""
-    prices: dict[str, dict[str, float]] = {}
-    for offer in pricing.catalog("us-east-1", pricing.MARKETS).offers:
-        prices.setdefault(offer.instance_type.name, {})[offer.market] = offer.usd_per_hour
-    return median(p["spot"] / p["on-demand"] for p in prices.values() if len(p) > 1)
-
-
-SPOT_SHARE = _spot_share()
 
 
 class Cell(NamedTuple):
@@ -97,21 +81,15 @@ class Ground:
         """Return the limits of a cell, in seconds and dollars."""
         return Limits(cell.deadline * self.full_seconds, cell.budget * self.full_dollars)
 
-    def benchmark(
-        self, profile: str, trace: SpotTrace | None = None, *, packs: bool = False
-    ) -> Benchmark:
-        """Return what runs are played on: with a trace of its pool there is spot as well."""
-        scaling = Scaling({**({0.5: PACKED} if packs else {}), **PROFILES[profile]})
-        spot = replace(OFFER, market="spot", usd_per_hour=SPOT_SHARE * OFFER.usd_per_hour)
-        offers = [OFFER] if trace is None else [spot, OFFER]
+    def benchmark(self, profile: str) -> Benchmark:
+        """Return what runs are played on."""
         return benchmark(
             self.curves,
-            [scaling] * len(offers),
-            offers,
+            [Scaling(PROFILES[profile])],
+            [OFFER],
             epoch_seconds=self.epoch_seconds,
             delays=DELAYS,
             max_instances=max(SIZES) * 2,
-            traces=None if trace is None else {spot: trace},
         )
 
 
@@ -133,16 +111,16 @@ def scale_of(curves: Curves) -> Scale:
     Its range is from the best value that there is to the median of what configurations reach at
     their best; the worst tenth counts as nothing, as a loss that diverges may be anything.
     """
-    found = [_best(curve.metrics, curves.mode) for curve in curves.curves]
-    regrets = [curves.regret(best) for best in found if best is not None]
-    known = np.array([regret for regret in regrets if regret is not None])
-    return Scale(FLOOR * float(np.median(known)), float(np.percentile(known, _HOPELESS)))
+    bests = [_best(curve.metrics, curves.mode) for curve in curves.curves]
+    regrets = [curves.regret(best) for best in bests if best is not None]
+    reached = np.array([regret for regret in regrets if regret is not None])
+    return Scale(FLOOR * float(np.median(reached)), float(np.percentile(reached, _HOPELESS)))
 
 
 def _best(values: tuple[float, ...], mode: Mode) -> float | None:
     """Return the best of a configuration; None where it diverged in its first epoch."""
-    known = [value for value in values if not math.isnan(value)]
-    return min(known, key=lambda value: rank_key(mode, value)) if known else None
+    reported = [value for value in values if not math.isnan(value)]
+    return min(reported, key=lambda value: rank_key(mode, value)) if reported else None
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -172,7 +150,7 @@ def _deepobs(folder: Path, seconds: float, *, problem: str) -> Ground:
     return Ground(problem, curves, seconds)
 
 
-def algoperf(folder: Path, _seconds: float = 0.0, *, workload: str) -> Ground:
+def _algoperf(folder: Path, _seconds: float, *, workload: str) -> Ground:
     """Return AlgoPerf's runs of a workload, with the seconds that they took themselves.
 
     They stop at their target, so those that reach it are as good as each other.
@@ -202,7 +180,7 @@ GROUNDS: Mapping[str, Callable[[Path, float], Ground]] = {
     "cifar10_3c3d": partial(_deepobs, problem="cifar10_3c3d"),
     "fmnist_2c2d": partial(_deepobs, problem="fmnist_2c2d"),
     "mnist_vae": partial(_deepobs, problem="mnist_vae"),
-    "ogbg": partial(algoperf, workload="ogbg"),
+    "ogbg": partial(_algoperf, workload="ogbg"),
     "synthetic": partial(_made_up, name="synthetic", make=synthetic),
     "finetuned": partial(_made_up, name="finetuned", make=finetuned),
     "annealed": partial(_made_up, name="annealed", make=annealed),
@@ -212,3 +190,84 @@ HALVES = (
     ("cifar10_3c3d", "mnist_vae", "ogbg", "annealed"),
 )
 """Constants that were chosen on one half are judged on the other."""
+
+
+# ---- methods, and the variants of each of which the best counts, in hindsight --------------------
+
+PEERS = (
+    "random",
+    "median",
+    "halving",
+    "hyperband",
+    "asha",
+    "asha-stopping",
+    "bohb",
+    "hypersched",
+    "rubberband",
+)
+OURS = ("seer", "seer-constant", "seer-random", "seer-barrier")
+"""seer-random is seer with the peers' sampler: what of its gain isn't the model's."""
+WITHOUT_ETA = frozenset({"random", "median"})
+HEEDING = frozenset({"hypersched", "rubberband", *OURS})
+"""They look at their limits, or at how training scales: they are played in each cell."""
+TRIALS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Of which RubberBand, whose schedule is given, gets the best number in hindsight."""
+_SLOW = frozenset({"bohb"})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A strategy with the choices that someone has to make for it; an empty one is its own."""
+
+    strategy: str
+    eta: int = 3
+    fleet: str = ""
+    trials: int | None = None
+    sampler: str = ""
+
+    @property
+    def method(self) -> str:
+        """The method that it is a variant of."""
+        return f"{self.strategy}-{self.sampler}" if self.sampler else self.strategy
+
+    @property
+    def read(self) -> bool:
+        """Whether one long run tells what it comes to within any limits."""
+        return self.strategy not in HEEDING
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        trials = "" if self.trials is None else f" of {self.trials}"
+        return f"{self.method}{trials} eta {self.eta} {self.fleet}".rstrip()
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Which variants there are of the peers."""
+
+    etas: Sequence[int] = (2, 3, 4)
+    fleets: Sequence[str] = ("constant", "naive")
+    sizes: Sequence[int] = SIZES
+    trials: Sequence[int] = TRIALS
+
+    def of(self, method: str, configurations: int) -> Iterator[Variant]:
+        """Yield the variants of a method on a table of so many configurations."""
+        if method in OURS:
+            alike = method.endswith("-random")
+            yield Variant(method.removesuffix("-random"), sampler="random" if alike else "")
+        elif method == "rubberband":
+            for eta in self.etas:
+                for trials in self.trials:
+                    if trials <= configurations:
+                        yield Variant(method, eta, trials=trials)
+        else:
+            for eta in self._etas(method):
+                for fleet in self.fleets if method not in _SLOW else ("constant",):
+                    for size in self.sizes:
+                        yield Variant(method, eta, f"{fleet}:{size}")
+
+    def _etas(self, method: str) -> Sequence[int]:
+        if method in WITHOUT_ETA:
+            return (3,)
+        return (3,) if method in _SLOW else self.etas

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.compare.case import Case, record
-from benchmarks.strategies_cells import GROUNDS, OFFER, PROFILES, Cell, scale_of
-from benchmarks.strategies_methods import HEEDING, PACKS, Variant
+from benchmarks.runner import in_processes
+from benchmarks.strategies_cells import GROUNDS, HEEDING, OFFER, PROFILES, Cell, Variant, scale_of
 from benchmarks.strategies_reading import track_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.compare.benchmark import Benchmark
-    from benchmarks.compare.pools import SpotTrace
-    from benchmarks.strategies_cells import Ground, Scale
-    from benchmarks.strategies_methods import Choices
+    from benchmarks.strategies_cells import Choices, Ground, Scale
     from cloudtune.model.plans import Limits
 
 ANY = ""
@@ -88,9 +83,9 @@ class Place:
         return self._read(job) if job.variant.read else self._played(job)
 
     def _played(self, job: Job) -> Done:
-        found = [self._play(job, cell) for cell in job.cells]
-        rows = tuple(row for row, _ in found)
-        return Done(job.key, rows, len(rows), tuple(v for _, of in found for v in of))
+        played = [self._play(job, cell) for cell in job.cells]
+        rows = tuple(row for row, _ in played)
+        return Done(job.key, rows, len(rows), tuple(v for _, of in played for v in of))
 
     def _play(self, job: Job, cell: Cell) -> tuple[Row, tuple[str, ...]]:
         limits = self.ground.limits(cell)
@@ -105,7 +100,7 @@ class Place:
         played = record(self.benchmark, wanted(job, self.ground.limits(widest)))
         track = track_of(played, OFFER, self.benchmark.brakes)
         rows, plays = [], 1
-        violations = [f"{job.key}: {each}" for each in played.result.violations]
+        violations = [f"{job.key}: {violation}" for violation in played.result.violations]
         for cell in job.cells:
             reading = track.read(self.ground.limits(cell))
             if reading is None:
@@ -142,11 +137,9 @@ def wanted(job: Job, limits: Limits) -> Case:
     )
 
 
-def place(ground: Ground, profile: str, market: str = "", trace: SpotTrace | None = None) -> Place:
-    """Return where jobs on these curves and this profile are played; a market may need a trace."""
-    known = profile if profile != ANY else next(iter(PROFILES))
-    assert trace is not None or not market, f"{market} without a trace"
-    used = ground.benchmark(known, trace if market else None, packs=market == PACKS)
+def place(ground: Ground, profile: str) -> Place:
+    """Return where jobs on these curves and this profile are played."""
+    used = ground.benchmark(next(iter(PROFILES)) if profile == ANY else profile)
     return Place(ground, used, scale_of(ground.curves))
 
 
@@ -186,15 +179,15 @@ class Kept:
         self.done: dict[str, Done] = {}
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
-            found = json.loads(line)
-            rows = tuple(Row(*row) for row in found["rows"])
+            entry = json.loads(line)
+            rows = tuple(Row(*row) for row in entry["rows"])
             if rows[0].method not in again:
-                self._add(Done(found["key"], rows, found["plays"], tuple(found["violations"])))
+                self._add(Done(entry["key"], rows, entry["plays"], tuple(entry["violations"])))
 
     def left(self, job: Job) -> Job | None:
         """Return what of a job isn't done yet."""
-        known = self.done.get(job.key)
-        there = {_cell(row) for row in known.rows} if known else set()
+        done = self.done.get(job.key)
+        there = {_cell(row) for row in done.rows} if done else set()
         cells = tuple(cell for cell in job.cells if cell not in there)
         return replace(job, cells=cells) if cells else None
 
@@ -221,13 +214,11 @@ def _cell(row: Row) -> Cell:
 
 
 _where: tuple[Path, float]
-_trace: SpotTrace | None
 
 
-def _begin(folder: Path, epoch_seconds: float, trace: SpotTrace | None) -> None:
-    global _where, _trace
-    _where, _trace = (folder, epoch_seconds), trace
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin(folder: Path, epoch_seconds: float) -> None:
+    global _where  # noqa: PLW0603  what a process plays on, from its start
+    _where = (folder, epoch_seconds)
 
 
 @cache
@@ -236,28 +227,17 @@ def _ground(name: str) -> Ground:
 
 
 @cache
-def _place(ground: str, profile: str, market: str) -> Place:
-    return place(_ground(ground), profile, market, _trace)
+def _place(ground: str, profile: str) -> Place:
+    return place(_ground(ground), profile)
 
 
 def _do(job: Job) -> Done:
-    return _place(job.ground, job.profile, job.variant.market).done(job)
+    return _place(job.ground, job.profile).done(job)
 
 
 def do_all(
-    todo: Iterable[Job],
-    folder: Path,
-    epoch_seconds: float,
-    processes: int,
-    trace: SpotTrace | None = None,
+    todo: Sequence[Job], folder: Path, epoch_seconds: float, processes: int
 ) -> Iterator[Done]:
-    """Yield what the jobs come to, as they are done; on spot the pool is as the trace says."""
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, fresh, _begin, (folder, epoch_seconds, trace)) as pool:
-        futures = [pool.submit(_do, job) for job in todo]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    """Yield what the jobs come to, as they are done."""
+    given = (folder, epoch_seconds)
+    return in_processes(_do, todo, processes, begin=_begin, given=given, in_order=False)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+import pandas as pd
+
 from benchmarks.strategies_cells import Cell
-from benchmarks.strategies_runs import ANY
+from benchmarks.strategies_runs import ANY, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from benchmarks.strategies_runs import Row
-
 _ERRORS = 2.0
-"""So many paired standard errors apart, and one is better."""
-Regrets = dict[str, dict[int, float]]
-"""By variant, then by seed."""
+"""A method is better if it is this many standard errors of the paired difference apart."""
 
 
 class Verdict(NamedTuple):
@@ -45,19 +41,19 @@ class Verdict(NamedTuple):
     peers: str
 
 
-def crossed(regrets: Regrets, seeds: Sequence[int]) -> tuple[dict[int, float], tuple[str, ...]]:
+def crossed(regrets: pd.DataFrame, seeds: Sequence[int]) -> tuple[pd.Series[float], str]:
     """Return each seed's regret by the variant that is best on the other half of the seeds.
 
-    Also returns the two variants that were chosen. The halves are every other seed.
+    Also returns the names of the variants that were chosen. The halves are every other seed.
+
+    Args:
+        regrets: A row for each variant, a column for each seed.
+        seeds: The seeds, two at least.
     """
-    found: dict[int, float] = {}
-    chosen = []
-    for half in (0, 1):
-        judged, choosing = seeds[half::2], seeds[1 - half :: 2]
-        best = min(regrets, key=lambda name: (fmean(regrets[name][s] for s in choosing), name))
-        chosen.append(best)
-        found |= {seed: regrets[best][seed] for seed in judged}
-    return found, tuple(dict.fromkeys(chosen))
+    halves = (seeds[::2], seeds[1::2])
+    best = [min((regrets.loc[v, half].mean(), v) for v in regrets.index)[1] for half in halves]
+    parts = [regrets.loc[best[1 - n], half] for n, half in enumerate(halves)]
+    return pd.concat(parts).sort_index(), " / ".join(dict.fromkeys(reversed(best)))
 
 
 def judged(differences: Sequence[float]) -> tuple[float, float, str]:
@@ -69,26 +65,18 @@ def judged(differences: Sequence[float]) -> tuple[float, float, str]:
     return mean, error, "better" if mean < 0 else "worse"
 
 
-@dataclass
 class Book:
-    """The regrets of all runs, by table, profile and cell, then by method."""
+    """The regrets of all runs; those below the floor of their table count as the floor."""
 
-    floors: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        self._found: dict[tuple[str, str, Cell], dict[str, Regrets]] = defaultdict(dict)
+    def __init__(self, floors: Mapping[str, float]) -> None:
+        self._floors = floors
+        self._rows: dict[tuple[object, ...], Row] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take runs down."""
+        """Take runs down; a run that is there already is replaced."""
         for row in rows:
-            key = row.ground, row.profile, Cell(row.deadline, row.budget)
-            of = self._found[key].setdefault(row.method, {})
-            of.setdefault(row.variant, {})[row.seed] = max(row.regret, self.floors[row.ground])
-
-    def methods(self, ground: str, profile: str, cell: Cell) -> dict[str, Regrets]:
-        """Return what was found in a cell; what never widens is the same by each profile."""
-        same = self._found.get((ground, ANY, cell), {})
-        return {**same, **self._found.get((ground, profile, cell), {})}
+            floored = row._replace(regret=max(row.regret, self._floors[row.ground]))
+            self._rows[row[: Row._fields.index("metric")]] = floored
 
     def verdicts(
         self,
@@ -98,46 +86,37 @@ class Book:
         seeds: Sequence[int],
     ) -> list[Verdict]:
         """Return how each subject did in each cell, against the best of the others."""
-        places = dict.fromkeys((ground, cell) for ground, _, cell in self._found)
-        found = []
-        for ground, cell in places:
+        rows = pd.DataFrame(self._rows.values(), columns=Row._fields)
+        verdicts = []
+        for (ground, *cell), own in rows.groupby(["ground", "deadline", "budget"], sort=False):
             for profile in profiles:
-                by_method = self.methods(ground, profile, cell)
+                # What never widens is the same by each profile.
+                here = own[own["profile"].isin([ANY, profile])]
+                table = here.pivot(index=["method", "variant"], columns="seed", values="regret")
+                whole = table.reindex(columns=list(seeds)).dropna()
                 for subject in subjects:
-                    one = _verdict(subject, by_method, peers, seeds)
-                    if one is not None:
-                        found.append(Verdict(ground, profile, cell, subject, len(seeds), *one))
-        return found
+                    figures = _verdict(subject, whole, peers, seeds)
+                    if figures is not None:
+                        place = (ground, profile, Cell(*cell), subject, len(seeds))
+                        verdicts.append(Verdict(*place, *figures))
+        return verdicts
 
 
 def _verdict(
-    subject: str, found: Mapping[str, Regrets], peers: Sequence[str], seeds: Sequence[int]
+    subject: str, regrets: pd.DataFrame, peers: Sequence[str], seeds: Sequence[int]
 ) -> tuple[float, float, float, float, float, float, str, str, str] | None:
-    own = _whole(found.get(subject, {}), seeds)
-    others = {
-        name: regrets
-        for peer in peers
-        if peer != subject
-        for name, regrets in _whole(found.get(peer, {}), seeds).items()
-    }
-    if not own or not others:
+    methods = regrets.index.get_level_values("method")
+    own = regrets[methods == subject].droplevel("method")
+    others = regrets[methods.isin(set(peers) - {subject})].droplevel("method")
+    if own.empty or others.empty:
         return None
     mine, chosen = crossed(own, seeds)
     best, rivals = crossed(others, seeds)
-    mean, error, verdict = judged([mine[seed] - best[seed] for seed in seeds])
-    ours, theirs = fmean(mine.values()), fmean(best.values())
-    hindsight = _least(own, seeds) / _least(others, seeds)
-    names = " / ".join(chosen), " / ".join(rivals)
-    return ours, theirs, mean, error, ours / theirs, hindsight, verdict, *names
-
-
-def _least(regrets: Regrets, seeds: Sequence[int]) -> float:
-    return min(fmean(of[seed] for seed in seeds) for of in regrets.values())
-
-
-def _whole(regrets: Regrets, seeds: Sequence[int]) -> Regrets:
-    """Return the variants of which all seeds are there."""
-    return {name: of for name, of in regrets.items() if all(seed in of for seed in seeds)}
+    mean, error, verdict = judged((mine - best).tolist())
+    hindsight = own.mean(axis=1).min() / others.mean(axis=1).min()
+    ratio = mine.mean() / best.mean()
+    figures = (mine.mean(), best.mean(), mean, error, ratio, hindsight)
+    return *figures, verdict, chosen, rivals
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -157,8 +136,8 @@ class Share(NamedTuple):
 
 def share(verdicts: Sequence[Verdict]) -> Share:
     """Return the summary of some verdicts."""
-    kinds = [each.verdict for each in verdicts]
-    ratios = sorted(each.ratio for each in verdicts)
+    kinds = [verdict.verdict for verdict in verdicts]
+    ratios = sorted(verdict.ratio for verdict in verdicts)
     counts = (kinds.count("better"), kinds.count("tied"), kinds.count("worse"))
     p90 = ratios[min(len(ratios) - 1, math.ceil(0.9 * len(ratios)) - 1)]
     return Share(len(kinds), *counts, median(ratios), p90, median(v.hindsight for v in verdicts))
@@ -173,21 +152,20 @@ HEAD = (
 def table(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the summary, a line for each table of curves, profile and method, then for all."""
     lines = [HEAD]
-    grounds = [*dict.fromkeys(each.ground for each in verdicts), "all"]
-    for ground in grounds:
-        of = [each for each in verdicts if ground in {"all", each.ground}]
-        for profile in dict.fromkeys(each.profile for each in of):
-            for method in dict.fromkeys(each.method for each in of):
-                own = [v for v in of if (v.profile, v.method) == (profile, method)]
+    for ground in [*dict.fromkeys(verdict.ground for verdict in verdicts), "all"]:
+        here = [verdict for verdict in verdicts if ground in {"all", verdict.ground}]
+        for profile in dict.fromkeys(verdict.profile for verdict in here):
+            for method in dict.fromkeys(verdict.method for verdict in here):
+                own = [v for v in here if (v.profile, v.method) == (profile, method)]
                 lines += [_line(ground, profile, method, share(own))] if own else []
     return lines
 
 
-def _line(ground: str, profile: str, method: str, of: Share) -> str:
+def _line(ground: str, profile: str, method: str, own: Share) -> str:
     return (
-        f"{ground:13} {profile:19} {method:14} {of.cells:5d} "
-        f"{of.better:6d} {of.tied:5d} {of.worse:5d} "
-        f"{of.median:7.2f} {of.p90:6.2f} {of.hindsight:9.2f}"
+        f"{ground:13} {profile:19} {method:14} {own.cells:5d} "
+        f"{own.better:6d} {own.tied:5d} {own.worse:5d} "
+        f"{own.median:7.2f} {own.p90:6.2f} {own.hindsight:9.2f}"
     )
 
 

@@ -11,21 +11,20 @@ the runs of the plan that was given keep them too rarely, by more than two stand
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import random
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
+from benchmarks.runner import in_processes, parser
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.estimate.outlook import fitting
@@ -88,7 +87,7 @@ def answer(number: int, runs: int) -> Answer:
         profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
         problem = problem_of(experiment, profiles)
         confidence = draw.choice([0.8, 0.9, 0.95])
-        limits, known = _limits(problem, draw, confidence)
+        limits, sure_plan = _limits(problem, draw, confidence)
         given = None
         began = time.process_time()
         try:
@@ -99,39 +98,30 @@ def answer(number: int, runs: int) -> Answer:
         if planned is not None and planned.plan.staged is not None:
             given = _kept(planned.problem, limits, planned.plan.staged, runs)
         on = replace(
-            problem, rentables=tuple(map(request_for(problem, limits).rentable, known.offers))
+            problem, rentables=tuple(map(request_for(problem, limits).rentable, sure_plan.offers))
         )
-        return Answer(confidence, _kept(on, limits, known, runs), given, seconds)
+        return Answer(confidence, _kept(on, limits, sure_plan, runs), given, seconds)
 
 
 def main() -> None:
     """Print what is named above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--questions", type=int, default=160)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args()
+    options = parser(__doc__, questions=160, runs=100, processes=2).parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
-    with ProcessPoolExecutor(options.processes) as pool:
-        answers = list(
-            pool.map(answer, range(options.questions), [options.runs] * options.questions)
-        )
-    sure = [one for one in answers if one.known >= one.asked]
-    refused = [one for one in sure if one.given is None]
-    promised = [(one.asked, one.given) for one in answers if one.given is not None]
-    broken = [
-        kept
-        for asked, kept in promised
-        if kept < asked - 2 * math.sqrt(asked * (1 - asked) / options.runs)
-    ]
-    print(f"{len(sure)} of {len(answers)} questions have a plan known to be sure enough")
-    print(f"falsely infeasible: {len(refused)} of {len(sure)}")
-    print(f"falsely promised: {len(broken)} of {len(promised)}")
-    if promised:
-        over = median(kept - asked for asked, kept in promised)
+    work = partial(answer, runs=options.runs)
+    answers = list(in_processes(work, range(options.questions), options.processes))
+    table = pd.DataFrame(answers)
+    sure = table[table["known"] >= table["asked"]]
+    promised = table.dropna(subset="given")
+    error = (promised["asked"] * (1 - promised["asked"]) / options.runs) ** 0.5
+    broken = promised["given"] < promised["asked"] - 2 * error
+    print(f"{len(sure)} of {len(table)} questions have a plan known to be sure enough")
+    print(f"falsely infeasible: {sure['given'].isna().sum()} of {len(sure)}")
+    print(f"falsely promised: {broken.sum()} of {len(promised)}")
+    if len(promised):
+        over = (promised["given"] - promised["asked"]).median()
         print(f"kept less asked: median {over:+.3f}")
-    seconds = [one.seconds for one in answers]
-    print(f"seconds an answer: median {median(seconds):.2f}, worst {max(seconds):.2f}")
+    seconds = table["seconds"]
+    print(f"seconds an answer: median {seconds.median():.2f}, worst {seconds.max():.2f}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@ Pure: a `Benchmark` (what there is) and a `Case` (what to do with it, and a seed
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.compare.sampler import TableSampler
+from benchmarks.runner import in_processes
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.record.audit import audited
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from cloudtune.engine.record.audit import Audit, Point
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
-    from cloudtune.strategies.samplers.past_runs import PastRun
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Case:
     """One run: by which strategy, within which limits, with which luck.
 
     An empty allocator, fleet or sampler is what suits the strategy. `max_trials` caps how many
-    configurations are tried; those are drawn by the sampler, some of them as the `past` ranks them.
+    configurations are tried; those are drawn by the sampler.
     """
 
     strategy: str
@@ -56,7 +53,6 @@ class Case:
     seed: int = 0
     sampler: str = ""
     max_trials: int | None = None
-    past: tuple[PastRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,11 +136,10 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
         mode=mode,
         random_fraction=random_fraction,
     )
-    learns = kind == ADAPTIVE and bool(drawn.axes)
-    if case.past or learns:
+    if kind == ADAPTIVE and drawn.axes:
         planned = chosen(case.strategy, case.allocator, case.fleet).planned
         at_first = UNHEARD if planned else AT_FIRST
-        return Experienced(drawn, case.past, mode, learns=learns, at_first=at_first, seed=case.seed)
+        return Experienced(drawn, (), mode, learns=True, at_first=at_first, seed=case.seed)
     return drawn
 
 
@@ -244,25 +239,16 @@ _FEW = 16
 
 def play_all(benchmark: Benchmark, cases: Sequence[Case], processes: int = 1) -> Iterator[Result]:
     """Yield what each run comes to, in order; the same in any number of processes."""
-    if processes == 1 or len(cases) <= _FEW:
-        yield from (play(benchmark, case) for case in cases)
-        return
-    workers = min(processes, len(cases))
-    share = max(1, min(16, len(cases) // (4 * workers)))
-    # Fresh processes: a fork would take over whatever threads pyarrow has started.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, _begin, (benchmark,)) as pool:
-        yield from pool.map(_play, cases, chunksize=share)
+    workers = 1 if len(cases) <= _FEW else min(processes, len(cases))
+    yield from in_processes(_play, cases, workers, begin=_begin, given=(benchmark,))
 
 
 _benchmark: Benchmark
 
 
 def _begin(benchmark: Benchmark) -> None:
-    """Keep the benchmark for the runs of this process; only the parent heeds Ctrl-C."""
-    global _benchmark  # noqa: PLW0603  what a worker gets when it starts
+    global _benchmark  # noqa: PLW0603  what a process plays on, from its start
     _benchmark = benchmark
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _play(case: Case) -> Result:

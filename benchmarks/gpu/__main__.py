@@ -21,13 +21,13 @@ from pathlib import Path
 from benchmarks.gpu.results import PATH, Clock, Findings, compared, keep, python_path, read, shown
 
 STEPS = {
-    "zygote": "benchmarks.gpu.zygote",
-    "nccl": "benchmarks.gpu.nccl",
-    "resize": "benchmarks.gpu.resizing",
-    "mps": "benchmarks.gpu.sharing",
-    "packing": "benchmarks.gpu.packing",
-    "profile": "benchmarks.gpu.profiling",
-    "local": "benchmarks.gpu.local_run",
+    "zygote": ("zygote", "measure"),
+    "nccl": ("nccl", "measure"),
+    "resize": ("resizing", "measure"),
+    "mps": ("sharing", "measure"),
+    "packing": ("packing", "measure"),
+    "profile": ("runs", "profile"),
+    "local": ("runs", "local"),
 }
 SECONDS = 600.0
 """What a step may take."""
@@ -54,18 +54,21 @@ def main() -> int:
 def _one(step: str, out: Path | None) -> int:
     out = None if out is None else out.absolute()
     clock = Clock()
+    module, function = STEPS[step]
     print(f"{step}:", flush=True)
     try:
-        found = importlib.import_module(STEPS[step]).measure()
+        findings = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)()
     except Exception as error:  # noqa: BLE001  the results say so, and the next steps are run
         traceback.print_exc()
-        found = Findings(failed={step: f"{type(error).__name__}: {error}"[:800]})
-    print(shown(found, clock.seconds), flush=True)
+        findings = Findings(failed={step: f"{type(error).__name__}: {error}"[:800]})
+    print(shown(findings, clock.seconds), flush=True)
     if step == "packing":
-        print(importlib.import_module(STEPS[step]).table(found.figures))
+        from benchmarks.gpu.packing import table  # noqa: PLC0415  not every step needs torch
+
+        print(table(findings.figures))
     if out is not None:
-        keep(out, step, found, clock.seconds)
-    return 1 if found.failed else 0
+        keep(out, step, findings, clock.seconds)
+    return 1 if findings.failed else 0
 
 
 def _all(out: Path | None) -> int:

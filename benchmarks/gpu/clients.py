@@ -59,8 +59,8 @@ class Client:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(_END_SECONDS)
             raise GoneError(self.last_words())
-        found: dict[str, Any] = json.loads(line)
-        return found
+        words: dict[str, Any] = json.loads(line)
+        return words
 
     def tell(self, line: str = "go") -> None:
         """Send it a line; one that is gone misses it."""
@@ -100,7 +100,7 @@ def train_together(
     arguments = ["-m", "benchmarks.gpu.loads", load, "--seconds", str(seconds)]
     clients: list[Client] = []
     try:
-        clients += [Client(arguments, each) for each in environments]
+        clients += [Client(arguments, environment) for environment in environments]
         for client in clients:
             client.hear()
         for client in clients:

@@ -54,10 +54,10 @@ class _Transformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        found: torch.Tensor = self.out(
+        logits: torch.Tensor = self.out(
             self.layers(self.words(tokens) + self.places(places)).mean(1)
         )
-        return found
+        return logits
 
 
 def _mlp() -> nn.Module:

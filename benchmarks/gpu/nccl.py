@@ -19,33 +19,33 @@ _JOIN_SECONDS = 150.0
 
 def measure() -> Findings:
     """Train at width 1 with a process group of the script's own; meet twice on one GPU."""
-    found, real = Findings(), gpus()[:1]
+    findings, real = Findings(), gpus()[:1]
     with Bench() as bench:
         try:
             bench.start("one.1", 1.0, nccl=True)
             bench.hear("one.1", Epoch)
             told = bench.noted("one.1", "joined")[1]
             backend = "nccl" if real else "gloo"
-            found.figures[f"{backend}_width_1_join_s"] = told["seconds"]
-            found.expect(f"{backend}_width_1_adds_up", so=bool(told["right"]))
+            findings.figures[f"{backend}_width_1_join_s"] = told["seconds"]
+            findings.expect(f"{backend}_width_1_adds_up", so=bool(told["right"]))
             bench.end("one.1")
         except EndedError as error:
-            found.failed["width_1"] = str(error)
+            findings.failed["width_1"] = str(error)
     if not real:
-        found.unknown["nccl_width_1_join_s"] = NO_GPU
-        found.unknown["two_on_one_gpu"] = NO_GPU
+        findings.unknown["nccl_width_1_join_s"] = NO_GPU
+        findings.unknown["two_on_one_gpu"] = NO_GPU
         with Bench(gpus=2) as bench:
             bench.start("two.1", 2.0)
             report = bench.hear("two.1", Epoch).body
             assert isinstance(report, Epoch)
-            found.expect("gloo_width_2_in_sync", so=report.report["in_sync"] is True)
+            findings.expect("gloo_width_2_in_sync", so=report.report["in_sync"] is True)
             bench.end("two.1")
-        return found
-    _two_on_one(found, real[0].uuid)
-    return found
+        return findings
+    _two_on_one(findings, real[0].uuid)
+    return findings
 
 
-def _two_on_one(found: Findings, uuid: str) -> None:
+def _two_on_one(findings: Findings, uuid: str) -> None:
     """Have two ranks meet by nccl on one GPU, as a script does that takes cuda:0 on each."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -56,18 +56,18 @@ def _two_on_one(found: Findings, uuid: str) -> None:
     try:
         told = [client.hear(_JOIN_SECONDS) for client in clients]
     except GoneError as error:
-        found.failed["two_on_one_gpu"] = str(error)
+        findings.failed["two_on_one_gpu"] = str(error)
         return
     finally:
         for client in clients:
             client.end()
-    for rank, each in enumerate(told):
-        found.facts[f"two_on_one_gpu_rank_{rank}"] = each["error"][:300]
-    refused = [each for each in told if each["error"]]
-    found.expect("two_on_one_gpu_is_refused", so=bool(refused))
-    hinted = any("two workers of the trial are on one GPU" in each["error"] for each in refused)
-    words = " / ".join(each["traceback"][-600:] for each in refused)
-    found.expect("two_on_one_gpu_is_told_as_the_script_s", so=hinted, told=words)
+    for rank, answer in enumerate(told):
+        findings.facts[f"two_on_one_gpu_rank_{rank}"] = answer["error"][:300]
+    refused = [answer for answer in told if answer["error"]]
+    findings.expect("two_on_one_gpu_is_refused", so=bool(refused))
+    hinted = any("two workers of the trial are on one GPU" in answer["error"] for answer in refused)
+    words = " / ".join(answer["traceback"][-600:] for answer in refused)
+    findings.expect("two_on_one_gpu_is_told_as_the_script_s", so=hinted, told=words)
 
 
 def _meet(rank: int, port: int) -> None:

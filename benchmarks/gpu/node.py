@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.results import PATH, ROOT, python_path
+from benchmarks.gpu.results import PATH, ROOT, TRAIN, python_path
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
     Assignment,
@@ -31,61 +31,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 180.0
 
-SCRIPT = """
-import json, os, sys, tempfile, time
-from pathlib import Path
-sys.path.insert(0, os.environ["BENCHMARKS"])
-import torch
-import cloudtune
-from benchmarks.gpu.loads import load_named
-
-def train(config):
-    rank = cloudtune.get_context().get_world_rank()
-    log = Path(config["log"] + f".{rank}").open("a")
-    def note(what, epoch, **more):
-        print(json.dumps([what, epoch, time.time(), more]), file=log, flush=True)
-    note("entered", 0)
-    load = load_named(config["load"])
-    device = str(cloudtune.get_device())
-    if config.get("nccl"):
-        began = time.time()
-        torch.distributed.init_process_group("nccl" if device != "cpu" else "gloo")
-        told = torch.ones(1 << 20, device=device)
-        torch.distributed.all_reduce(told)
-        note("joined", 0, seconds=time.time() - began, right=bool((told == 1).all()))
-    model = load.model()
-    net = cloudtune.prepare_model(model)
-    if config.get("nccl"):
-        ids = [device] if device != "cpu" else None
-        net = torch.nn.parallel.DistributedDataParallel(net, device_ids=ids)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    checkpoint = cloudtune.get_checkpoint()
-    if checkpoint:
-        with checkpoint.as_directory() as folder:
-            state = torch.load(Path(folder) / "state.pt", map_location=device)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-    inputs = load.inputs(load.batch, device)
-    targets = torch.randint(0, load.classes, (load.batch,), device=device)
-    for epoch in cloudtune.epochs():
-        for step in range(config.get("steps", 10)):
-            if step == 0:
-                note("begin", epoch)
-            loss = torch.nn.functional.cross_entropy(net(inputs), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if step == 0:
-                loss.item()
-                note("stepped", epoch, device=device, threads=torch.get_num_threads())
-        note("end", epoch, loss=loss.item())
-        with tempfile.TemporaryDirectory() as folder:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state, Path(folder) / "state.pt")
-            saved = cloudtune.Checkpoint.from_directory(folder)
-            cloudtune.report({"loss": loss.item()}, saved)
-"""
-
 
 class EndedError(Exception):
     """A session has ended otherwise than it was to."""
@@ -96,7 +41,7 @@ class Bench:
 
     def __init__(self, gpus: int = 1, *, spares: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-"))
-        (self.folder / "train.py").write_text(SCRIPT)
+        shutil.copy(TRAIN, self.folder)
         os.environ["BENCHMARKS"] = str(ROOT)
         os.environ[PATH] = python_path()
         self._here = Path.cwd()

@@ -26,30 +26,30 @@ CPU_SECONDS = 2.0
 
 def measure(seconds: float | None = None, loads: Sequence[str] = LOADS) -> Findings:
     """Train each load in each way and number; return samples a second, and shares."""
-    found, real = Findings(), gpus()[:1]
+    findings, real = Findings(), gpus()[:1]
     if not real:
         for load in loads:
-            _measure_alone(found, load, _cores(1), seconds or CPU_SECONDS)
-            _measure(found, f"{load}_cores_2", [_cores(2)] * 2, seconds or CPU_SECONDS)
+            _measure_alone(findings, load, _cores(1), seconds or CPU_SECONDS)
+            _measure(findings, f"{load}_cores_2", [_cores(2)] * 2, seconds or CPU_SECONDS)
         for way in ("sliced", "mps"):
-            found.unknown[f"{way}_share"] = NO_GPU
-        return found
+            findings.unknown[f"{way}_share"] = NO_GPU
+        return findings
     daemons = MpsDaemons(short_folder(), real)
     try:
         if daemons.notice:
-            found.unknown["mps_share"] = daemons.notice
+            findings.unknown["mps_share"] = daemons.notice
         whole = {"CUDA_VISIBLE_DEVICES": real[0].uuid}
         for load in loads:
-            _measure_alone(found, load, whole | _cores(1), seconds or SECONDS)
+            _measure_alone(findings, load, whole | _cores(1), seconds or SECONDS)
             for count in COUNTS:
                 ways = {"sliced": whole, "mps": daemons.environment(0, 1 / count)}
                 for way, environment in ways.items():
                     if way == "sliced" or not daemons.notice:
                         together = [{**environment, **_cores(count)}] * count
-                        _measure(found, f"{load}_{way}_{count}", together, seconds or SECONDS)
+                        _measure(findings, f"{load}_{way}_{count}", together, seconds or SECONDS)
     finally:
         daemons.stop()
-    return found
+    return findings
 
 
 def _cores(count: int) -> dict[str, str]:
@@ -58,26 +58,26 @@ def _cores(count: int) -> dict[str, str]:
 
 
 def _measure_alone(
-    found: Findings, load: str, environment: Mapping[str, str], seconds: float
+    findings: Findings, load: str, environment: Mapping[str, str], seconds: float
 ) -> None:
     (told,) = train_together(load, [environment], seconds)
-    found.figures[f"{load}_alone_per_s"] = told["samples_per_s"]
-    found.figures[f"{load}_alone_peak_mib"] = told["peak_mib"]
+    findings.figures[f"{load}_alone_per_s"] = told["samples_per_s"]
+    findings.figures[f"{load}_alone_peak_mib"] = told["peak_mib"]
 
 
 def _measure(
-    found: Findings, name: str, environments: Sequence[Mapping[str, str]], seconds: float
+    findings: Findings, name: str, environments: Sequence[Mapping[str, str]], seconds: float
 ) -> None:
     """Have several train at once; note what they do together, as a share of one alone."""
     load = name.partition("_")[0]
     try:
         told = train_together(load, environments, seconds)
     except GoneError as error:
-        found.failed[f"{name}_share"] = str(error)
+        findings.failed[f"{name}_share"] = str(error)
         return
-    rates = [each["samples_per_s"] for each in told]
-    found.figures[f"{name}_share"] = sum(rates) / found.figures[f"{load}_alone_per_s"]
-    found.figures[f"{name}_slowest_to_fastest_share"] = min(rates) / max(rates)
+    rates = [answer["samples_per_s"] for answer in told]
+    findings.figures[f"{name}_share"] = sum(rates) / findings.figures[f"{load}_alone_per_s"]
+    findings.figures[f"{name}_slowest_to_fastest_share"] = min(rates) / max(rates)
 
 
 def table(figures: Mapping[str, float]) -> str:

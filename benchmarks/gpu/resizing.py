@@ -33,22 +33,22 @@ _PEER_SECONDS = 240.0
 
 def measure(repeats: int = REPEATS) -> Findings:
     """Resize trials of ours, then of Tune."""
-    found, real = Findings(), gpus()[:1]
+    findings, real = Findings(), gpus()[:1]
     changes = [(0.5, 1.0), (1.0, 0.5), (1.0, 1.0)] if real else [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
     with Bench(gpus=1 if real else 2, spares=True) as bench:
         for before, after in changes:
             name = f"{_named(before)}_to_{_named(after)}"
             gaps = [_gap(bench, f"{name}.{turn}", before, after) for turn in range(repeats + 1)]
-            found.figures[f"gap_{name}_s"] = median(gaps[1:])
-    theirs = _tunes(found, repeats)
+            findings.figures[f"gap_{name}_s"] = median(gaps[1:])
+    theirs = _tunes(findings, repeats)
     for name, gap in theirs.items():
-        found.figures[f"tune_gap_{name}_s"] = gap
-        ours = found.figures.get(f"gap_{name}_s")
+        findings.figures[f"tune_gap_{name}_s"] = gap
+        ours = findings.figures.get(f"gap_{name}_s")
         if ours:
-            found.figures[f"tune_gap_to_ours_{name}_ratio"] = gap / ours
+            findings.figures[f"tune_gap_to_ours_{name}_ratio"] = gap / ours
     if not real:
-        found.unknown["gap_half_to_1_s"] = NO_GPU
-    return found
+        findings.unknown["gap_half_to_1_s"] = NO_GPU
+    return findings
 
 
 def _named(width: float) -> str:
@@ -75,10 +75,10 @@ def _gap(bench: Bench, name: str, before: float, after: float) -> float:
     return begun - ended
 
 
-def _tunes(found: Findings, repeats: int) -> dict[str, float]:
+def _tunes(findings: Findings, repeats: int) -> dict[str, float]:
     """Return Tune's median gaps, of a process of its own."""
     if importlib.util.find_spec("ray") is None:
-        found.unknown["tune_gap_half_to_1_s"] = "ray isn't installed"
+        findings.unknown["tune_gap_half_to_1_s"] = "ray isn't installed"
         return {}
     with tempfile.TemporaryDirectory(prefix="gpu-tune-") as folder:
         output = Path(folder) / "tune.json"
@@ -98,7 +98,7 @@ def _tunes(found: Findings, repeats: int) -> dict[str, float]:
             process.wait()
         if not output.exists():
             last = log.read_text().strip().splitlines()[-1:] or ["no words"]
-            found.unknown["tune_gap_half_to_1_s"] = f"Ray Tune ended early: {last[0][:200]}"
+            findings.unknown["tune_gap_half_to_1_s"] = f"Ray Tune ended early: {last[0][:200]}"
             return {}
         gaps: dict[str, list[float]] = json.loads(output.read_text())
-    return {name: median(each) for name, each in gaps.items()}
+    return {name: median(seconds) for name, seconds in gaps.items()}

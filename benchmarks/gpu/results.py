@@ -35,6 +35,7 @@ VERSION = 1
 PATH = "PYTHONPATH"
 NO_GPU = "no GPU"
 ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ROOT / "benchmarks/gpu/train.py"
 
 
 @dataclass
@@ -55,12 +56,12 @@ class Findings:
 
 def machine() -> dict[str, Any]:
     """Return what is to be known of this machine beside any figure."""
-    found = gpus()
+    devices = gpus()
     nccl: Any = torch.cuda.nccl
     joined = ".".join(map(str, nccl.version())) if torch.cuda.is_available() else ""
     return {
-        "gpus": [gpu.name for gpu in found],
-        "memory_mib": [gpu.memory_mib for gpu in found],
+        "gpus": [gpu.name for gpu in devices],
+        "memory_mib": [gpu.memory_mib for gpu in devices],
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
         "mps": bool(_output("which", CONTROL)),
         "cores": cores(),
@@ -84,23 +85,23 @@ def _output(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def keep(path: Path, step: str, found: Findings, seconds: float) -> None:
+def keep(path: Path, step: str, findings: Findings, seconds: float) -> None:
     """Write a step's results into a file, in place of its earlier ones; others stay."""
     fresh: dict[str, Any] = {"version": VERSION, "steps": {}}
-    known = read(path) if path.exists() else fresh
+    results = read(path) if path.exists() else fresh
     at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    known["machine"] = here = machine()
-    known["steps"][step] = {
+    results["machine"] = here = machine()
+    results["steps"][step] = {
         "at": at,
         "seconds": round(seconds, 1),
         "machine": here,
-        "figures": {name: float(f"{value:.5g}") for name, value in found.figures.items()},
-        "facts": found.facts,
-        "unknown": found.unknown,
-        "failed": found.failed,
+        "figures": {name: float(f"{value:.5g}") for name, value in findings.figures.items()},
+        "facts": findings.facts,
+        "unknown": findings.unknown,
+        "failed": findings.failed,
     }
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(known, indent=1) + "\n")
+    draft.write_text(json.dumps(results, indent=1) + "\n")
     draft.replace(path)
 
 
@@ -111,22 +112,25 @@ def read(path: Path) -> dict[str, Any]:
         SystemExit: it has none that can be read; the message says so.
     """
     try:
-        known: dict[str, Any] = json.loads(path.read_text())
-        version = known["version"]
+        results: dict[str, Any] = json.loads(path.read_text())
+        version = results["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SystemExit(f"{path} holds no results of benchmarks.gpu ({error})") from None
     if version != VERSION:
         raise SystemExit(f"{path} has version {version}; this program reads {VERSION}")
-    return known
+    return results
 
 
-def shown(found: Findings, seconds: float) -> str:
+def shown(findings: Findings, seconds: float) -> str:
     """Return a step's results as text."""
-    width = max(map(len, (*found.figures, *found.facts, *found.unknown, *found.failed)), default=0)
-    lines = [f"  {name:<{width}}  {value:.5g}" for name, value in found.figures.items()]
-    lines += [f"  {name:<{width}}  {value}" for name, value in found.facts.items()]
-    lines += [f"  {name:<{width}}  unknown: {why}" for name, why in found.unknown.items()]
-    lines += [f"  {name:<{width}}  FAILED: {why}" for name, why in found.failed.items()]
+    width = max(
+        map(len, (*findings.figures, *findings.facts, *findings.unknown, *findings.failed)),
+        default=0,
+    )
+    lines = [f"  {name:<{width}}  {value:.5g}" for name, value in findings.figures.items()]
+    lines += [f"  {name:<{width}}  {value}" for name, value in findings.facts.items()]
+    lines += [f"  {name:<{width}}  unknown: {why}" for name, why in findings.unknown.items()]
+    lines += [f"  {name:<{width}}  FAILED: {why}" for name, why in findings.failed.items()]
     return "\n".join([*lines, f"  ({seconds:.0f} s)"])
 
 
@@ -135,7 +139,7 @@ def shown(found: Findings, seconds: float) -> str:
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return a Markdown table of what differs between two files: figures with their ratio."""
-    machines = [_machine_line(each) for each in (old, new)]
+    machines = [_machine_line(results) for results in (old, new)]
     lines = [f"before: {machines[0]}", f"now:    {machines[1]}", ""]
     lines += ["| step | what | before | now | ratio |", "|---|---|---:|---:|---:|"]
     for step, name, one, other in _pairs(old["steps"], new["steps"]):
@@ -143,8 +147,8 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _machine_line(known: Mapping[str, Any]) -> str:
-    told = known.get("machine", {})
+def _machine_line(results: Mapping[str, Any]) -> str:
+    told = results.get("machine", {})
     names = ", ".join(told.get("gpus", [])) or NO_GPU
     cores_of, commit = told.get("cores", "?"), told.get("commit", "?")
     return f"{names}, {cores_of} cores, torch {told.get('torch')}, commit {commit}"
@@ -182,8 +186,10 @@ def _ratio(before: object, now: object) -> str:
 
 def python_path() -> str:
     """Return a PYTHONPATH with cloudtune and this package in it, in whatever folder."""
-    known = [str(Path(each).absolute()) for each in os.environ.get(PATH, "").split(":") if each]
-    return ":".join(dict.fromkeys((str(ROOT / ".package"), str(ROOT), *known)))
+    folders = [
+        str(Path(folder).absolute()) for folder in os.environ.get(PATH, "").split(":") if folder
+    ]
+    return ":".join(dict.fromkeys((str(ROOT / ".package"), str(ROOT), *folders)))
 
 
 class Clock:

@@ -34,47 +34,47 @@ _FAULT_SECONDS = 30.0
 
 def measure() -> Findings:
     """Try each part; without a GPU, only what is said then."""
-    found, real = Findings(), gpus()[:1]
-    found.facts["notice_without_a_gpu"] = MpsDaemons(Path("/nonexistent"), ()).notice
+    findings, real = Findings(), gpus()[:1]
+    findings.facts["notice_without_a_gpu"] = MpsDaemons(Path("/nonexistent"), ()).notice
     before = _running()
     if not real:
         for name in (*(part.__name__.strip("_") for part in PARTS), "daemon_start_s"):
-            found.unknown[name] = NO_GPU
-        return found
-    _fallback(found, real[0])
-    found.facts["compute_mode"] = _compute_mode(real[0])
+            findings.unknown[name] = NO_GPU
+        return findings
+    _fallback(findings, real[0])
+    findings.facts["compute_mode"] = _compute_mode(real[0])
     if shutil.which(CONTROL) is None:
         for part in PARTS:
-            found.unknown[part.__name__.strip("_")] = f"{CONTROL} is not installed"
-        return found
+            findings.unknown[part.__name__.strip("_")] = f"{CONTROL} is not installed"
+        return findings
     for part in PARTS:
         began = time.monotonic()
         daemons = MpsDaemons(short_folder(), real)
         if part is PARTS[0]:
-            found.figures["daemon_start_s"] = time.monotonic() - began
+            findings.figures["daemon_start_s"] = time.monotonic() - began
         name = part.__name__.strip("_")
         try:
             if daemons.notice:
-                found.failed[name] = daemons.notice
+                findings.failed[name] = daemons.notice
             else:
-                part(found, daemons)
+                part(findings, daemons)
         except Exception as error:  # noqa: BLE001  the other parts are still to be seen
-            found.failed[name] = f"{type(error).__name__}: {error}"
+            findings.failed[name] = f"{type(error).__name__}: {error}"
         finally:
             began = time.monotonic()
             daemons.stop()
             if part is PARTS[0]:
-                found.figures["daemon_stop_s"] = time.monotonic() - began
+                findings.figures["daemon_stop_s"] = time.monotonic() - began
     left = _running() - before
-    found.expect("no_daemon_is_left", so=not left, told=f"pids {sorted(left)}")
-    return found
+    findings.expect("no_daemon_is_left", so=not left, told=f"pids {sorted(left)}")
+    return findings
 
 
 def _running() -> set[int]:
     """Return the processes of MPS, anybody's."""
     every = psutil.process_iter(["name", "status"])
-    alive = (each for each in every if each.info["status"] != psutil.STATUS_ZOMBIE)
-    return {each.pid for each in alive if "nvidia-cuda-mps" in str(each.info["name"])}
+    alive = (process for process in every if process.info["status"] != psutil.STATUS_ZOMBIE)
+    return {process.pid for process in alive if "nvidia-cuda-mps" in str(process.info["name"])}
 
 
 def _client(daemons: MpsDaemons, share: float, *words: object) -> Client:
@@ -86,50 +86,54 @@ def _rate(client: Client) -> float:
     return float(client.hear(SECONDS + 60.0)["products_per_s"])
 
 
-def _thread_share(found: Findings, daemons: MpsDaemons) -> None:
+def _thread_share(findings: Findings, daemons: MpsDaemons) -> None:
     """A client with a quarter of the threads computes at a quarter of the speed, or little more."""
     rates = {}
     for share in (1.0, 0.5, 0.25):
         client = _client(daemons, share, "compute", SECONDS)
         try:
             told = client.hear()
-            found.figures[f"processors_at_{share:g}"] = float(told["processors"])
+            findings.figures[f"processors_at_{share:g}"] = float(told["processors"])
             rates[share] = _rate(client)
         finally:
             client.end()
     for share in (0.5, 0.25):
-        found.figures[f"threads_{share:g}_speed_share"] = rates[share] / rates[1.0]
+        findings.figures[f"threads_{share:g}_speed_share"] = rates[share] / rates[1.0]
     ratio = rates[0.25] / rates[1.0]
-    found.expect("threads_are_limited", so=ratio < 0.45, told=f"a quarter has {ratio:.2f}")
+    findings.expect("threads_are_limited", so=ratio < 0.45, told=f"a quarter has {ratio:.2f}")
 
 
-def _memory_limit(found: Findings, daemons: MpsDaemons) -> None:
+def _memory_limit(findings: Findings, daemons: MpsDaemons) -> None:
     """A client that overruns its memory has an error of its own, and its neighbour none."""
     neighbour = _client(daemons, 0.25, "compute", SECONDS)
     total = float(neighbour.hear()["total_mib"])
     greedy = _client(daemons, 0.25, "allocate", total)
     try:
         told = greedy.hear()
-        found.figures["memory_seen_at_0.25_share"] = float(told["total_mib"]) / gpus()[0].memory_mib
+        findings.figures["memory_seen_at_0.25_share"] = (
+            float(told["total_mib"]) / gpus()[0].memory_mib
+        )
         before = _rate(neighbour)
         greedy.tell()
         done = greedy.hear(120.0)
-        found.facts["overrun_says"] = str(
+        findings.facts["overrun_says"] = str(
             done.get("error", f"took {done.get('allocated_mib')} MiB")
         )
-        found.expect("overrun_is_refused_as_out_of_memory", so=done.get("out_of_memory") is True)
+        findings.expect("overrun_is_refused_as_out_of_memory", so=done.get("out_of_memory") is True)
         taken = float(done["allocated_mib"]) / gpus()[0].memory_mib
-        found.figures["overrun_took_share"] = taken
-        found.expect("memory_is_limited", so=taken < 0.3, told=f"a quarter took {taken:.2f} of it")
+        findings.figures["overrun_took_share"] = taken
+        findings.expect(
+            "memory_is_limited", so=taken < 0.3, told=f"a quarter took {taken:.2f} of it"
+        )
         after = _rate(neighbour)
-        found.expect("overrun_leaves_its_neighbour_alone", so=after > before / 2)
-        found.expect("overrun_is_no_fault_of_the_server", so=not daemons.is_faulted(0))
+        findings.expect("overrun_leaves_its_neighbour_alone", so=after > before / 2)
+        findings.expect("overrun_is_no_fault_of_the_server", so=not daemons.is_faulted(0))
     finally:
         greedy.end()
         neighbour.end()
 
 
-def _crash(found: Findings, daemons: MpsDaemons) -> None:
+def _crash(findings: Findings, daemons: MpsDaemons) -> None:
     """A crash ends all clients of the GPU; it is seen, and new ones train after a restart."""
     neighbour = _client(daemons, 0.5, "compute", SECONDS)
     crashing = _client(daemons, 0.5, "crash")
@@ -140,32 +144,32 @@ def _crash(found: Findings, daemons: MpsDaemons) -> None:
         began = time.monotonic()
         crashing.tell()
         told = crashing.hear(60.0)
-        found.facts["crash_says"] = str(told.get("error", "nothing"))
+        findings.facts["crash_says"] = str(told.get("error", "nothing"))
         neighbour.tell()
         try:
             done = neighbour.hear(60.0)
-            found.facts["crash_neighbour_says"] = str(done.get("error", "it goes on"))
+            findings.facts["crash_neighbour_says"] = str(done.get("error", "it goes on"))
         except GoneError as error:
-            found.facts["crash_neighbour_says"] = str(error)
+            findings.facts["crash_neighbour_says"] = str(error)
         seen = waited(lambda: daemons.is_faulted(0), _FAULT_SECONDS)
-        found.figures["crash_seen_after_s"] = time.monotonic() - began
-        found.facts["crash_is_a_fault_of_the_server"] = seen
+        findings.figures["crash_seen_after_s"] = time.monotonic() - began
+        findings.facts["crash_is_a_fault_of_the_server"] = seen
     finally:
         crashing.end()
         neighbour.end()
     began = time.monotonic()
     restarted = daemons.check()
-    found.figures["crash_restart_s"] = time.monotonic() - began
-    found.facts["crash_restarted"] = restarted == [0]
+    findings.figures["crash_restart_s"] = time.monotonic() - began
+    findings.facts["crash_restarted"] = restarted == [0]
     again = _client(daemons, 0.5, "compute", SECONDS)
     try:
         again.hear()
-        found.expect("after_a_crash_others_train", so=_rate(again) > 0)
+        findings.expect("after_a_crash_others_train", so=_rate(again) > 0)
     finally:
         again.end()
 
 
-def _kill_in_mid_kernel(found: Findings, daemons: MpsDaemons) -> None:
+def _kill_in_mid_kernel(findings: Findings, daemons: MpsDaemons) -> None:
     """A client that is taken off the GPU first may be killed: its neighbour goes on."""
     neighbour = _client(daemons, 0.5, "compute", SECONDS)
     spinning = _client(daemons, 0.5, "spin", SPIN_SECONDS)
@@ -176,36 +180,36 @@ def _kill_in_mid_kernel(found: Findings, daemons: MpsDaemons) -> None:
         spinning.tell()
         spinning.hear(30.0)
         began = time.monotonic()
-        found.expect("terminate_client_knows_its_pid", so=daemons.release(spinning.pid))
-        found.figures["terminate_client_s"] = time.monotonic() - began
+        findings.expect("terminate_client_knows_its_pid", so=daemons.release(spinning.pid))
+        findings.figures["terminate_client_s"] = time.monotonic() - began
         spinning.process.kill()
         spinning.process.wait()
         after = _rate(neighbour)
-        found.expect("a_kill_leaves_its_neighbour_alone", so=after > before / 2)
-        found.expect("a_kill_is_no_fault", so=not daemons.is_faulted(0))
+        findings.expect("a_kill_leaves_its_neighbour_alone", so=after > before / 2)
+        findings.expect("a_kill_is_no_fault", so=not daemons.is_faulted(0))
     finally:
         spinning.end()
         neighbour.end()
 
 
-def _daemon_dies(found: Findings, daemons: MpsDaemons) -> None:
+def _daemon_dies(findings: Findings, daemons: MpsDaemons) -> None:
     """A daemon that is killed is started afresh."""
     leader = daemons._daemons[0]._leader  # noqa: SLF001  its pid is nobody else's business
     assert leader is not None
     leader.kill()
     began = time.monotonic()
-    found.expect("a_dead_daemon_is_seen", so=waited(lambda: daemons.is_faulted(0), 10.0))
-    found.expect("a_dead_daemon_is_started_afresh", so=daemons.check() == [0])
-    found.figures["dead_daemon_s"] = time.monotonic() - began
+    findings.expect("a_dead_daemon_is_seen", so=waited(lambda: daemons.is_faulted(0), 10.0))
+    findings.expect("a_dead_daemon_is_started_afresh", so=daemons.check() == [0])
+    findings.figures["dead_daemon_s"] = time.monotonic() - began
     client = _client(daemons, 0.5, "compute", SECONDS)
     try:
         client.hear()
-        found.expect("then_others_train", so=_rate(client) > 0)
+        findings.expect("then_others_train", so=_rate(client) > 0)
     finally:
         client.end()
 
 
-def _fallback(found: Findings, gpu: Gpu) -> None:
+def _fallback(findings: Findings, gpu: Gpu) -> None:
     """Without its control program, packed trials take turns, and a notice says so."""
     path = os.environ["PATH"]
     os.environ["PATH"], folder = "/nonexistent", short_folder()
@@ -214,14 +218,14 @@ def _fallback(found: Findings, gpu: Gpu) -> None:
     finally:
         os.environ["PATH"] = path
         shutil.rmtree(folder, ignore_errors=True)
-    found.facts["fallback_notice"] = daemons.notice
-    found.expect("fallback_takes_turns", so="time-slicing" in daemons.notice)
+    findings.facts["fallback_notice"] = daemons.notice
+    findings.expect("fallback_takes_turns", so="time-slicing" in daemons.notice)
     client = _client(daemons, 0.5, "compute", SECONDS)
     try:
         client.hear()
-        found.expect("fallback_trains", so=_rate(client) > 0)
+        findings.expect("fallback_trains", so=_rate(client) > 0)
     except GoneError as error:
-        found.failed["fallback_trains"] = str(error)
+        findings.failed["fallback_trains"] = str(error)
     finally:
         client.end()
 

@@ -20,37 +20,37 @@ _SETTLE_SECONDS = 6.0
 
 def measure() -> Findings:
     """Start workers cold, from the zygote, and from a spare; look into the zygote before."""
-    found, real = Findings(), gpus()[:1]
-    found.figures["fresh_process_first_step_s"] = median(_fresh() for _ in range(2))
+    findings, real = Findings(), gpus()[:1]
+    findings.figures["fresh_process_first_step_s"] = median(_fresh() for _ in range(2))
     before = _used(real[0].uuid) if real else 0.0
     with Bench(spares=False) as bench:
-        found.figures["zygote_warm_s"] = bench.warm_seconds
-        found.facts["zygote_note"] = str(bench.hello["note"])
-        _look_into(found, int(bench.hello["zygote"]), "zygote")
+        findings.figures["zygote_warm_s"] = bench.warm_seconds
+        findings.facts["zygote_note"] = str(bench.hello["note"])
+        _look_into(findings, int(bench.hello["zygote"]), "zygote")
         orders = [_order(bench, f"cold{turn}.1") for turn in range(REPEATS)]
-        _look_into(found, int(bench.hello["zygote"]), "zygote_after_forks")
-        found.figures["forked_first_step_s"] = median(first for first, _ in orders)
-        found.figures["forked_entered_s"] = median(entered for _, entered in orders)
+        _look_into(findings, int(bench.hello["zygote"]), "zygote_after_forks")
+        findings.figures["forked_first_step_s"] = median(first for first, _ in orders)
+        findings.figures["forked_entered_s"] = median(entered for _, entered in orders)
     if not real:
         for name in ("spare_first_step_s", "spare_context_mib"):
-            found.unknown[name] = NO_GPU
-        return found
+            findings.unknown[name] = NO_GPU
+        return findings
     waited(lambda: _used(real[0].uuid) <= before + 1, _SETTLE_SECONDS)
     base = _used(real[0].uuid)
     with Bench(spares=True) as bench:
         waited(lambda: _used(real[0].uuid) > base + 50, _SPARE_SECONDS)
         time.sleep(_SETTLE_SECONDS)
-        found.figures["spare_context_mib"] = _used(real[0].uuid) - base
-        _look_into(found, int(bench.hello["zygote"]), "zygote_with_spare")
+        findings.figures["spare_context_mib"] = _used(real[0].uuid) - base
+        _look_into(findings, int(bench.hello["zygote"]), "zygote_with_spare")
         firsts = []
         for turn in range(REPEATS):
             firsts.append(_order(bench, f"warm{turn}.1"))
             time.sleep(_SETTLE_SECONDS)  # the next spare gets ready
-        found.figures["spare_first_step_s"] = median(first for first, _ in firsts)
-        found.figures["spare_entered_s"] = median(entered for _, entered in firsts)
+        findings.figures["spare_first_step_s"] = median(first for first, _ in firsts)
+        findings.figures["spare_entered_s"] = median(entered for _, entered in firsts)
     waited(lambda: _used(real[0].uuid) <= base + 1, _SETTLE_SECONDS)
-    found.expect("nothing_left_on_the_gpu", so=_used(real[0].uuid) <= base + 1)
-    return found
+    findings.expect("nothing_left_on_the_gpu", so=_used(real[0].uuid) <= base + 1)
+    return findings
 
 
 def _order(bench: Bench, session: str) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def _fresh() -> float:
         client.end()
 
 
-def _look_into(found: Findings, pid: int, name: str) -> None:
+def _look_into(findings: Findings, pid: int, name: str) -> None:
     """Note that a process has nothing of CUDA: no device is open, no GPU knows of it."""
     opened = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -82,11 +82,11 @@ def _look_into(found: Findings, pid: int, name: str) -> None:
             opened.append(str(link.readlink()))
         except OSError:
             continue
-    devices = sorted({each for each in opened if "nvidia" in each})
-    names = [(each / "comm").read_text().strip() for each in Path(f"/proc/{pid}/task").iterdir()]
-    own = [each for each in names if each != _ALLOCATOR]
-    found.expect(f"{name}_has_no_device_open", so=not devices, told=" ".join(devices))
-    found.expect(f"{name}_has_one_thread", so=len(own) == 1, told=" ".join(own))
+    devices = sorted({path for path in opened if "nvidia" in path})
+    names = [(path / "comm").read_text().strip() for path in Path(f"/proc/{pid}/task").iterdir()]
+    own = [thread for thread in names if thread != _ALLOCATOR]
+    findings.expect(f"{name}_has_no_device_open", so=not devices, told=" ".join(devices))
+    findings.expect(f"{name}_has_one_thread", so=len(own) == 1, told=" ".join(own))
 
 
 def _used(uuid: str) -> float:

@@ -154,8 +154,8 @@ def played(
     """Return the plan of the digits' job, and a run of it; the pool has room from each second."""
     times, counts = zip(*rooms, strict=True)
     trace = SpotTrace("t", times, counts, 900_000.0)
-    options = f"--market {market} --deadline 6 --most {most}"
-    plan = spot.planned(spot.parser().parse_args([".", *options.split()]), "sha", trace)
+    words = f". --market {market} --deadline 6 --most {most}".split()
+    plan = spot.planned(spot.options().parse_args(words), "sha", trace)
     (run,) = spot.played(plan, trace, 1)
     assert not run.violations
     assert 0 < run.bound <= run.dollars

@@ -26,7 +26,7 @@ def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
 
 def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunPolicy, "safe_until", lambda _self: math.inf)
-    assert "over budget" in campaign(5, seed=50_070).seeds
+    assert "dollars over budget" in campaign(5, seed=50_070).seeds
 
 
 def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
-from benchmarks import strategies_beside
 from benchmarks.compare.case import play, record
 from benchmarks.compare.curves import Curve, Curves
 from benchmarks.curves_synthetic import synthetic
-from benchmarks.strategies_cells import GRID, OFFER, PROFILES, SIZES, Cell, Ground, scale_of
-from benchmarks.strategies_methods import OURS, PEERS, Choices, Variant
+from benchmarks.strategies_cells import (
+    GRID,
+    OFFER,
+    OURS,
+    PEERS,
+    PROFILES,
+    SIZES,
+    Cell,
+    Choices,
+    Ground,
+    Variant,
+    scale_of,
+)
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
@@ -95,14 +105,13 @@ def test_a_fleet_that_the_budget_cannot_pay_for_is_played(ground: Ground) -> Non
 
 
 def test_a_variant_is_chosen_on_one_half_and_judged_on_the_other() -> None:
-    regrets = {
-        "good on even": {0: 0.1, 1: 0.9, 2: 0.1, 3: 0.9},
-        "good on odd": {0: 0.8, 1: 0.2, 2: 0.8, 3: 0.2},
-    }
-    found, chosen = crossed(regrets, [0, 1, 2, 3])
+    regrets = pd.DataFrame(
+        [[0.1, 0.9, 0.1, 0.9], [0.8, 0.2, 0.8, 0.2]], index=["good on even", "good on odd"]
+    )
+    by_seed, chosen = crossed(regrets, [0, 1, 2, 3])
     # What is best on the even seeds is judged on the odd ones, and the other way round.
-    assert found == {0: 0.8, 1: 0.9, 2: 0.8, 3: 0.9}
-    assert set(chosen) == set(regrets)
+    assert by_seed.to_dict() == {0: 0.8, 1: 0.9, 2: 0.8, 3: 0.9}
+    assert chosen == "good on odd / good on even"
 
 
 @pytest.mark.parametrize(
@@ -184,38 +193,3 @@ def test_no_run_passes_its_limits(ground: Ground) -> None:
     assert [violation for each in done for violation in each.violations] == []
     assert {row.method for each in done for row in each.rows} == {*PEERS, *OURS}
     assert set(PROFILES) >= set(contest.profiles)
-
-
-# ---- Syne Tune beside ours -----------------------------------------------------------------------
-
-
-def test_what_syne_tune_plays_is_read_off_at_each_cells_end(ground: Ground, tmp_path: Path) -> None:
-    """One that boots until second 140 had its best at 140 + 500, and its next one at 140 + 9000."""
-    line = {"method": "asha", "eta": 3, "workers": 8, "seed": 4, "bests": [[500, 0.5], [9000, 0.9]]}
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ncat >{tmp_path}/in\necho '{json.dumps(line)}'\n")
-    python.chmod(0o755)
-    cells = (Cell(0.25, 50.0), Cell(100.0, 0.5), Cell(100.0, 5000.0))
-    done = strategies_beside.played(str(python), ground, 4, cells)
-    asked = json.loads((tmp_path / "in").read_text())
-    assert len(asked["parameters"]) == len(asked["metrics"]) == len(asked["seconds"]) == 60
-    assert {job["workers"] for job in asked["jobs"]} == {4 * size for size in SIZES}
-    assert all(len(m) == len(s) for m, s in zip(asked["metrics"], asked["seconds"], strict=True))
-    assert [row.metric for row in done.rows] == [None, None, 0.9]  # late, dear, neither
-    assert {row.method for row in done.rows} == {"syne-asha"}
-    assert done.rows[1].dollars == pytest.approx(ground.limits(cells[1]).budget)
-    assert done.rows[1].seconds == pytest.approx(20 + 0.5 * ground.full_seconds / 4 / 2)
-
-
-def test_numbers_lie_between_0_and_1_and_words_stay_words() -> None:
-    def told(*configs: dict[str, object]) -> list[dict[str, float | str]]:
-        curves = [Curve(str(n), (1.0,), 1, config) for n, config in enumerate(configs)]
-        return strategies_beside.parameters(Curves("acc", "max", tuple(curves)))
-
-    assert told({"lr": 0.001}, {"lr": 0.1}, {"lr": 1000.0}) == [
-        {"lr": 0.0},
-        {"lr": pytest.approx(1 / 3)},
-        {"lr": 1.0},
-    ]
-    assert told({"o": "a", "n": 2}, {"o": "b", "n": 4}) == [{"o": "a", "n": 0}, {"o": "b", "n": 1}]
-    assert told({"o": 1}, {}) == [{"o": "1"}, {"o": "None"}]

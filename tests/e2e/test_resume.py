@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.fault_runs import one_run
-from benchmarks.fault_runs_mischief import Case, Step
 from cloudtune.engine.ledger import read_entries, read_header
-from cloudtune.model.commands import PlanAnew, StartTrial
-from cloudtune.model.events import EpochDone, RunContinued, RunResumed
+from cloudtune.model.commands import Launch, PlanAnew, StartTrial
+from cloudtune.model.events import EpochDone, InstanceLaunched, RunContinued, RunResumed
 from cloudtune.runs.job import Job, trials
 from tests.bench import interrupt, wait_for
 
@@ -20,37 +20,44 @@ if TYPE_CHECKING:
     from tests.bench import Bench, Done
 
 pytestmark = pytest.mark.cluster
-KILL = Case(
-    "controller", 120.0, 1.0, steps=(Step("training", 1.0, "kill -9 controller", lasts=1.0),)
-)
+# The loss follows from the configuration and the epoch alone, whichever session trains it.
+LOSS = "value = abs(config['lr'] - 0.05) + config['n'] / 1000 / epoch"
 
 
-def test_a_killed_run_goes_on_to_the_same_winner(tmp_path: Path) -> None:
-    row, told = one_run(tmp_path, KILL, None)
-    # By the emulator's own records: nothing is left or bought twice, and both limits are kept.
-    assert row.wrong == []
-    assert (row.code, row.resumed, row.instances, row.bought) == (0, 1, 2, 1)
-    assert (row.left, row.processes, row.lost) == (0, 0, 0)
-    assert (row.over, row.past) == (0.0, 0.0)
+def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
+    path = bench.experiment(LOSS, first=8, last=32)
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: bench.recorded('"EpochDone"') > 0)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = bench("resume")
+    assert done.code == 0, done.out + done.err
+    assert "0 instances left" in done.out
+    (ledger,) = bench.home.glob("runs/*/ledger.jsonl")
+    entries = list(read_entries(ledger))
+    assert sum(isinstance(entry.event, RunResumed) for entry in entries) == 1
+    asked = [c.intent for entry in entries for c in entry.commands if isinstance(c, Launch)]
+    launched = [e.event.intent for e in entries if isinstance(e.event, InstanceLaunched)]
+    assert len(asked) == len(set(asked)), "no intent is bought twice"
+    assert sorted(launched) == sorted(asked)
+    told = bench.last_report()
     best = told["best"]
-    assert (best["trial"], best["epoch"]) == (winner(tmp_path), 32)
+    assert (best["trial"], best["epoch"]) == (winner(ledger), 32)
     assert sorted(trial["epoch"] for trial in told["trials"]) == [8, 8, 16, 32]
-    (ledger,) = tmp_path.glob("h/runs/*/ledger.jsonl")
-    heard = [entry.event for entry in read_entries(ledger)]
-    assert sum(isinstance(event, RunResumed) for event in heard) == 1
 
 
-def winner(folder: Path) -> str:
+def winner(ledger: Path) -> str:
     """Halve the trials by what the script's formula says of their configurations."""
-    (ledger,) = folder.glob("h/runs/*/ledger.jsonl")
     job = Job.from_json(read_header(ledger))
     left = {trial.id: trial.config for trial in trials(job.experiment)}
 
     def loss(trial: str, epoch: int) -> float:
-        x, y = left[trial]["x"], left[trial]["y"]
-        assert isinstance(x, float)
-        assert isinstance(y, float)
-        return float((x - 0.4) ** 2 + y / epoch)
+        rate = left[trial]["lr"]
+        noise = left[trial]["n"]
+        assert isinstance(rate, float)
+        assert isinstance(noise, int)
+        return abs(rate - 0.05) + noise / 1000 / epoch
 
     better_half = sorted(left, key=lambda trial: loss(trial, 8))[:2]
     return min(better_half, key=lambda trial: loss(trial, 16))
