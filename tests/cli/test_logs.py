@@ -71,7 +71,7 @@ def test_a_trial_s_own_are_told_alone(bench: Bench, run: Path, kept: Path) -> No
 def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, kept: Path) -> None:
     done = bench.here("logs", run.name, "t09")
     assert done.code == 2
-    assert "no log of 't09'; there are logs of t00, t01" in done.err
+    assert "no logs of trial 't09'; choose one of t00, t01" in done.err
     assert bench.here("logs", run.name, "t00", "--nodes").code == 2
 
 
