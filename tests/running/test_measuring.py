@@ -222,7 +222,7 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
     real = emulated(home, **{"cloud.provider": "aws"})
     assert stored_profiles(real) == []
     assert stored_profiles(real, str(path)) == [found], "it was named"
-    with pytest.raises(UsageError, match="emulated, and say nothing of real GPUs"):
+    with pytest.raises(UsageError, match="emulated, not those of real GPUs"):
         refuse_made_up(real, [found], force=False)
     refuse_made_up(real, [found], force=True)
     refuse_made_up(experiment, [found], force=False)
