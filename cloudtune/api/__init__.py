@@ -1,1 +1,1 @@
-"""What a script or a notebook asks cloudtune for: plans, and the results of runs."""
+"""The Python interface for scripts and notebooks: plans, runs and their results."""

@@ -1,4 +1,4 @@
-"""An experiment as it is given: a file, its fields as a mapping, or an `Experiment`."""
+"""Load experiments from a file, a mapping of fields, or an `Experiment`."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ OVERRIDES = {
     "history": "history",
     "objective": "objective",
 }
-"""By option, the field of the experiment that it goes before."""
+"""The field of the experiment that each option overrides."""
 
 
-def known(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options as they were given.
+def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options unchanged.
 
     Raises:
-        UsageError: there is no option of such a name.
+        UsageError: an option doesn't exist.
     """
     for name in given:
         if name not in OVERRIDES:
-            raise UsageError(f"no option {name!r}; {allowed_names(name, OVERRIDES)}")
+            raise UsageError(f"unknown option {name!r}; {allowed_names(name, OVERRIDES)}")
     return given
 
 
 def refuse_while_loading() -> None:
-    """Pass unless this is called from the top level of a script that a worker or a check loads.
+    """Refuse calls from the top level of a script that a worker or a check is loading.
 
     Raises:
-        UsageError: it is: each load would plan and rent again, for ever.
+        UsageError: it is such a call; each load would plan and rent again, endlessly.
     """
     script = loading()
     if script is not None:
         raise UsageError(
-            f"{script} plans or runs at its top level, which every worker runs too: put that under "
-            'if __name__ == "__main__":'
+            f"{script} plans or runs at its top level, which every worker executes too: move it "
+            'under if __name__ == "__main__":'
         )
 
 
 def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of an experiment, its training function by file and name.
+    """Return the fields of an experiment, with its training function by file and name.
 
-    One of a file's top level is found there by workers. Any other, as a notebook's, is written into
-    a file of its own: in `directory`, or beside the file that defines it, or in the current folder.
+    Workers import a top-level function from its file. Any other function, such as a notebook's, is
+    written to a new file in `directory`, beside the file that defines it, or in the current folder.
 
     Raises:
-        UsageError: it can't be sent to workers, or is in another folder than `directory`.
+        UsageError: the function can't be sent to workers, or isn't in `directory`.
     """
     function = fields.get("train")
     if not callable(function):
@@ -95,12 +95,12 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
         folder = Path(fields.get("directory") or (file or Path.cwd() / "-").parent).resolve()
         return {**fields, "train": written(function, folder), "directory": str(folder)}
     if Path(fields.get("directory", file.parent)).resolve() != file.parent:
-        raise UsageError(f"train: {name} is in {file}, but directory is {fields['directory']}")
+        raise UsageError(f"train: {name} is in {file}, not in directory {fields['directory']}")
     return {**fields, "train": f"{file.name}:{name}", "directory": str(file.parent)}
 
 
 def _file_of(function: Callable[..., object]) -> Path | None:
-    """Return the Python file that defines a function; None where there is none."""
+    """Return the Python file that defines a function, or None."""
     try:
         file = Path(inspect.getfile(function)).resolve()
     except (OSError, TypeError):
@@ -109,15 +109,15 @@ def _file_of(function: Callable[..., object]) -> Path | None:
 
 
 def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
-    """Return an experiment, with the options that were given over it; None stands for none.
+    """Return an experiment with options applied; options that are None are ignored.
 
-    `given` is by the names of `OVERRIDES`: a number is seconds or dollars there, and instances and
-    history may be text with commas in it. `search` are texts such as "lr=uniform(0, 1)", and
-    `metric` is one such as "accuracy:max".
+    `given` has the keys of `OVERRIDES`: numbers are seconds or dollars, and instances and history
+    may be comma-separated. `search` is a list of texts such as "lr=uniform(0, 1)", and `metric` is
+    a text such as "accuracy:max".
 
     Raises:
-        ExperimentError: mistakes in either.
-        UsageError: its strategy, allocator, fleet and sampler don't go together.
+        ExperimentError: mistakes in the experiment or the options.
+        UsageError: its strategy, allocator, fleet and sampler can't be combined.
     """
     overrides = {
         field: given[option] for option, field in OVERRIDES.items() if given.get(option) is not None
@@ -145,13 +145,13 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     if isinstance(fields, Mapping):
         fields = with_named_function(fields)
     experiment = Experiment.load(fields, overrides, _types_of, choices(), _mistakes_in)
-    sampler_name(experiment)  # refuses what doesn't go together
+    sampler_name(experiment)  # refuses combinations that don't work
     experiment.check_train()
     return experiment
 
 
 def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
-    """Yield what is wrong with the runs and the files that an experiment names."""
+    """Yield mistakes in the runs and files that an experiment names."""
     yield from history.mistakes_in(experiment)
     try:
         requirements.check(experiment)
@@ -160,7 +160,7 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
 
 
 def for_renting(source: Source, given: Mapping[str, Any]) -> Experiment:
-    """Return an experiment (`load_experiment`) with what the account of its cloud has for it."""
+    """Return an experiment (`load_experiment`), completed with its cloud account's resources."""
     wanted = load_experiment(source, given)
     return provider_named(wanted.cloud.provider).completed(wanted)
 
@@ -174,16 +174,16 @@ def _types_of(provider: str) -> Collection[str]:
 
 
 def head_for(wanted: Experiment) -> HeadOffer | None:
-    """Return the instance that would carry a run of this experiment; None where this machine can.
+    """Return the instance that would control a run; None if this machine can control it.
 
     Raises:
-        UsageError: nobody knows what that costs.
+        UsageError: the price of that instance is unknown.
     """
     return provider_named(wanted.cloud.provider).head(wanted, home.home())
 
 
 def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
-    """Return an experiment with an hour of its head among its charges: the budget pays for it."""
+    """Return an experiment whose charges include its head's hourly price."""
     if offer is None:
         return wanted
     charges = wanted.charges.model_copy(update={"head": offer.usd_per_hour})
@@ -191,21 +191,21 @@ def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
 
 
 def limits_of(experiment: Experiment) -> Limits:
-    """Return what an experiment may take."""
+    """Return the limits of an experiment."""
     return Limits(experiment.limits.deadline, experiment.limits.budget)
 
 
 def load_problem(experiment: Experiment, profile: str | None) -> Problem:
-    """Return what there is to choose from for an experiment.
+    """Return the planning problem of an experiment.
 
-    `profile` is a file or the name of published figures; None takes what was measured or seen.
+    `profile` is a file or the name of a published profile; None uses measured or observed timings.
 
     Raises:
-        UsageError: nothing is known of the script's speed on any of its instance types.
+        UsageError: the script's speed is unknown on all of its instance types.
     """
     profiles = stored_profiles(experiment, profile)
     problem = problem_of(experiment, profiles)
-    if not profiles and not problem.rentables:  # nor has an earlier run seen it
+    if not profiles and not problem.rentables:  # not observed in earlier runs either
         raise no_profile(experiment)
     return problem
 
@@ -219,10 +219,10 @@ def plan_or_forced(
     force: bool,
     insists: Callable[[], None],
 ) -> Planned:
-    """Return the plan of a run; with `force` also where none keeps the limits: `insists` is told.
+    """Return the plan of a run; with `force` also one beyond the limits, after calling `insists`.
 
     Raises:
-        InfeasibleError: there is none, and nobody insists.
+        InfeasibleError: no plan meets the limits, without `force`.
     """
     try:
         return make.make_plan(problem, limits, options, elapsed)

@@ -1,6 +1,6 @@
-"""A run for other programs: its trials and every metric of every epoch.
+"""Export a run's trials, with every metric of every epoch, to other programs.
 
-Each of them is written by its own library, which is loaded once it is asked for.
+Each format is written by its own library, which is imported on first use.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from cloudtune.model.progress import TrialProgress
 
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
-"""What is an extra of cloudtune, by the name of its module."""
+"""Formats that need an extra of cloudtune, by the name of its module."""
 _TABLES = ("trials", "history", "gpus", "summary")
 """The tables of a `Result` that are exported."""
 _BATCH = 1000
-"""MLflow takes no more metrics at a time."""
+"""Maximum number of metrics per request to MLflow."""
 
 
 def export_run(result: Result, kind: str, target: str) -> str:
-    """Write a run in a format to a folder; return a sentence that says where it is.
+    """Export a run to a folder; return a sentence that says where.
 
-    `kind` is csv, parquet, tensorboard, mlflow or wandb. `target` is a folder, which is made; of
-    mlflow it may be the URI of a store. Of tensorboard, mlflow and wandb each trial becomes a run:
-    its configuration as hyperparameters, its metrics by epoch, and how it ended.
+    `kind` is csv, parquet, tensorboard, mlflow or wandb. `target` is a folder, which is created;
+    for mlflow it may be the URI of a store. In tensorboard, mlflow and wandb each trial becomes a
+    run: its configuration as hyperparameters, its metrics by epoch, and how it ended.
 
     Raises:
-        UsageError: no such format, its library isn't installed, or the folder can't be written.
+        UsageError: unknown format, its library isn't installed, or the folder can't be written.
     """
     if kind not in _WRITERS:
-        raise UsageError(f"{kind}: no such format; allowed: {', '.join(_WRITERS)}")
+        raise UsageError(f"unknown format {kind}; choose one of {', '.join(_WRITERS)}")
     if kind in _OPTIONAL:
         need(kind, f"--to {kind}", kind)
     try:
@@ -50,16 +50,16 @@ def export_run(result: Result, kind: str, target: str) -> str:
             if "://" not in target:
                 Path(target).mkdir(parents=True, exist_ok=True)
             elif kind != "mlflow":
-                raise UsageError(f"--out {target}: name a folder; only mlflow takes a URI")
+                raise UsageError(f"--out {target} must be a folder; only mlflow accepts a URI")
             return _WRITERS[kind](result, target)
     except OSError as error:
         raise UsageError(
-            f"--out {target}: can't be written ({error.strerror or error}); name a folder that is "
-            "yours"
+            f"can't write to --out {target} ({error.strerror or error}); choose a folder that you "
+            "own"
         ) from None
 
 
-# ---- what is told of a trial ---------------------------------------------------------------------
+# ---- trials --------------------------------------------------------------------------------------
 
 
 def _trials(result: Result) -> Sequence[TrialProgress]:
@@ -67,16 +67,16 @@ def _trials(result: Result) -> Sequence[TrialProgress]:
 
 
 def _epochs(result: Result) -> dict[str, list[Epoch]]:
-    """Return the epochs that count of each trial, in order."""
-    found: dict[str, list[Epoch]] = {}
+    """Return the counted epochs of each trial, in order."""
+    by_trial: dict[str, list[Epoch]] = {}
     counts = result.report.timeline.counted().values()
-    for epoch in sorted(counts, key=lambda each: each.number):
-        found.setdefault(epoch.trial, []).append(epoch)
-    return found
+    for epoch in sorted(counts, key=lambda epoch: epoch.number):
+        by_trial.setdefault(epoch.trial, []).append(epoch)
+    return by_trial
 
 
 def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
-    """Return the configuration with names such as `optimizer/lr`, and values of plain kinds."""
+    """Return the configuration with flat names such as `optimizer/lr` and scalar values."""
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in flat(trial.trial.config).items()
@@ -84,17 +84,17 @@ def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
 
 
 def _about(result: Result, trial: TrialProgress) -> dict[str, str]:
-    """Return what else is told of a trial: where it is from, and how it ended."""
-    told = {"cloudtune.run": result.name, "cloudtune.trial": trial.id, "status": str(trial.status)}
+    """Return the tags of a trial: its run, its name and how it ended."""
+    tags = {"cloudtune.run": result.name, "cloudtune.trial": trial.id, "status": str(trial.status)}
     if trial.error:
-        told["error"] = trial.error
+        tags["error"] = trial.error
     if trial.checkpoint:
-        told["checkpoint"] = trial.checkpoint
-    return told
+        tags["checkpoint"] = trial.checkpoint
+    return tags
 
 
 def _begun(result: Result) -> float:
-    """Return when the run began, in seconds since 1970; 0 where nobody knows."""
+    """Return when the run began, in seconds since 1970; 0 if unknown."""
     return result.report.job.began
 
 
@@ -111,7 +111,7 @@ def _csv(result: Result, target: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula, and that UTF-8 can have."""
+    """Return a cell that spreadsheets don't take for a formula, and that UTF-8 can encode."""
     if not isinstance(value, str):
         return value
     text = value.encode(errors="backslashreplace").decode()
@@ -126,7 +126,7 @@ def _wrote(suffix: str, target: str) -> str:
 def _parquet(result: Result, target: str) -> str:
     for name in _TABLES:
         frame = getattr(result, name)
-        # A column of several kinds, as a choice of "none" and 3 gives, is text.
+        # A column of mixed types, as from a choice of "none" and 3, becomes text.
         mixed = {
             column: "string"
             for column in frame.columns
@@ -148,7 +148,7 @@ def _tensorboard(result: Result, target: str) -> str:
     for trial in _trials(result):
         folder = Path(target, trial.id)
         for old in folder.glob("events.out.tfevents.*"):
-            old.unlink()  # of an export before, which would be shown as well
+            old.unlink()  # of an earlier export; TensorBoard would show both
         with SummaryWriter(str(folder)) as writer:
             for epoch in epochs.get(trial.id, ()):
                 for name, value in epoch.told.metrics.items():
@@ -164,9 +164,9 @@ def _tensorboard(result: Result, target: str) -> str:
 
 
 def _best(result: Result) -> dict[str, float]:
-    """Return the best of the metric of each trial that reported it."""
+    """Return the best value of the metric for each trial that reported it."""
     frame = result.trials.set_index("trial")
-    own = f"metric/{result.metric}"  # where it is called as one of our columns
+    own = f"metric/{result.metric}"  # if it has the name of one of our columns
     column = own if own in frame.columns else result.metric
     return {str(trial): float(best) for trial, best in frame[column].dropna().items()}
 
@@ -178,7 +178,7 @@ def _mlflow(result: Result, target: str) -> str:
     remote = "://" in target
     store = target if remote else f"sqlite:///{Path(target).absolute()}/mlflow.db"
     files = None if remote else Path(target).absolute().joinpath("artifacts").as_uri()
-    # Its tables are made without a word, and it tells nobody that it was used.
+    # Creates its tables without log lines, and sends no telemetry.
     with _variables(
         MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true", MLFLOW_LOGGING_LEVEL="WARNING"
     ):
@@ -188,7 +188,7 @@ def _mlflow(result: Result, target: str) -> str:
         try:
             client = MlflowClient(store)
             if client.get_experiment_by_name(result.name) is not None:
-                raise UsageError(f"--out {target}: {result.name} was exported there before")
+                raise UsageError(f"--out {target} already has an export of {result.name}")
             experiment = client.create_experiment(result.name, artifact_location=files)
             epochs = _epochs(result)
             for trial in _trials(result):
@@ -202,7 +202,7 @@ def _mlflow(result: Result, target: str) -> str:
 def _log(
     result: Result, client: Any, experiment: str, trial: TrialProgress, epochs: Sequence[Epoch]
 ) -> None:
-    """Write a trial down as a run of MLflow."""
+    """Log a trial as a run of MLflow."""
     from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
 
     times = [_millis(result, epoch.told.at) for epoch in epochs]
@@ -260,14 +260,14 @@ def _wandb(result: Result, target: str) -> str:
 
 
 def _wandb_in(scratch: str) -> contextlib.AbstractContextManager[None]:
-    """Let the library keep what isn't asked for in a folder that goes, and tell nobody of it."""
+    """Point the library's caches to a temporary folder, and turn off its error reports."""
     names = ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     return _variables(**dict.fromkeys(names, scratch), WANDB_ERROR_REPORTING="false")
 
 
 @contextlib.contextmanager
 def _variables(**own: str) -> Iterator[None]:
-    """Set variables of the environment, those that their user hasn't set, and take them back."""
+    """Set environment variables that the user hasn't set, for the duration of the context."""
     new = {name: value for name, value in own.items() if name not in os.environ}
     os.environ.update(new)
     try:

@@ -1,4 +1,4 @@
-"""From an experiment, or a saved plan, to a run that is over: the one way, whoever looks on."""
+"""From an experiment or a saved plan to a completed run, for every kind of reporter."""
 
 from __future__ import annotations
 
@@ -44,65 +44,65 @@ if TYPE_CHECKING:
     from cloudtune.runs.report import Report
 
 _PROFILE_SHARE = 0.25
-"""Of the deadline, what measuring may take at most before a run."""
+"""Maximum share of the deadline for measuring before a run."""
 _PROFILE_DOLLARS = 0.1
-"""Of the budget, what measuring costs at most once an epoch is known: before that nothing is."""
+"""Maximum share of the budget for measuring, once the first epoch has been timed."""
 
 
 class Onlooker(Protocol):
-    """Who is told how a run comes about, and is asked before money is spent."""
+    """Receives the progress of a run, and confirms it before money is spent."""
 
     def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Pass if renting is allowed: for a job, or for measuring where there is none yet.
+        """Return if renting is allowed: for a job, or for measuring if `job` is None.
 
         Raises:
-            UsageError: nobody is there to be asked.
+            UsageError: there is no one to ask.
         """
         ...
 
     def measures(self) -> Watch:
-        """Hear that the script is measured first; returns what is told of it as it goes."""
+        """The script is about to be measured; returns the watch for its events."""
         ...
 
-    def measured(self, found: Measured, kept: Path) -> None:
-        """Hear what was measured, and where it is kept."""
+    def measured(self, measured: Measured, kept: Path) -> None:
+        """A profile was measured and saved to `kept`."""
         ...
 
     def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Hear that all is measured, and for how much."""
+        """Measuring is complete, at this cost in dollars."""
         ...
 
     def insists(self) -> None:
-        """Hear that no plan meets the limits, and that the run begins all the same."""
+        """No plan meets the limits, and the run starts anyway."""
         ...
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Hear that no plan meets the limits, which is raised next."""
+        """No plan meets the limits; `error` is raised next."""
         ...
 
     def planned(self, planned: Planned) -> None:
-        """Hear what the plan is."""
+        """The run has been planned."""
         ...
 
     def taken_over(self, saved: Job) -> None:
-        """Hear that a saved plan is carried out."""
+        """A saved plan is about to be executed."""
         ...
 
     def begins(self, job: Job) -> None:
-        """Hear that a job is about to be carried out."""
+        """A job is about to start."""
         ...
 
     def watching(self, job: Job, policy: RunPolicy) -> AbstractContextManager[Watch]:
-        """Return what is told of each event and its commands for as long as a run goes."""
+        """Return a context with the watch for the events and commands of a run."""
         ...
 
 
 def measured_first(
     wanted: Experiment, profile: str | None, began: float, onlooker: Onlooker, *, pace: bool
 ) -> tuple[Problem, float]:
-    """Return what there is to choose from, and the dollars that measuring it first took.
+    """Return the planning problem, and the dollars spent on measuring the script first.
 
-    `began` is when the run's clock began, Unix time. Nothing is measured where a profile is there.
+    `began` is when the run's clock began, in Unix time. Measures nothing if a profile exists.
 
     Raises:
         CloudtuneError: the script can't be imported, or can't be measured within the limits.
@@ -132,7 +132,7 @@ def _profile_first(
     for number, name in enumerate(names):
         part = 1 / (len(names) - number)
         try:
-            found = measuring.measure(
+            measured = measuring.measure(
                 wanted,
                 name,
                 watch,
@@ -145,15 +145,15 @@ def _profile_first(
             if error.reason is not EndReason.DEADLINE or deadline is None:
                 raise
             raise MeasureError(
-                f"{error}: before a run, measuring takes a quarter of the deadline at most, "
-                f"{format_seconds(deadline)}, and no epoch ended within that. Give the run more, "
-                "or measure the script beforehand: `cloudtune profile`",
+                f"{error}: before a run, measuring may take a quarter of the deadline, "
+                f"{format_seconds(deadline)}, but no epoch ended in that time. Extend the "
+                "deadline, or measure the script first with `cloudtune profile`",
                 error.reason,
             ) from error
-        profiles.append(found.profile)
-        spent += found.dollars
-        onlooker.measured(found, measuring.keep_profile(found.profile))
-        refuse_interrupted(found)
+        profiles.append(measured.profile)
+        spent += measured.dollars
+        onlooker.measured(measured, measuring.keep_profile(measured.profile))
+        refuse_interrupted(measured)
     onlooker.has_measured(wanted, spent)
     return profiles, spent
 
@@ -163,18 +163,18 @@ def _part_of_time(limits: Limits, part: float) -> Limits:
     return dataclasses.replace(limits, deadline=None if deadline is None else part * deadline)
 
 
-def refuse_interrupted(found: Measured) -> None:
-    """Pass if nobody stopped a measurement; what was measured by then is kept before this.
+def refuse_interrupted(measured: Measured) -> None:
+    """Refuse to continue after an interrupted measurement, whose profile has been saved.
 
     Raises:
-        MeasureError: a person has stopped it.
+        MeasureError: the measurement was interrupted.
     """
-    if found.ending is EndReason.INTERRUPTED:
-        raise MeasureError("interrupted; what was measured is kept", found.ending)
+    if measured.ending is EndReason.INTERRUPTED:
+        raise MeasureError("interrupted; the measurements so far are saved", measured.ending)
 
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
-    """Return what limits leave once so many dollars and seconds are gone."""
+    """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
     deadline, budget = limits.deadline, limits.budget
     return Limits(
         None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
@@ -190,21 +190,21 @@ def tune(
     pace: bool = True,
     force: bool = False,
 ) -> Ended:
-    """Measure an experiment's script if need be, plan its run and carry it out.
+    """Measure an experiment's script if necessary, plan its run and execute it.
 
-    With `pace` training takes what profiles say, where there are no real GPUs; with `force` a run
-    begins though no plan meets its limits (which hold), or by figures that aren't the script's.
+    With `pace`, training without real GPUs takes the time in the profile. With `force`, the run
+    starts even if no plan meets the limits (still enforced), or if the profile isn't the script's.
 
     Raises:
         InfeasibleError: no plan meets the limits.
-        CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
+        CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
     began = home.began()
     options.over(wanted).check(choice_of(wanted))
     make.refuse_endless(wanted, limits_of(wanted))
     with home.with_module(wanted):
         problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
-        refuse_made_up(wanted, [each.profile for each in problem.rentables], force=force)
+        refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
         limits = limits_left(limits_of(wanted), spent)
         elapsed = unix_time() - began
         insists = onlooker.insists
@@ -222,13 +222,15 @@ def tune(
 
 
 def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool = False) -> Ended:
-    """Carry a saved plan out as it is; the run's clock begins now.
+    """Execute a saved plan; the run's clock begins now.
 
     Raises:
-        CloudtuneError: the run could not be begun, or broke; nothing of it is left rented.
+        CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
     began = home.began()
-    refuse_made_up(saved.experiment, [each.profile for each in saved.rentables], force=force)
+    refuse_made_up(
+        saved.experiment, [rentable.profile for rentable in saved.rentables], force=force
+    )
     with home.with_module(saved.experiment):
         runner.check_script(saved.experiment)
         paced = pace and provider_named(saved.experiment.cloud.provider).paced
@@ -239,7 +241,7 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
 def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
     asked_at = unix_time()
     onlooker.confirm(job.experiment, job)
-    # What a person took to answer is not the run's.
+    # The time that a person took to answer doesn't count.
     job = dataclasses.replace(job, began=job.began + unix_time() - asked_at)
     onlooker.begins(job)
     with contextlib.ExitStack() as shown:
@@ -257,12 +259,12 @@ def go_on(
     *,
     changed_script: bool = False,
 ) -> Ended:
-    """Go on with a run whose process died, or that has ended, within these limits or its own.
+    """Resume a run whose process died or that has ended, within new limits or its own.
 
     Raises:
-        UsageError: it can't go on within these, or somebody drives it, or its script has changed
-            (which `changed_script` allows).
-        CloudtuneError: its ledger can't be gone on with.
+        UsageError: it can't continue within these limits, is already running, or its script has
+            changed (which `changed_script` allows).
+        CloudtuneError: its ledger can't be resumed.
     """
     job = runner.job_of_run(folder)
     with home.with_module(job.experiment), contextlib.ExitStack() as shown:
@@ -277,35 +279,35 @@ def go_on(
 
 
 def concluded(ended: Ended) -> Report:
-    """Return the report of a run that is over, once its best model is kept as plain files.
+    """Save the best model of a completed run as plain files; return the run's report.
 
-    The runs to come will know of it. A storage that fails now costs that folder, and no result.
+    Also adds the run to the history. If the storage fails now, only that folder is missing.
     """
-    found = load(ended.folder)
-    history.remember(ended.folder, found)
+    report = load(ended.folder)
+    history.remember(ended.folder, report)
     try:
-        return keep_best(ended.folder, found)
-    except (CheckpointError, OSError, ValueError) as error:  # pyarrow's own are of the last two
-        tell(f"the best model is not in a folder of its own: {error}")
-        return found
+        return keep_best(ended.folder, report)
+    except (CheckpointError, OSError, ValueError) as error:  # pyarrow raises the last two
+        tell(f"couldn't copy the best model to its own folder: {error}")
+        return report
 
 
 def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, force: bool) -> None:
-    """Pass if the plan goes by measurements of the user's own script, on machines of its kind.
+    """Refuse profiles that aren't measurements of the user's script on such machines.
 
     Raises:
-        UsageError: it goes by published figures of another, or by emulated seconds on real GPUs.
+        UsageError: a profile is a published one, or its seconds are emulated, for real GPUs.
     """
     if force:
         return
     if any(not profile.script_hash for profile in profiles):
         raise UsageError(
-            "published figures are for planning; a run needs your script's own: measure it with "
-            "`cloudtune profile`, or leave --profile out (or insist with --force)"
+            "published profiles are only for planning; a run needs your script's own: measure it "
+            "with `cloudtune profile`, or leave out --profile (--force runs anyway)"
         )
     emulated = any(profile.provenance.origin == EMULATED for profile in profiles)
     if emulated and not provider_named(wanted.cloud.provider).paced:
         raise UsageError(
-            "this profile's seconds are emulated, and say nothing of real GPUs: measure the script "
-            "with `cloudtune profile`, or leave --profile out (or insist with --force)"
+            "this profile's seconds are emulated, not those of real GPUs: measure the script with "
+            "`cloudtune profile`, or leave out --profile (--force runs anyway)"
         )

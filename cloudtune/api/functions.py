@@ -1,4 +1,4 @@
-"""A training function that stands in no file, as a notebook's: sent to workers by its value."""
+"""Send a training function without a file, such as a notebook's, to workers by value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_BYTES: Final = 16 * 2**20
-"""A function that takes more along than this has data in it, which every worker would load."""
+"""Maximum size of a pickled function; a larger one contains data that every worker would load."""
 _NAME: Final = "train"
 _FILE: Final = '''"""{name}, which stands in no file: written by cloudtune, for workers.
 
@@ -32,17 +32,17 @@ from pathlib import Path
 
 
 def written(function: Callable[..., object], folder: Path) -> str:
-    """Write a module of a function into a folder, and return "file.py:function".
+    """Write a function to a module in a folder, and return "file.py:function".
 
-    The same code, with the same values of what it uses, is the same file: its measured speed, and
-    what earlier runs found, are known again.
+    Code and captured values determine the file name, so that an unchanged function keeps its
+    measured speed and its history.
 
     Raises:
-        UsageError: it is no such function, or something that it uses can't be sent, or is too much;
-            the message names it.
+        UsageError: it isn't a training function, or something that it uses can't be sent or is too
+            large; the message names it.
     """
     if inspect.isbuiltin(function) or inspect.isclass(function):
-        raise UsageError(f"train: {_told(function)} is no function that could train")
+        raise UsageError(f"train: {_told(function)} isn't a training function")
     data = pickled(function)
     if data is None or len(data) > MOST_BYTES:
         raise UsageError(f"train: {_told(function)} {_why(function, data)}")
@@ -57,7 +57,8 @@ def written(function: Callable[..., object], folder: Path) -> str:
         home.put_back(path)
     except OSError as error:
         raise UsageError(
-            f"train: {_told(function)} stands in no file, and none can be written for it: {error}"
+            f"train: {_told(function)} isn't defined in a file, and cloudtune can't write one for "
+            f"it: {error}"
         ) from None
     return f"{path.name}:{_NAME}"
 
@@ -67,34 +68,34 @@ def _told(function: Callable[..., object]) -> str:
 
 
 def _why(function: Callable[..., object], data: bytes | None) -> str:
-    """Return what keeps a function from being sent, by name."""
+    """Return why a function can't be sent, with the name of the cause."""
     if data is not None:
         sizes = {name: len(pickled(value) or b"") for name, value in _used(function)}
-        most = max(sizes, key=lambda name: sizes[name], default="")
-        of = f", most of it in {most}" if most else ""
+        largest = max(sizes, key=lambda name: sizes[name], default="")
+        of = f", most of it in {largest}" if largest else ""
         return (
-            f"takes {len(data) / 2**20:,.0f} MiB along to each worker{of}; load that within the "
-            f"function, from a file ({MOST_BYTES / 2**20:.0f} MiB at most)"
+            f"captures {len(data) / 2**20:,.0f} MiB of data{of}; load it from a file within the "
+            f"function (the limit is {MOST_BYTES / 2**20:.0f} MiB)"
         )
     for name, value in _used(function):
         if not isinstance(value, types.FunctionType) and pickled(value) is None:
             return (
                 f"uses {name}, {_article(type(value).__name__)}, which can't be sent to a worker; "
-                "make it within the function"
+                "create it within the function"
             )
-    return "can't be sent to a worker; move it into a file: %%writefile train.py"
+    return "can't be sent to a worker; write it to a file with %%writefile train.py"
 
 
 def _used(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
-    """Give what a function uses of where it was defined, by name, and what that uses."""
+    """Yield the names and values that a function captures, recursively."""
     seen: set[int] = set()
     waiting: list[object] = [function]
     while waiting:
-        it = waiting.pop()
-        if id(it) in seen or not isinstance(it, types.FunctionType):
+        item = waiting.pop()
+        if id(item) in seen or not isinstance(item, types.FunctionType):
             continue
-        seen.add(id(it))
-        for name, value in uses(it):
+        seen.add(id(item))
+        for name, value in uses(item):
             waiting.append(value)
             yield name, value
 

@@ -1,4 +1,4 @@
-"""`cloudtune.optimize`: an Optuna objective on rented GPUs, in place of `study.optimize`."""
+"""`cloudtune.optimize`: tune an Optuna objective on rented GPUs, instead of `study.optimize`."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ def optimize(
     experiment: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Result:
-    """Tune an Optuna objective, in place of `study.optimize(objective, n_trials=…)`.
+    """Tune an Optuna objective, instead of `study.optimize(objective, n_trials=…)`.
 
-    `objective(trial)` suggests, reports, asks `should_prune` and returns a value as under Optuna,
+    `objective(trial)` suggests, reports, calls `should_prune` and returns a value as with Optuna,
     which needn't be installed. Each report is an epoch; `epochs` is the number of reports of a
-    whole training, and may be left out where there are none. What it suggests is found by calling
-    it here up to its first report, unless `search` names the space. `options` are those of
-    `cloudtune.run`, such as `deadline` and `budget`, and `experiment` has further fields of an
-    experiment. A trial has one GPU. It saves no checkpoints: one whose instance is lost begins
-    again.
+    full training, and is optional for objectives that don't report. Unless `search` defines the
+    space, cloudtune calls the objective locally up to its first report to find its suggestions.
+    `options` are those of `cloudtune.run`, such as `deadline` and `budget`; `experiment` has
+    further fields of an experiment. Each trial has one GPU and saves no checkpoints: it starts
+    again if it loses its instance.
 
         cloudtune.optimize(objective, n_trials=64, direction="maximize", epochs=10, budget="$5")
 
     Raises:
-        UsageError: it suggests nothing, or reports and `epochs` is missing.
+        UsageError: the objective suggests nothing, or it reports and `epochs` is missing.
         CloudtuneError: as `cloudtune.run`.
     """
     refuse_while_loading()
     if direction not in {"minimize", "maximize"}:
-        raise UsageError(f"direction: {direction!r} is neither 'minimize' nor 'maximize'")
+        raise UsageError(f"direction must be 'minimize' or 'maximize', not {direction!r}")
     if search is None:
         search, reports = discovered(objective)
         if reports and epochs is None:
-            raise UsageError("the objective reports: say how often a whole training does, epochs=")
+            raise UsageError(
+                "the objective reports: set epochs= to the number of reports of a full training"
+            )
     fields = {
         "name": getattr(objective, "__name__", "objective").strip("<>"),
         "train": functools.partial(run_trial, objective),

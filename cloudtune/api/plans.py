@@ -1,4 +1,4 @@
-"""`cloudtune.plan`: what a run would do, take and cost, as values and tables."""
+"""`cloudtune.plan`: a run's plan, duration and cost, as values and tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.api.experiments import (
     Source,
+    checked_options,
     for_renting,
     head_for,
-    known,
     limits_of,
     load_problem,
     with_head,
@@ -45,63 +45,65 @@ _STAGES = (
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a run of an experiment would do, take and cost; hand it to `cloudtune.run` to do it.
+    """The plan of a run, with its duration and cost; pass it to `cloudtune.run` to execute it.
 
-    Its figures are those of `cloudtune plan`. Make one with `cloudtune.plan`.
+    Its figures are those of `cloudtune plan`. Create one with `cloudtune.plan`.
     """
 
     planned: Planned = field(repr=False)
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, with the options that went over it."""
+        """The experiment, with the options applied."""
         return self.planned.problem.experiment
 
     @property
     def strategy(self) -> str:
-        """The name of the strategy that says who trains how far."""
+        """The name of the strategy, which decides how far each trial trains."""
         return self.planned.plan.strategy
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run is expected to take, from its first request on."""
+        """The expected duration in seconds, from the first request on."""
         return self.planned.plan.estimate.seconds
 
     @property
     def dollars(self) -> float:
-        """Dollars that it is expected to cost."""
+        """The expected cost in dollars."""
         return self.planned.plan.estimate.dollars
 
     @property
     def within(self) -> float | None:
-        """The probability, 0 to 1, that all limits are kept; None where there are none."""
+        """The probability, 0 to 1, of meeting all limits; None without limits."""
         return self.planned.plan.forecast.within
 
     @property
     def basis(self) -> str:
-        """What its seconds and dollars rest on, such as "measured today on g5.xlarge"."""
+        """The basis of its seconds and dollars, such as "measured today on g5.xlarge"."""
         return self.proposal.basis.text
 
     @cached_property
     def forecast(self) -> pd.DataFrame:
-        """What simulated runs come to: a row a figure, columns `p5`, `p50` and `p95`.
+        """The results of simulated runs: one row per figure, columns `p5`, `p50` and `p95`.
 
-        `seconds`, `dollars`, `trials` (that start), `epochs` (of the trial that does best),
-        `gpu_hours` (paid for) and `instances` (the most at once).
+        `seconds`, `dollars`, `trials` (started), `epochs` (of the best trial), `gpu_hours` (billed)
+        and `instances` (maximum at a time).
         """
-        told = self.planned.plan.forecast
-        spreads = {name: getattr(told, name) for name in _SPREADS}
-        rows = [{"p5": each.p5, "p50": each.p50, "p95": each.p95} for each in spreads.values()]
-        found = frame(rows, ("p5", "p50", "p95"), numbers=("p5", "p50", "p95"))
-        return found.set_axis(list(spreads), axis="index")
+        forecast = self.planned.plan.forecast
+        spreads = {name: getattr(forecast, name) for name in _SPREADS}
+        rows = [
+            {"p5": spread.p5, "p50": spread.p50, "p95": spread.p95} for spread in spreads.values()
+        ]
+        table = frame(rows, ("p5", "p50", "p95"), numbers=("p5", "p50", "p95"))
+        return table.set_axis(list(spreads), axis="index")
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """A row for each group of instances of each stage; none where nothing goes by stages.
+        """One row per group of instances of each stage; empty for strategies without stages.
 
         `trials`, `start_epoch` (trained before), `end_epoch`, `instance_type`, `market`,
-        `instances`, `width` (GPUs of a trial; less than 1 is a share of one), `begin` and `seconds`
-        (of the stage, from the plan's start), `dollars` (due in the stage, all groups together).
+        `instances`, `width` (GPUs per trial; less than 1 is a share of one), `begin` and `seconds`
+        (of the stage, from the plan's start), `dollars` (of the stage, all groups together).
         """
         staged = self.planned.plan.staged
         rows = [
@@ -124,46 +126,46 @@ class Plan:
 
     @cached_property
     def front(self) -> pd.DataFrame:
-        """Plans of which none is both faster and cheaper: `seconds` and `dollars`, a row a plan."""
+        """The Pareto front of plans: `seconds` and `dollars`, one row per plan."""
         rows = [
-            {"seconds": each.estimate.seconds, "dollars": each.estimate.dollars}
-            for each in self.proposal.front
+            {"seconds": plan.estimate.seconds, "dollars": plan.estimate.dollars}
+            for plan in self.proposal.front
         ]
         return frame(rows, ("seconds", "dollars"), numbers=("seconds", "dollars"))
 
     @cached_property
     def alternatives(self) -> pd.DataFrame:
-        """What else could be done: `name`, expected `seconds` and `dollars`, `within` as above."""
+        """Alternatives: `name`, expected `seconds` and `dollars`, `within` as above."""
         rows = [
             {
-                "name": each.name,
-                "seconds": each.plan.estimate.seconds,
-                "dollars": each.plan.estimate.dollars,
-                "within": each.plan.forecast.within,
+                "name": alternative.name,
+                "seconds": alternative.plan.estimate.seconds,
+                "dollars": alternative.plan.estimate.dollars,
+                "within": alternative.plan.forecast.within,
             }
-            for each in self.proposal.alternatives
+            for alternative in self.proposal.alternatives
         ]
         columns = ("name", "seconds", "dollars", "within")
         return frame(rows, columns, numbers=columns[1:])
 
     @cached_property
     def proposal(self) -> Proposal:
-        """All that `cloudtune plan` shows; what it is made of is no part of the public interface.
+        """Everything that `cloudtune plan` shows; its fields aren't part of the public interface.
 
-        Made when it is first asked for: it plans the alternatives.
+        Computed on first access, as it plans the alternatives.
         """
         return proposal.propose(self.planned)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan down, so that `cloudtune run PATH` carries out exactly this.
+        """Save the plan to a file, for `cloudtune run PATH`.
 
         Raises:
-            UsageError: it can't be written there.
+            UsageError: the file can't be written.
         """
         plan_file.save_plan(Path(path), self.planned)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """Return the page that `cloudtune plan --html` writes; with `path`, write it there too.
+        """Return the page that `cloudtune plan --html` writes; with `path`, also write it there.
 
         Raises:
             UsageError: plotly isn't installed, or the file can't be written.
@@ -176,11 +178,11 @@ class Plan:
         return document.Page(page)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `cloudtune plan -o json` tells."""
+        """Return the output of `cloudtune plan -o json`."""
         return {"feasible": True, **proposal.to_json(self.proposal)}
 
     def __repr__(self) -> str:
-        """Return the plan in a few lines."""
+        """Return a summary of the plan."""
         lines = (f"  {name}: {text}" for name, text in self._lines())
         return "\n".join([f"Plan of {self.experiment.name}", *lines])
 
@@ -197,7 +199,7 @@ class Plan:
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Return the plan as a notebook shows it: its figures, and its stages."""
+        """Return the plan for a notebook: its figures and its stages."""
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
             f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
@@ -208,17 +210,17 @@ class Plan:
         return f"<div><b>Plan of {title}</b><table>{rows}</table>{stages}</div>"
 
     def _lines(self) -> Iterable[tuple[str, str]]:
-        told, plan = self.planned.plan.forecast, self.planned.plan
+        forecast, plan = self.planned.plan.forecast, self.planned.plan
         yield "strategy", plan.strategy
-        low, high = format_seconds(told.seconds.p5), format_seconds(told.seconds.p95)
+        low, high = format_seconds(forecast.seconds.p5), format_seconds(forecast.seconds.p95)
         yield "takes", f"{format_seconds(self.seconds)} ({low} to {high})"
-        low, high = format_dollars(told.dollars.p5), format_dollars(told.dollars.p95)
+        low, high = format_dollars(forecast.dollars.p5), format_dollars(forecast.dollars.p95)
         yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
         if self.within is not None:
-            yield "keeps its limits", f"in {self.within:.0%} of {told.samples} simulated runs"
+            yield "keeps its limits", f"in {self.within:.0%} of {forecast.samples} simulated runs"
         fleet = ", ".join(
-            f"{each.instances} x {each.offer.instance_type.name} {each.offer.market}"
-            for each in plan.fleet
+            f"{row.instances} x {row.offer.instance_type.name} {row.offer.market}"
+            for row in plan.fleet
         )
         yield "rents at most", fleet or f"{plan.max_instances} instances"
         yield "figures", self.basis
@@ -234,15 +236,15 @@ def plan(
     confidence: float | None = None,
     **given: Any,
 ) -> Plan:
-    """Return what a run of an experiment would do, take and cost. Rents nothing.
+    """Return a run's plan, duration and cost. Rents nothing.
 
     `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. In a
-    mapping `train` may be the function itself, where it stands at the top level of a file. What is
-    `given` goes before its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
+    mapping, `train` may be a function at the top level of a file. `given` overrides its fields:
+    `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `initial` (configurations to try first), `strategy`, `max_instances`, `provider`,
-    `instances`, `market`, `seed`, `storage` and `history`. `profile` is a measured
-    profile's file or the name of published figures; `objective` ("best", "cost", "time" or
-    "trials"), `planner` and `confidence` (0.5 to 0.999) are those of `cloudtune plan`.
+    `instances`, `market`, `seed`, `storage` and `history`. `profile` is the file of a measured
+    profile, or the name of a published one; `objective` ("best", "cost", "time" or "trials"),
+    `planner` and `confidence` (0.5 to 0.999) are those of `cloudtune plan`.
 
         plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
         plan.dollars, plan.seconds, plan.within
@@ -250,11 +252,11 @@ def plan(
 
     Raises:
         ExperimentError: mistakes in the experiment, each with its line.
-        UsageError: the script was never measured, or the options don't go together.
-        InfeasibleError: no plan meets the limits; it carries the nearest.
+        UsageError: the script has no profile, or the options can't be combined.
+        InfeasibleError: no plan meets the limits; its attributes have the nearest plans.
     """
     home.close()
-    wanted = for_renting(experiment, {**known(given), "objective": objective})
+    wanted = for_renting(experiment, {**checked_options(given), "objective": objective})
     wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
     options.check(choice_of(wanted))

@@ -1,4 +1,4 @@
-"""A run that a head carries, from a machine that can't carry it: sent, followed, gone on with."""
+"""Send, follow and resume a run that a head controls, from a machine that can't control it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
 LONGEST_SECONDS = 14 * 24 * 3600.0
-"""Without a deadline a head has so long: its run ends by itself, by its budget or its trials."""
+"""Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials."""
 _CARRIED = ("--here", "--yes")
 _LOOK_SECONDS = 2.0
 _DEAD_SECONDS = 15.0
@@ -51,7 +51,7 @@ _BOOT_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class Sent:
-    """A run that a head carries, as known here: its folder, where it is, and its head's id."""
+    """A run that a head controls: its local folder, its remote location, and its head's id."""
 
     folder: Path
     remote: Remote
@@ -61,17 +61,17 @@ class Sent:
 def send(
     wanted: Experiment, offer: HeadOffer, words: Sequence[str], plan: bytes | None = None
 ) -> Sent:
-    """Launch a head that runs an experiment, or the saved `plan` of it; return it.
+    """Launch a head that runs an experiment, or its saved `plan`; return it.
 
-    `words` are further options of `cloudtune run`; a profile that they name as a file goes with it.
-    Nothing is launched before all that the head needs is in the storage.
+    `words` are further options of `cloudtune run`; a profile's file that they name is sent along.
+    The head is launched once everything that it needs is in the storage.
 
     Raises:
-        CloudtuneError: it couldn't be launched; the message says whether anything was.
+        CloudtuneError: the launch failed; the message says whether an instance may be running.
     """
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
-    if not wanted.setup.builds:  # or the head does it, by the environment that it builds
+    if not wanted.setup.builds:  # else the head does, in the environment that it builds
         runner.check_script(wanted)
     runner.preflight(wanted, offer)
     words, files = _with_profile(words)
@@ -80,7 +80,7 @@ def send(
     needed = {path: path.read_bytes() for path in requirement_files(wanted)}
     parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
     storage = home.storage(wanted.storage).rstrip("/")
-    laid = lay(storage)
+    bootstrap = lay(storage)
     folder = home.new_run(wanted.name)
     remote = Remote(
         storage=f"{storage}/{folder.name}",
@@ -89,27 +89,27 @@ def send(
         until=_end(wanted, began),
         asked_at=began,
         usd_per_hour=offer.usd_per_hour,
-        foundation=laid.to_json(),
+        foundation=bootstrap.to_json(),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
     return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
 
 
 def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[str]) -> Sent:
-    """Launch another head for a run whose head is gone; it goes on from what is in the storage.
+    """Launch another head for a run whose head is gone; it resumes from the storage.
 
     `words` are further options of `cloudtune resume`.
 
     Raises:
-        UsageError: a head carries it.
-        CloudtuneError: it couldn't be launched; the message says whether anything was.
+        UsageError: the run has a live head.
+        CloudtuneError: the launch failed; the message says whether an instance may be running.
     """
     before = Remote.of(folder)
     assert before is not None
     if alive := launch.living(_calls(before), folder.name):
         raise UsageError(
-            f"run {folder.name} is carried by {alive[0].id}; `cloudtune watch {folder.name}` shows "
-            "it, and `cloudtune stop` ends it"
+            f"{alive[0].id} is running {folder.name}: follow it with `cloudtune watch "
+            f"{folder.name}`, or stop it with `cloudtune stop {folder.name}`"
         )
     now = time.time()
     store = HeadStore(before.storage)
@@ -121,27 +121,27 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[s
 
 
 def _written(wanted: Experiment) -> bytes:
-    """Return an experiment as its head has it, in a file beside its script."""
+    """Return an experiment as its head gets it, in a file beside its script."""
     fields = wanted.to_json()
     fields.pop("directory")
     return json.dumps(fields).encode()
 
 
 def _with_profile(words: Sequence[str]) -> tuple[list[str], dict[Path, bytes]]:
-    """Return the words with a profile's file by its whole path, and that file with what is in it.
+    """Return the words with a profile's file as an absolute path, and that file with its content.
 
-    What is no file is the name of published figures.
+    A value that isn't a file is the name of a published profile.
     """
-    kept, files = [], {}
+    expanded, files = [], {}
     for word in words:
         name, _, value = word.partition("=")
         path = Path(value).absolute()
         if name == "--profile" and path.is_file():
             files[path] = path.read_bytes()
-            kept.append(f"{name}={path}")
+            expanded.append(f"{name}={path}")
         else:
-            kept.append(word)
-    return kept, files
+            expanded.append(word)
+    return expanded, files
 
 
 def _end(wanted: Experiment, began: float) -> float:
@@ -163,7 +163,7 @@ def _launched(
     store = HeadStore(remote.storage)
     store.write(ORDER, order.to_bytes())
     store.write(REMOTE, json.dumps(asdict(remote)).encode())
-    remote.keep(folder)  # before the call: from then on there may be a head
+    remote.keep(folder)  # before the call, after which there may be a head
 
     def request(user_data: str) -> Mapping[str, object]:
         return {"InstanceType": offer.instance_type, "UserData": user_data}
@@ -173,7 +173,7 @@ def _launched(
 
 
 class Following:
-    """What a head's run does, brought here as it does it."""
+    """Copies the output of a head's run to this machine while it runs."""
 
     def __init__(self, sent: Sent) -> None:
         self.sent = sent
@@ -183,12 +183,12 @@ class Following:
         self._code: int | None = None
 
     def look(self) -> int | None:
-        """Bring what is new; return the exit code of the head's command once it has ended.
+        """Copy new output; return the exit code of the head's command once it has ended.
 
-        Asked more often, it looks every two seconds.
+        Looks at most every two seconds, however often it is called.
 
         Raises:
-            CloudtuneError: the head died, or never came up; the message says how to go on.
+            CloudtuneError: the head died or never started; the message says how to continue.
         """
         if self._code is None and time.monotonic() >= self._looked_at + _LOOK_SECONDS:
             self._code = self._look()
@@ -206,10 +206,10 @@ class Following:
         return None
 
     def end(self) -> None:
-        """Bring what later runs learn from, and wait until the head is gone.
+        """Copy profiles and histories for later runs, and wait until the head has terminated.
 
         Raises:
-            CleanupError: its cloud didn't confirm its end.
+            CleanupError: its cloud didn't confirm its termination.
         """
         for name in ("profiles", "knowledge"):
             fetch(self._store, home.home() / name, f"{name}/")
@@ -217,18 +217,18 @@ class Following:
 
 
 def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    """Tell what a head's command prints as it does; return its exit code once the head is gone.
+    """Pass on the output of a head's command; return its exit code once the head has terminated.
 
     Raises:
-        CloudtuneError: the head died, or never came up; the message says how to go on.
-        CleanupError: its cloud didn't confirm its end.
+        CloudtuneError: the head died or never started; the message says how to continue.
+        CleanupError: its cloud didn't confirm its termination.
     """
     following = Following(sent)
     printed = [_Printed(sent.folder / OUTPUT, out), _Printed(sent.folder / ERRORS, err)]
     while True:
         code = following.look()
-        for each in printed:
-            each.go_on()
+        for stream in printed:
+            stream.go_on()
         if code is not None:
             following.end()
             return code
@@ -236,14 +236,14 @@ def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -
 
 
 def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
-    """Tell of a head's run by its events; return its exit code once the head is gone.
+    """Report the events of a head's run; return its exit code once the head has terminated.
 
-    The first `seen` of its entries are known. An interrupt asks the run to end in order, and what
-    becomes of that is told.
+    Skips the first `seen` entries. An interrupt asks the run to stop gracefully, and reporting
+    continues until it has.
 
     Raises:
-        CloudtuneError: the head died, or never came up; the message says how to go on.
-        CleanupError: its cloud didn't confirm its end.
+        CloudtuneError: the head died or never started; the message says how to continue.
+        CleanupError: its cloud didn't confirm its termination.
     """
     following, ledger = Following(sent), sent.folder / home.LEDGER
 
@@ -263,13 +263,13 @@ def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
                     if number >= seen:
                         watch(entry.event, tuple(entry.commands))
         code = following.look()
-        assert code is not None, "that it has ended doesn't change"
+        assert code is not None, "an ended run stays ended"
         following.end()
     return code
 
 
 def ask_to_stop(remote: Remote) -> None:
-    """Ask a run's head to end it in order.
+    """Ask a run's head to stop it gracefully.
 
     Raises:
         StorageError: its storage can't be written.
@@ -278,19 +278,20 @@ def ask_to_stop(remote: Remote) -> None:
 
 
 def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
-    """Pass if the head is there, or may still come up."""
-    name, known = sent.folder.name, calls.ours(launch.head_of(sent.folder.name))
-    if any(each.billing for each in known):
+    """Refuse to continue if the head is gone, unless it may still start."""
+    name, instances = sent.folder.name, calls.ours(launch.head_of(sent.folder.name))
+    if any(instance.billing for instance in instances):
         return
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
-    if state is None and young and not any(each.id == sent.head for each in known):
+    if state is None and young and not any(instance.id == sent.head for instance in instances):
         return  # the cloud doesn't list it yet
     console = calls.console(sent.head).strip().splitlines()[-5:]
-    told = "".join(f"\n  {line}" for line in console)
+    last_lines = "".join(f"\n  {line}" for line in console)
     raise CloudtuneError(
-        f"the head {sent.head} of run {name} is gone{'; its last words:' if told else ''}{told}\n"
-        "What it has left ends with its leases, in 15 minutes at most: `cloudtune status --region "
-        f"{sent.remote.region}` shows it. `cloudtune resume {name}` goes on with the run"
+        f"head {sent.head} of run {name} is gone{'; its last output:' if last_lines else ''}"
+        f"{last_lines}\n"
+        "Instances that it left end with their leases, within 15 minutes: see `cloudtune status "
+        f"--region {sent.remote.region}`. Resume the run with `cloudtune resume {name}`"
     )
 
 
@@ -300,8 +301,8 @@ def _await_gone(sent: Sent, calls: Calls) -> None:
         if time.monotonic() > give_up:
             calls.terminate([sent.head])
             raise CleanupError(
-                f"EC2 did not confirm the end of the head, {sent.head}; it was told to end once "
-                "more. Look with `cloudtune status`, or in the EC2 console",
+                f"EC2 did not confirm that head {sent.head} terminated; requested it again. Check "
+                "with `cloudtune status`, or in the EC2 console",
                 [sent.head],
             )
         time.sleep(_LOOK_SECONDS)
@@ -314,7 +315,7 @@ def _calls(remote: Remote) -> Calls:
 
 
 class _Printed:
-    """Prints what is added to a file."""
+    """Prints data added to a file."""
 
     def __init__(self, path: Path, out: Callable[[str], None]) -> None:
         self._path, self._out, self._at = path, out, 0

@@ -1,4 +1,4 @@
-"""The result of a run for a script or a notebook: what its ledger tells, as values and tables."""
+"""The result of a run for scripts and notebooks, as values and tables read from its ledger."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _STAGES = (
 
 @dataclass(frozen=True)
 class Best:
-    """The best epoch of a run: among epochs with a checkpoint, where there are such.
+    """The best epoch of a run, among epochs with a checkpoint if there are any.
 
-    `config` is the configuration of its trial, by parameter. `metrics` is every number that the
-    script reported with that epoch, by name. `checkpoint` is the folder or URI with the files as
-    the script wrote them, where the run has come to its end; else that of a stored checkpoint of
-    the trial, which `Checkpoint` reads. None where none is there.
+    `config` is the configuration of its trial, by parameter. `metrics` has every number that the
+    script reported with that epoch, by name. `checkpoint` is, after the end of the run, the folder
+    or URI with the files as the script wrote them; before, that of a stored checkpoint of the
+    trial, which `Checkpoint` reads; None if there is none.
     """
 
     trial: str
@@ -59,12 +59,12 @@ class Best:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run cost, so far if it goes on.
+    """The cost of a run, so far if it is still running.
 
-    `dollars` is the bill, and what `by_category` adds up to: dollars for each category of "Where
-    the money went", such as training, start_up and idle. `gpu_seconds` has the same categories, in
-    GPU-seconds that were billed. `billed_by_cloud` is what the cloud says that the instances came
-    to, in dollars, where the ledger doesn't know their ends; else None.
+    `dollars` is the bill, the sum of `by_category`: dollars for each category of "Where the money
+    went", such as training, start_up and idle. `gpu_seconds` has the same categories, in billed
+    GPU-seconds. `billed_by_cloud` is the cost of the instances in dollars by the cloud's records,
+    if the ledger doesn't have their ends; else None.
     """
 
     dollars: float
@@ -75,11 +75,11 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """What was planned before a run: `seconds` from its first request on, and `dollars`.
+    """The plan of a run: `seconds` from its first request on, and `dollars`.
 
-    `stages` has a row a stage, planned against actual: `trials`, `start_epoch`, `end_epoch`,
-    `instances`, `planned_seconds`, `seconds`, `planned_dollars`, `dollars`. The actual ones are NaN
-    for a stage that never began; a run that doesn't go by stages has no rows.
+    `stages` has one row per stage, planned versus actual: `trials`, `start_epoch`, `end_epoch`,
+    `instances`, `planned_seconds`, `seconds`, `planned_dollars`, `dollars`. Actual values are NaN
+    for a stage that never began; a run without stages has no rows.
     """
 
     seconds: float
@@ -89,10 +89,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run found, did and cost, as its ledger tells it; so far, if it goes on.
+    """The outcome, history and cost of a run, from its ledger; so far, if it is still running.
 
-    Its figures are those of `cloudtune report`. All tables are pandas DataFrames; times in them are
-    seconds of the run, where 0 is its beginning. Make one with `cloudtune.load_run`.
+    Its figures are those of `cloudtune report`. All tables are pandas DataFrames; their times are
+    seconds since the start of the run. Create one with `cloudtune.load_run`.
     """
 
     report: Report = field(repr=False)
@@ -106,91 +106,95 @@ class Result:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that the run tuned."""
+        """The name of the metric that the run optimized."""
         return self.report.job.experiment.metric.name
 
     @property
     def ended(self) -> str | None:
         """Why the run ended: done, failed, budget, deadline, no capacity or interrupted.
 
-        None while it goes on, and where its controller died: `cloudtune resume` goes on with it.
+        None while it is running, and if its controller died (see `cloudtune resume`).
         """
         return self._told["ended"]  # type: ignore[no-any-return]
 
     @property
     def exit_code(self) -> int | None:
-        """What `cloudtune run` returned; None where the run hasn't ended."""
+        """The exit code of `cloudtune run`; None if the run hasn't ended."""
         return self._told["exit_code"]  # type: ignore[no-any-return]
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run took, from its first request on; so far, if it goes on."""
+        """Duration in seconds, from the first request on; so far, if the run is still running."""
         return self.report.seconds
 
     @cached_property
     def best(self) -> Best | None:
-        """The best epoch and its checkpoint; None where no epoch was reported."""
-        found = self.report.policy.best
-        if found is None:
+        """The best epoch and its checkpoint; None if no epoch was reported."""
+        best = self.report.policy.best
+        if best is None:
             return None
-        epoch = self._epochs.get((found.trial, found.epoch))
+        epoch = self._epochs.get((best.trial, best.epoch))
         return Best(
-            trial=found.trial,
-            config=nested(self.report.policy.trials[found.trial].trial.config),
-            metrics={self.metric: found.metric} if epoch is None else dict(epoch.told.metrics),
-            epoch=found.epoch,
+            trial=best.trial,
+            config=nested(self.report.policy.trials[best.trial].trial.config),
+            metrics={self.metric: best.metric} if epoch is None else dict(epoch.told.metrics),
+            epoch=best.epoch,
             checkpoint=self.report.best_folder or self.report.kept,
         )
 
     @cached_property
     def cost(self) -> Cost:
         """The bill in dollars, and where the money went."""
-        found = self._told["accounting"]
+        accounting = self._told["accounting"]
         return Cost(
             dollars=self.report.dollars,
-            by_category={name: each["dollars"] for name, each in found["categories"].items()},
-            gpu_seconds={name: each["gpu_seconds"] for name, each in found["categories"].items()},
+            by_category={
+                name: category["dollars"] for name, category in accounting["categories"].items()
+            },
+            gpu_seconds={
+                name: category["gpu_seconds"] for name, category in accounting["categories"].items()
+            },
             billed_by_cloud=self.report.billed,
         )
 
     @cached_property
     def plan(self) -> PlannedRun:
-        """What was planned before the run, against what it took."""
+        """The plan of the run, versus its actual course."""
         rows = [
             {
-                "trials": each["trials"],
-                "start_epoch": each["epochs"][0],
-                "end_epoch": each["epochs"][1],
-                "instances": each["instances"],
-                "planned_seconds": each["seconds"]["planned"],
-                "seconds": each["seconds"]["actual"],
-                "planned_dollars": each["dollars"]["planned"],
-                "dollars": each["dollars"]["actual"],
+                "trials": stage["trials"],
+                "start_epoch": stage["epochs"][0],
+                "end_epoch": stage["epochs"][1],
+                "instances": stage["instances"],
+                "planned_seconds": stage["seconds"]["planned"],
+                "seconds": stage["seconds"]["actual"],
+                "planned_dollars": stage["dollars"]["planned"],
+                "dollars": stage["dollars"]["actual"],
             }
-            for each in self._told["stages"]
+            for stage in self._told["stages"]
         ]
-        told = self._told
+        record = self._told
         stages = frame(rows, _STAGES, numbers=("seconds", "dollars"))
-        return PlannedRun(told["seconds"]["planned"], told["dollars"]["planned"], stages)
+        return PlannedRun(record["seconds"]["planned"], record["dollars"]["planned"], stages)
 
     # ---- tables ----------------------------------------------------------------------------
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """A row a trial, the best first.
+        """One row per trial, best first.
 
-        `trial`, `status`, `epochs` (trained), the metric by its name (the best that the trial
-        reported; NaN where none), `best_epoch`, `config/NAME` for each parameter, `seconds` (of its
-        sessions), `gpu_seconds` and `dollars` (of the bill), `checkpoint` (its last), `error`.
+        `trial`, `status`, `epochs` (trained), the metric by its name (the trial's best value; NaN
+        if none), `best_epoch`, `config/NAME` for each parameter, `seconds` (of its sessions),
+        `gpu_seconds` and `dollars` (of the bill), `checkpoint` (its last), `error`.
         """
-        rows = [self._trial(each) for each in self._told["trials"]]
+        rows = [self._trial(record) for record in self._told["trials"]]
         parameters = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
         metric = _column(self.metric, (*_TRIALS, *_TOLD))
         columns = (*_TRIALS, metric, "best_epoch", *parameters, *_TOLD[1:])
         return frame(rows, columns, numbers=(metric,), counts=("best_epoch",))
 
-    def _trial(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        trial, mode = self.report.policy.trials[told["trial"]], self.report.policy.state.mode
+    def _trial(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        trial, mode = self.report.policy.trials[record["trial"]], self.report.policy.state.mode
         epoch: int | None = None
         for number, value in trial.history.items():
             if better(mode, value, None if epoch is None else trial.history[epoch]):
@@ -198,73 +202,73 @@ class Result:
         spent = self.report.accounting.trials.get(trial.id, {}).values()
         return {
             "trial": trial.id,
-            "status": told["status"],
-            "epochs": told["epoch"],
+            "status": record["status"],
+            "epochs": record["epoch"],
             _column(self.metric, (*_TRIALS, *_TOLD)): None
             if epoch is None
             else trial.history[epoch],
             "best_epoch": epoch,
-            **{f"config/{name}": value for name, value in told["config"].items()},
+            **{f"config/{name}": value for name, value in record["config"].items()},
             "seconds": trial.seconds,
-            "gpu_seconds": sum(each.gpu_seconds for each in spent),
+            "gpu_seconds": sum(share.gpu_seconds for share in spent),
             "dollars": sum(each.dollars for each in spent),
-            "checkpoint": told["checkpoint"],
-            "error": told["error"],
+            "checkpoint": record["checkpoint"],
+            "error": record["error"],
         }
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """A row for each epoch of each trial, in the order in which they ended.
+        """One row per epoch of each trial, in the order in which they ended.
 
-        `trial`, `epoch` (from 1), a column for every metric that the script ever reported (NaN
-        where it didn't), `seconds` (of the run, when it ended), `took` (seconds), `width` (GPUs;
-        less than 1 is a share of one), `instance` (comma-separated where there are several) and
-        `checkpoint`. Of an epoch that was trained again the last counts. A metric that is called as
-        one of these columns stands in `metric/NAME`.
+        `trial`, `epoch` (from 1), one column per reported metric (NaN where missing), `seconds` (of
+        the run, when the epoch ended), `took` (seconds), `width` (GPUs; less than 1 is a share of
+        one), `instance` (comma-separated if there are several) and `checkpoint`. If an epoch was
+        trained again, the last result counts. A metric with the name of one of these columns is in
+        `metric/NAME`.
         """
-        found = sorted(self._epochs.values(), key=lambda each: each.told.at)
-        metrics = dict.fromkeys(name for each in found for name in each.told.metrics)
+        epochs = sorted(self._epochs.values(), key=lambda epoch: epoch.told.at)
+        metrics = dict.fromkeys(name for epoch in epochs for name in epoch.told.metrics)
         named = {name: _column(name, _EPOCHS) for name in metrics}
         rows = [
             {
-                "trial": each.trial,
-                "epoch": each.number,
-                **{named[name]: value for name, value in each.told.metrics.items()},
-                "seconds": each.told.at,
-                "took": each.told.seconds,
-                "width": each.width,
+                "trial": epoch.trial,
+                "epoch": epoch.number,
+                **{named[name]: value for name, value in epoch.told.metrics.items()},
+                "seconds": epoch.told.at,
+                "took": epoch.told.seconds,
+                "width": epoch.width,
                 "instance": ",".join(
-                    dict.fromkeys(piece.instance for piece in each.session.start.placement)
+                    dict.fromkeys(piece.instance for piece in epoch.session.start.placement)
                 ),
-                "checkpoint": each.told.checkpoint,
+                "checkpoint": epoch.told.checkpoint,
             }
-            for each in found
+            for epoch in epochs
         ]
         return frame(rows, (*_EPOCHS[:2], *named.values(), *_EPOCHS[2:]), numbers=named.values())
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
-        """A row for each use of a GPU by a trial, by instance, GPU and time: its utilisation.
+        """GPU utilisation: one row per use of a GPU by a trial, by instance, GPU and time.
 
-        `instance`, `gpu` (from 0; which physical one that is, no event tells), `begin`, `end`
-        (seconds of the run), `trial`, `share` of the GPU, and `use`: training, checkpoint,
-        start-up, barrier (it waits for others) or lost. Between the rows the GPU idles, or its
-        instance boots or is given back.
+        `instance`, `gpu` (from 0; the physical index is unknown), `begin`, `end` (seconds of the
+        run), `trial`, `share` of the GPU, and `use`: training, checkpoint, start-up, barrier
+        (waiting for other trials) or lost. Between the rows, the GPU is idle, or its instance is
+        booting or being returned.
         """
-        found = gpu_uses(self.report.timeline, self.report.accounting)
-        return frame([vars(each) for each in found], _USES)
+        uses = gpu_uses(self.report.timeline, self.report.accounting)
+        return frame([vars(use) for use in uses], _USES)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """A row: what was found, and how far trials were trained.
+        """One row: the best result, and how far trials were trained.
 
         `best`, `best_trial`, `best_epoch`; `trials`, `epochs` of all, `shortest`, `median` and
         `longest` of a trial (epochs); `seconds`, `dollars`; `target`, and `target_at`, the second
-        at which it was reached.
+        at which the run reached it.
         """
-        told, target = self.report.summary, self.report.target
+        summary, target = self.report.summary, self.report.target
         row = {
-            **vars(told),
+            **vars(summary),
             "seconds": self.report.seconds,
             "dollars": self.report.dollars,
             "target": target and target.value,
@@ -274,28 +278,28 @@ class Result:
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """A row for each instance that was rented, or may have been, in the order of the requests.
+        """One row per instance that was, or may have been, rented, in the order of the requests.
 
         `intent` (the name of its request), `instance` (the cloud's id), `type`, `market`, `zone`,
-        `gpus`; `requested`, `launched`, `joined` (took trials) and `gone` (bills no more), seconds
-        of the run, NaN where that hasn't happened; `dollars`, and `busy_share` (0 to 1) of its
-        GPU-seconds in which trials trained. What a run is charged by the hour is in `cost` alone.
+        `gpus`; `requested`, `launched`, `joined` (accepts trials) and `gone` (no longer billed), in
+        seconds of the run, NaN if it hasn't happened; `dollars`, and `busy_share` (0 to 1) of its
+        GPU-seconds in which trials trained. Only `cost` includes hourly charges of the run.
         """
         rows = []
         for account in self.report.accounting.instances:
-            known = self.report.timeline.instances[account.intent]
+            instance = self.report.timeline.instances[account.intent]
             rows.append(
                 {
                     "intent": account.intent,
                     "instance": account.instance,
                     "type": account.offer.instance_type.name,
                     "market": account.offer.market,
-                    "zone": known.launch.zone,
+                    "zone": instance.launch.zone,
                     "gpus": account.offer.gpus,
-                    "requested": known.requested_at,
-                    "launched": known.launched_at,
-                    "joined": known.joined_at,
-                    "gone": known.gone_at,
+                    "requested": instance.requested_at,
+                    "launched": instance.launched_at,
+                    "joined": instance.joined_at,
+                    "gone": instance.gone_at,
                     "dollars": account.whole.dollars,
                     "busy_share": account.busy_share,
                 }
@@ -305,9 +309,9 @@ class Result:
     # ---- shown -----------------------------------------------------------------------------
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """Return the page that `cloudtune report --html` writes; with `path`, write it there too.
+        """Return the page that `cloudtune report --html` writes; with `path`, also write it there.
 
-        The page needs nothing else, and no network: plotly.js is in it (5 MB).
+        The page works offline, as it includes plotly.js (5 MB).
 
         Raises:
             UsageError: plotly isn't installed, or the file can't be written.
@@ -318,9 +322,9 @@ class Result:
         return document.Page(page)
 
     def plot_metric(self, against: Literal["time", "dollars"] = "time") -> Figure:
-        """Return the metric of every trial, and the best so far, as a plotly figure.
+        """Return the metric of every trial and the best so far as a plotly figure.
 
-        `against` the time of the run, or the dollars that it had spent by then.
+        `against` chooses the horizontal axis: time, or dollars spent.
 
         Raises:
             UsageError: plotly isn't installed, or there is nothing to draw yet.
@@ -340,34 +344,34 @@ class Result:
         return self._plot("configurations")
 
     def _plot(self, name: str) -> Figure:
-        found = reports.figures(self.report)
-        if name not in found:
-            raise UsageError(f"{self.name}: nothing to draw yet: the run has just begun")
-        return found[name].to_plotly()
+        figures = reports.figures(self.report)
+        if name not in figures:
+            raise UsageError(f"nothing to plot yet: run {self.name} has just begun")
+        return figures[name].to_plotly()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `cloudtune report -o json` tells, the records of the cloud aside."""
+        """Return the output of `cloudtune report -o json`, without the cloud's records."""
         return report.to_json(self.report)
 
     def __repr__(self) -> str:
-        """Return the run in a few lines."""
+        """Return a summary of the run."""
         return "\n".join([f"Result of {self.name}", *(f"  {a}: {b}" for a, b in self._lines())])
 
     def _repr_html_(self) -> str:
-        """Return the run as a notebook shows it: its figures, and its ten best trials."""
+        """Return the run for a notebook: its figures and its ten best trials."""
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
             f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
             for a, b in self._lines()
         )
-        told = self.trials.dropna(axis="columns", how="all").head(10).to_html(index=False)
+        table = self.trials.dropna(axis="columns", how="all").head(10).to_html(index=False)
         rest = len(self.trials) - 10
         more = f"<p>{rest} more in <code>.trials</code></p>" if rest > 0 else ""
         title = html.escape(self.name)
-        return f"<div><b>Result of {title}</b><table>{rows}</table>{told}{more}</div>"
+        return f"<div><b>Result of {title}</b><table>{rows}</table>{table}{more}</div>"
 
     def _lines(self) -> Iterable[tuple[str, str]]:
-        yield "ended", self.ended or "not yet (it goes on, or its controller died)"
+        yield "ended", self.ended or "not yet (it is running, or its controller died)"
         best, plan = self.best, self.plan
         if best is None:
             yield "best", "nothing was reported"
@@ -389,27 +393,27 @@ class Result:
 
     @cached_property
     def _epochs(self) -> dict[tuple[str, int], Epoch]:
-        """The epochs that count, by trial and number: the last, where one was trained again."""
+        """The counted epochs, by trial and number: the last result of each."""
         return self.report.timeline.counted()
 
 
 @a_guest()
 def load_run(name: str | None = None) -> Result:
-    """Return the result of a run of this machine: one that ended, goes on, or died.
+    """Return the result of a run of this machine, whether it ended, is running, or died.
 
-    `name` is the run's, or an unambiguous beginning of it; without one, the last run.
+    `name` is the run's, or an unambiguous prefix of it; by default, the last run.
 
         result = cloudtune.load_run()
         result.best.config, result.best.checkpoint
         result.history.pivot(index="epoch", columns="trial", values="accuracy").plot()
 
     Raises:
-        UsageError: there is no such run, or several.
-        CloudtuneError: its ledger is damaged, or of another version of cloudtune.
+        UsageError: no run matches, or several do.
+        CloudtuneError: its ledger is damaged, or from another version of cloudtune.
     """
     return Result(report.load(home.find_run(name)))
 
 
 def _column(metric: str, taken: Iterable[str]) -> str:
-    """Return the column of a metric, which may be called as one of ours."""
+    """Return the column of a metric, whose name may clash with one of ours."""
     return f"metric/{metric}" if metric in taken else metric

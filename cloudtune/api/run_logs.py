@@ -1,4 +1,4 @@
-"""What the workers of a run have printed, as their nodes have kept it in the run's storage."""
+"""The output of a run's workers, which their nodes copy to the run's storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NEAR_SECONDS = 1.0
 FAR_SECONDS = 5.0
-"""Seconds between two looks at a storage elsewhere, where each is a request."""
+"""Seconds between two looks at remote storage, where each look is a request."""
 _WORKER = re.compile(r"(?P<trial>.+)\.(?P<session>\d+)\.(?P<rank>\d+)\.log")
 _OVERLAP = 4096
 
@@ -28,7 +28,7 @@ _OVERLAP = 4096
 class Log:
     """A log in a storage: of a worker of a trial, by session and rank, or of a node.
 
-    `changed` differs once the log has been written anew.
+    `changed` changes whenever the log is written again.
     """
 
     trial: str
@@ -40,7 +40,7 @@ class Log:
 
     @property
     def title(self) -> str:
-        """Whose log it is: "t03, session 1, rank 0"."""
+        """The owner of the log, such as "t03, session 1, rank 0"."""
         if self.node:
             return f"node {self.node}"
         return f"{self.trial}, session {self.session}, rank {self.rank}"
@@ -48,7 +48,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Told:
-    """A piece of a log: all of it, or what was added to it."""
+    """A piece of a log: all of it, or an addition."""
 
     log: Log
     text: str
@@ -58,7 +58,7 @@ class RunLogs:
     """The logs of a run, from its storage.
 
     Raises:
-        CloudtuneError: the run's folder holds no ledger that this program reads.
+        CloudtuneError: the run's folder has no ledger that this version can read.
         StorageError: its storage can't be reached.
     """
 
@@ -72,49 +72,49 @@ class RunLogs:
             raise StorageError(f"storage {self.uri}: {error}") from None
 
     def listed(self, trial: str | None = None, *, nodes: bool = False) -> list[Log]:
-        """Return the logs of all workers, or those of a trial's; with `nodes` those of nodes.
+        """Return the logs of all workers, or of a trial's; with `nodes`, those of nodes.
 
         Raises:
-            UsageError: the run has logs, and none of that trial.
+            UsageError: the run has logs, but none of that trial.
             StorageError: the storage can't be read.
         """
         if nodes:
             return sorted(self._found("nodes", _of_node), key=lambda log: log.node)
-        found = self._found("", _of_worker)
-        found.sort(key=lambda log: (log.trial, log.session, log.rank))
-        of_it = [log for log in found if trial in (None, log.trial)]
-        if found and not of_it:
-            names = ", ".join(dict.fromkeys(log.trial for log in found))
-            raise UsageError(f"no log of {trial!r}; there are logs of {names}")
-        return of_it
+        logs = self._found("", _of_worker)
+        logs.sort(key=lambda log: (log.trial, log.session, log.rank))
+        matching = [log for log in logs if trial in (None, log.trial)]
+        if logs and not matching:
+            names = ", ".join(dict.fromkeys(log.trial for log in logs))
+            raise UsageError(f"no logs of trial {trial!r}; choose one of {names}")
+        return matching
 
     def news(self, logs: Sequence[Log]) -> Iterator[Told]:
-        """Yield what each of these logs has that wasn't yielded before.
+        """Yield the additions to these logs since the last call.
 
         Raises:
             StorageError: the storage can't be read.
         """
         for log in logs:
-            known = self._seen.get(log.path)
-            if known is not None and known[0] == log.changed:
+            last_seen = self._seen.get(log.path)
+            if last_seen is not None and last_seen[0] == log.changed:
                 continue
             data = self._read(log)
             self._seen[log.path] = (log.changed, data)
-            added = data if known is None else _added(known[1], data)
+            added = data if last_seen is None else _added(last_seen[1], data)
             if added:
                 yield Told(log, added.decode(errors="replace"))
 
     def followed(
         self, look: Callable[[], Sequence[Log]], driven: Callable[[], bool]
     ) -> Iterator[Told]:
-        """Yield what comes to the logs that `look` finds, those of the past at once.
+        """Yield the logs that `look` finds, then their additions.
 
-        Ends once nobody has `driven` the run since before the last look.
+        Ends when `driven`, called before the last look, was False.
         """
         while True:
-            going_on = driven()
+            is_live = driven()
             yield from self.news(look())
-            if not going_on:
+            if not is_live:
                 return
             time.sleep(FAR_SECONDS if "://" in self.uri else NEAR_SECONDS)
 
@@ -135,11 +135,11 @@ class RunLogs:
 
 
 def _of_worker(info: Any) -> Log | None:
-    found = _WORKER.fullmatch(info.base_name)
-    if found is None:
+    match = _WORKER.fullmatch(info.base_name)
+    if match is None:
         return None
-    session, rank = int(found["session"]), int(found["rank"])
-    return Log(found["trial"], session, rank, "", info.path, (info.size, info.mtime_ns))
+    session, rank = int(match["session"]), int(match["rank"])
+    return Log(match["trial"], session, rank, "", info.path, (info.size, info.mtime_ns))
 
 
 def _of_node(info: Any) -> Log:
@@ -148,7 +148,7 @@ def _of_node(info: Any) -> Log:
 
 
 def _added(before: bytes, now: bytes) -> bytes:
-    """Return what a log has more than before; its middle may have been left out since."""
+    """Return the additions to a log, whose middle may have been cut out since."""
     if now.startswith(before):
         return now[len(before) :]
     last = before[-_OVERLAP:]

@@ -1,4 +1,4 @@
-"""`cloudtune.run` and `cloudtune.resume`: a run from a script or a notebook."""
+"""`cloudtune.run` and `cloudtune.resume`: runs from scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.console import Console
 from cloudtune.api import flow
 from cloudtune.api.experiments import (
     Source,
+    checked_options,
     for_renting,
     head_for,
-    known,
     refuse_while_loading,
 )
 from cloudtune.api.plans import Plan
@@ -78,29 +78,29 @@ def run(
     confidence: float | None = None,
     **given: Any,
 ) -> Result:
-    """Tune: rent, train, cut, grow, give back; return the result once nothing is rented any more.
+    """Tune: rent instances, train and select trials; return the result after returning them all.
 
-    `experiment` is a `cloudtune.Plan`, a plan's file, or what `cloudtune.plan` takes, with the same
-    options. A script that was never measured is measured first, within the same limits. With
-    `progress` lines tell of the run as it goes (in a notebook an output that is renewed).
+    `experiment` is a `cloudtune.Plan`, a plan's file, or an experiment as for `cloudtune.plan`,
+    with the same options. A script without a profile is measured first, within the same limits.
+    `progress` prints the run live (in a notebook, as one output that is updated).
     `on_event(event, commands)` is called with each event of `cloudtune.model.events` and the
-    commands that it led to; an error of it ends no run, and is a RuntimeWarning once that is over.
-    `yes` allows renting where the provider asks first (aws). `force` begins though no plan meets
-    the limits, which hold; `pace` as for `cloudtune run`.
+    resulting commands; its errors don't end the run, but cause a RuntimeWarning afterwards.
+    `yes` allows renting from providers that ask first (aws). `force` starts the run even if no
+    plan meets the limits (still enforced); `pace` is as for `cloudtune run`.
 
-    An interrupt (Ctrl-C, a notebook's stop button) ends the run in order: everything is given back,
-    and the result's `ended` says "interrupted". Call it in the main thread for that: elsewhere no
-    signal is heard.
+    An interrupt (Ctrl-C, a notebook's stop button) stops the run gracefully: it returns all
+    instances, and the result's `ended` is "interrupted". This works only in the main thread, which
+    receives the signal.
 
         result = cloudtune.run("experiment.yaml", deadline="2h", budget="$40")
         result.best.config, result.best.checkpoint
 
     Raises:
         ExperimentError: mistakes in the experiment, each with its line; nothing was launched.
-        UsageError: the options don't go together, or it isn't allowed to rent.
+        UsageError: the options can't be combined, or renting isn't allowed.
         InfeasibleError: no plan meets the limits.
         CleanupError: instances may be left; `cloudtune.load_run` has the result.
-        CloudtuneError: the run broke; everything is given back.
+        CloudtuneError: the run failed; all its instances are returned.
     """
     refuse_while_loading()
     home.close()
@@ -110,7 +110,7 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            wanted = for_renting(experiment, {**known(given), "objective": objective})
+            wanted = for_renting(experiment, {**checked_options(given), "objective": objective})
             offer = head_for(wanted)
             if offer is not None:
                 words = {**vars(options), "profile": profile}
@@ -119,9 +119,7 @@ def run(
         else:
             changed = [name for name, value in given.items() if value is not None]
             if changed or profile is not None or options != PlanOptions():
-                raise UsageError(
-                    "a plan is carried out as it is; give it no options, or plan again"
-                )
+                raise UsageError("a plan can't be changed; leave out the options, or plan again")
             offer = head_for(saved.experiment)
             if offer is not None:
                 return _carried(saved, offer, onlooker, {}, pace=pace, force=force)
@@ -153,19 +151,19 @@ def resume(
     progress: bool = True,
     yes: bool = False,
 ) -> Result:
-    """Go on with a run whose process died, was interrupted, or met a limit: with its trials.
+    """Resume a run that died, was interrupted, or reached a limit.
 
-    `name` is the run's, or an unambiguous beginning of it; without one, the last run. `deadline`
-    and `budget` are new limits: "+1h" from now and "+$10" more than are spent, or in all since the
-    run began without the sign. `trials`, as "+16" or 16, are tried besides those that the run was
-    to try, by its own sampler; a run that has trained all of these goes on with them as well.
-    `changed_script` goes on although the script, or a module of its folder, isn't what it was.
-    `on_event`, `progress` and `yes` are those of `cloudtune.run`.
+    `name` is the run's, or an unambiguous prefix of it; by default, the last run. `deadline` and
+    `budget` are new limits: "+1h" from now and "+$10" more than spent so far; without the sign, in
+    total since the run began. `trials`, as "+16" or 16, adds trials from the run's own sampler,
+    also to a run that has completed all of its trials. `changed_script` resumes although the
+    script, or a module in its folder, has changed. `on_event`, `progress` and `yes` are those of
+    `cloudtune.run`.
 
     Raises:
-        UsageError: there is no such run, it can't go on within these limits, its script has
-            changed, it isn't allowed to rent anew, or somebody drives it.
-        CloudtuneError: its ledger can't be gone on with.
+        UsageError: there is no such run, it can't continue within these limits, its script has
+            changed, renting isn't allowed, or it is already running.
+        CloudtuneError: its ledger can't be resumed.
     """
     refuse_while_loading()
     home.close()
@@ -188,14 +186,14 @@ def _carried(
     pace: bool,
     force: bool,
 ) -> Result:
-    """Have a head run an experiment, or a saved plan; return the result once it is gone."""
+    """Run an experiment or a saved plan on a head; return the result once it has terminated."""
     from cloudtune.api import remote  # noqa: PLC0415  loads ray
 
     saved = None if isinstance(given, Experiment) else given
     wanted = given if isinstance(given, Experiment) else given.experiment
     onlooker.confirm(wanted, saved)
     flags = {"--force": force, "--no-pace": not pace}
-    words = [name for name, said in flags.items() if said]
+    words = [name for name, is_set in flags.items() if is_set]
     words += [f"--{name}={value}" for name, value in options.items() if value is not None]
     plan = None if saved is None else plan_bytes(saved)
     with home.with_module(wanted):
@@ -212,8 +210,8 @@ def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
     offer = head_for(job.experiment)
     if offer is None:
         raise UsageError(
-            f"run {folder.name} was carried by a head: go on with it from a machine outside the "
-            f"cloud, or with `cloudtune resume {folder.name} --here`"
+            f"a head controlled run {folder.name}: resume it from a machine outside the cloud, or "
+            f"with `cloudtune resume {folder.name} --here`"
         )
     onlooker.confirm(job.experiment, job)
     seen = sum(1 for _ in read_entries(ledger))
@@ -224,15 +222,15 @@ def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
 
 
 def _of_head(sent: Sent, code: int, onlooker: _Caller) -> Result:
-    """Return the result of a run whose head has ended with this exit code.
+    """Return the result of a run whose head exited with `code`.
 
     Raises:
         CleanupError: instances may be left.
-        CloudtuneError: there was no run; the message is the head's own.
+        CloudtuneError: the run didn't start; the message is the head's own.
     """
     onlooker.tell_of_errors()
-    told = (sent.folder / ERRORS).read_text(errors="replace").strip()
-    message = told.rpartition("error: ")[2] or f"the head's command ended with exit code {code}"
+    errors = (sent.folder / ERRORS).read_text(errors="replace").strip()
+    message = errors.rpartition("error: ")[2] or f"the head's command ended with exit code {code}"
     if code == CleanupError.exit_code:
         raise CleanupError(message, [])
     if not (sent.folder / home.LEDGER).exists():
@@ -241,15 +239,15 @@ def _of_head(sent: Sent, code: int, onlooker: _Caller) -> Result:
 
 
 def _result(ended: Ended, onlooker: _Caller) -> Result:
-    found = Result(flow.concluded(ended))
+    result = Result(flow.concluded(ended))
     onlooker.tell_of_errors()
     if ended.swept.unconfirmed is not None:
         raise ended.swept.unconfirmed
-    return found
+    return result
 
 
 class _Caller:
-    """Who looks on where a program runs: lines on standard output, and a callback."""
+    """Reports a run to a program: lines on standard output, and a callback."""
 
     def __init__(self, on_event: OnEvent | None, *, progress: bool, yes: bool) -> None:
         self._on_event = on_event
@@ -257,7 +255,7 @@ class _Caller:
         self._yes = yes
         self._error: Exception | None = None
         self._output = NotebookOutput() if progress and in_notebook() else None
-        # In a notebook rich would make each line an output of its own.
+        # In a notebook, rich would create one output per line.
         plain = not sys.stdout.isatty()
         self._out = Console(
             quiet=not progress,
@@ -268,47 +266,49 @@ class _Caller:
         )
 
     def confirm(self, experiment: Experiment, job: Job | None) -> None:  # noqa: ARG002
-        """Pass where the provider doesn't ask first, or the caller has said yes."""
+        """Return if the provider doesn't ask first, or the caller passed `yes`."""
         whose = provider_named(experiment.cloud.provider).asks_first
         if whose and not self._yes:
-            raise UsageError(f"this would rent from {whose}: pass yes=True to allow it")
+            raise UsageError(f"renting from {whose} needs confirmation: pass yes=True")
 
     def is_carried(self, sent: Sent) -> None:
-        """Say by whom."""
-        self._out.print(f"carried by {sent.head}, a head; it goes on without this machine")
+        """Print the head's id."""
+        self._out.print(f"head {sent.head} controls the run; it continues without this machine")
 
     def measures(self) -> Watch:
-        """Say so; measuring is told of by its events alone."""
-        self._out.print("No profile of this script yet: measuring it first.")
+        """Announce the measurement, which is reported by its events only."""
+        self._out.print("This script has no profile yet: measuring it first.")
         return self._called
 
-    def measured(self, found: Measured, kept: Path) -> None:
-        """Say where the profile is kept."""
-        self._out.print(f"measured on {found.profile.instance_type}, kept in {kept}", markup=False)
+    def measured(self, measured: Measured, kept: Path) -> None:
+        """Print where the profile is saved."""
+        self._out.print(
+            f"measured on {measured.profile.instance_type}, saved to {kept}", markup=False
+        )
 
     def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Say nothing: the result has it."""
+        """Print nothing: the result has it."""
 
     def insists(self) -> None:
-        """Say that no plan meets the limits."""
-        self._out.print("No plan meets the limits; runs until one of them ends it.")
+        """Print that no plan meets the limits."""
+        self._out.print("No plan meets the limits; the run continues until it reaches one.")
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Say nothing: the error does."""
+        """Print nothing: the error says it."""
 
     def planned(self, planned: Planned) -> None:
-        """Say what the plan is, in short."""
+        """Print a summary of the plan."""
         self._out.print(repr(Plan(planned)), markup=False)
 
     def taken_over(self, saved: Job) -> None:
-        """Say nothing: the caller has the plan."""
+        """Print nothing: the caller has the plan."""
 
     def begins(self, job: Job) -> None:
-        """Say nothing yet."""
+        """Print nothing yet."""
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Tell of the run as it goes."""
+        """Print the run live."""
         self._out.print(f"Run {job.run}", markup=False)
         if not self._progress:
             yield self._called
@@ -332,11 +332,11 @@ class _Caller:
             return
         try:
             self._on_event(event, commands)
-        except Exception as error:  # noqa: BLE001  what looks on ends no run
+        except Exception as error:  # noqa: BLE001  a callback must not end the run
             self._error = self._error or error
 
     def tell_of_errors(self) -> None:
-        """Warn of the first error of the callback, if there was any."""
+        """Warn about the callback's first error, if any."""
         if self._error is not None:
-            told = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
-            warnings.warn(told, RuntimeWarning, stacklevel=4)
+            text = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)

@@ -1,4 +1,4 @@
-"""From a script alone to an experiment file beside it: what is read, given and asked."""
+"""Create an experiment file from a script, the given options, and answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
 
 
 def is_script(path: Path) -> bool:
-    """Whether a path is of a training script, and not of an experiment or a plan."""
+    """Whether a path is a training script, rather than an experiment or a plan."""
     return path.suffix == ".py"
 
 
@@ -29,7 +29,7 @@ def parse_search(texts: Sequence[str]) -> dict[str, Any]:
     The kinds are those of an experiment file; a plain value is a constant.
 
     Raises:
-        UsageError: a text is no name with a space, or no such space exists.
+        UsageError: a text isn't NAME=SPACE, or the space is unknown.
     """
     return dict(_parameter(text) for text in texts)
 
@@ -61,13 +61,13 @@ def _space(name: str, written: str) -> Any:
         return ast.literal_eval(node)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise UsageError(
-            f"--search {name}: {shown(written)} is no space; write one such as loguniform(1e-4, 1),"
-            " uniform(0, 0.5), randint(1, 8), choice('adam', 'sgd') or a constant"
+            f"--search {name}: invalid space {shown(written)}; write one such as loguniform(1e-4, "
+            "1), uniform(0, 0.5), randint(1, 8), choice('adam', 'sgd') or a constant"
         ) from None
 
 
 def parse_metric(text: str) -> tuple[str, str]:
-    """Return name and mode of a metric such as "val_loss:min"; "" where no mode is named.
+    """Return name and mode of a metric such as "val_loss:min"; the mode is "" if left out.
 
     Raises:
         UsageError: the mode is neither min nor max.
@@ -87,17 +87,18 @@ def experiment_beside(
     ask: Callable[[Gap], str] | None,
     show: Callable[[str], None],
 ) -> Path:
-    """Return the experiment file of a script, which is written beside it if it isn't there yet.
+    """Return the experiment file of a script, written beside it if it doesn't exist yet.
 
-    `given` has the options `search`, `metric` and `epochs`. Gaps are filled by `ask`, which is None
-    where nobody can be asked; `show` gets what was read, a line at a time.
+    `given` has the options `search`, `metric` and `epochs`. `ask` fills gaps; it is None if there
+    is no one to ask. `show` gets the lines of the new file.
 
     Raises:
-        UsageError: something is missing, or nothing in the script trains; nothing was written.
+        UsageError: something is missing, or the script has no training function; nothing was
+            written.
     """
     path = script.with_suffix(".yaml")
     if path.exists():
-        show(f"Experiment {path}, written before: delete it to read {script.name} again.")
+        show(f"Using the existing experiment {path}; delete it to read {script.name} again.")
         return path
     draft = read_script(script)
     for name, space in parse_search(given.get("search") or ()).items():
@@ -111,17 +112,17 @@ def experiment_beside(
         try:
             _fill(draft, gaps[0], ask(gaps[0]))
         except UsageError as error:
-            show(f"{error}")  # and is asked again
+            show(f"{error}")  # then ask again
     with for_others():
         path.write_text(draft.text(script.stem), encoding="utf-8")
-    show(f"Read off {script}, and kept in {path} (ranges are guesses, change them there):")
+    show(f"Read {script} and wrote {path} (ranges are guesses; edit them there):")
     for line in draft.body():
         show(f"  {line}")
     return path
 
 
 def _missing(script: Path, gaps: Sequence[Gap]) -> str:
-    """Return what is missing, and how to give each."""
+    """Return what is missing, and how to specify it."""
     hints = {
         "metric": "--metric NAME:max",
         "epochs": "--epochs N",
@@ -130,22 +131,22 @@ def _missing(script: Path, gaps: Sequence[Gap]) -> str:
     }
     lines = []
     for gap in gaps:
-        hint = hints.get(gap.what, f"--search '{gap.what}=choice(0, 1)', or what suits it")
+        hint = hints.get(gap.what, f"--search '{gap.what}=choice(0, 1)', or another space")
         lines.append(f"  {gap.question}: {hint}")
-    return "\n".join([f"{script} doesn't say everything that a run needs; add:", *lines])
+    return "\n".join([f"{script} lacks information that a run needs; add:", *lines])
 
 
 def _fill(draft: Draft, gap: Gap, answer: str) -> None:
     """Put an answer into a draft.
 
     Raises:
-        UsageError: it is no answer to that.
+        UsageError: the answer is invalid.
     """
     if gap.what == "metric":
         draft.metric, draft.mode = parse_metric(answer.strip())
     elif gap.what == "epochs":
         if not answer.strip().isdecimal() or int(answer) < 1:
-            raise UsageError(f"{shown(answer)} is no number of epochs")
+            raise UsageError(f"{shown(answer)} is not a number of epochs")
         draft.last_epoch = int(answer)
     elif gap.what == "reports":
         draft.printed = answer

@@ -17,9 +17,9 @@ def frame(
     numbers: Iterable[str] = (),
     counts: Iterable[str] = (),
 ) -> pd.DataFrame:
-    """Return rows as a table; `numbers` have NaN where there is none, `counts` have pandas' NA."""
+    """Return rows as a table; missing values are NaN in `numbers`, and pandas' NA in `counts`."""
     import pandas as pd  # noqa: PLC0415  it takes half a second
 
-    found = pd.DataFrame(rows, columns=list(columns))
+    table = pd.DataFrame(rows, columns=list(columns))
     kinds = {**dict.fromkeys(numbers, "float64"), **dict.fromkeys(counts, "Int64")}
-    return found.astype(kinds)
+    return table.astype(kinds)

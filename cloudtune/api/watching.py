@@ -1,4 +1,4 @@
-"""Looking on: a ledger that is read while it is written, and the screen that tells of a run."""
+"""Follow a ledger while it is written, and show the run on a screen."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
 _GLANCE = 0.5
-"""Seconds between two looks at a ledger that has nothing new."""
+"""Seconds between two looks at an unchanged ledger."""
 
 
 def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -> Iterator[Entry]:
-    """Yield the entries of a ledger as they come, those of the past at once.
+    """Yield the entries of a ledger: the past ones immediately, new ones as they are written.
 
-    Ends once the run is `over` by the entries so far, or nobody has `driven` it since before the
-    last look. A line that is being written is waited for.
+    Ends once the run is `over` by the entries so far, or when `driven`, called before the last
+    look, was False. Waits for a line that is being written.
 
     Raises:
-        CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
+        CloudtuneError: not a ledger that this version can read, or a damaged one.
     """
     read_header(path)
     number, at, last = 0, 0, False
     while True:
-        with path.open("rb") as file:  # anew: a head's is another file each time it is brought
+        with path.open("rb") as file:  # open again: a head's ledger is a new file after each copy
             file.seek(at)
             whole = file.read().rpartition(b"\n")
         at += len(whole[0]) + len(whole[1])
@@ -47,14 +47,14 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
                 yield entry_of(line, path, number)
         if over() or (last and not lines):
             return
-        # What is written before its writer ends is looked for once more.
+        # Look once more for what the writer wrote before it ended.
         last = not driven()
         if not last:
             time.sleep(_GLANCE)
 
 
 def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
-    """Return the screen on which a run of a job is told."""
+    """Return the screen for a run of a job."""
     from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
 
     epochs = job.experiment.span

@@ -1,4 +1,4 @@
-"""`cloudtune aws`: what an account needs for cloudtune: looked at, made, taken away again."""
+"""`cloudtune aws`: check, create and delete what cloudtune needs in an AWS account."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _LACKING = 1
 
 @click.group()
 def aws() -> None:
-    """Make an AWS account ready for cloudtune, look whether it is, and undo it.
+    """Set up an AWS account for cloudtune, check it, and undo the setup.
 
-    Credentials are found as the aws command finds them. What is made costs nothing while no run
-    goes on but for what the bucket holds, and is the same for every machine with credentials:
-    docs/aws.md.
+    Uses the same credentials as the aws command. Between runs, the resources cost nothing except
+    for the data in the bucket. Every machine with credentials shares them: docs/aws.md.
     """
 
 
@@ -51,37 +50,39 @@ def aws() -> None:
 @YES
 @OUTPUT
 def setup(region: str, instances: str | None, vpc: str | None, *, yes: bool, output: str) -> int:
-    """Make what runs need: a security group, two roles, a bucket. Shows it first, and asks.
+    """Create what runs need: a security group, two roles, a bucket. Lists it and asks first.
 
-    What is there already stays as it is, but for policies of another version of cloudtune.
+    Existing resources stay unchanged, except for policies of another version of cloudtune.
     """
     from cloudtune.infra.aws.account import steps
 
-    clients, found = _look(region, instances, vpc)
-    wanted = list(steps.to_make(clients, found))
+    clients, account = _look(region, instances, vpc)
+    wanted = list(steps.to_make(clients, account))
     if output == "json":
         if wanted and not yes:
-            raise UsageError("-o json asks nothing: add --yes, or look with `cloudtune aws check`")
+            raise UsageError(
+                "-o json can't ask for confirmation: add --yes, or use `cloudtune aws check`"
+            )
     else:
-        _tell_who(found)
-        _tell_steps("made", wanted)
-        for name, why in found.unknown.items():
-            click.echo(f"not known: {name}: {why}", err=True)
+        _print_identity(account)
+        _print_steps("create", wanted)
+        for name, why in account.unknown.items():
+            click.echo(f"unknown: {name}: {why}", err=True)
         if wanted:
             _confirm(yes=yes)
     for step in wanted:
         if output != "json":
-            click.echo(f"making {step.what}")
+            click.echo(f"creating {step.what}")
         steps.done(step)
     _, after = _look(region, instances, vpc)
     left = [step.what for step in steps.to_make(clients, after)]
     if output == "json":
-        made = [step.what for step in wanted]
-        click.echo(json.dumps({"region": region, "made": made, "missing": left}, indent=1))
+        created = [step.what for step in wanted]
+        click.echo(json.dumps({"region": region, "made": created, "missing": left}, indent=1))
     elif left:
-        click.echo(f"still missing, as far as AWS tells: {', '.join(left)}", err=True)
+        click.echo(f"still missing, according to AWS: {', '.join(left)}", err=True)
     else:
-        click.echo(f"ready: `cloud: {{provider: aws, region: {region}}}` is all that is needed")
+        click.echo(f"ready: use `cloud: {{provider: aws, region: {region}}}` in an experiment")
     return _LACKING if left else _OK
 
 
@@ -91,33 +92,35 @@ def setup(region: str, instances: str | None, vpc: str | None, *, yes: bool, out
 @VPC
 @YES
 def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
-    """Take away what setup made. Shows it first, and asks.
+    """Delete what setup created. Lists it and asks first.
 
-    Refuses while instances of cloudtune are alive in the region. A bucket that holds anything
-    stays, unless --bucket is given. AWS's own role for spot stays.
+    Refuses while instances of cloudtune are alive in the region. Keeps a bucket that isn't empty,
+    unless you add --bucket. Keeps AWS's own role for spot instances.
     """
     from cloudtune.infra.aws.account import steps
     from cloudtune.infra.aws.provider import AWS
     from cloudtune.infra.provider import Endpoint
 
-    clients, found = _look(region, None, vpc)
+    clients, account = _look(region, None, vpc)
     alive = AWS.calls(Endpoint(region)).ours(ended=False)
     if alive:
         raise UsageError(
             f"{alive[0].id} of run {alive[0].run or '?'} is alive in {region}"
             f"{f', and {len(alive) - 1} more' if len(alive) > 1 else ''}: `cloudtune gc --all "
-            f"--region {region}` gives everything back"
+            f"--region {region}` terminates all instances"
         )
-    wanted = list(steps.to_remove(clients, found, with_bucket=bucket))
-    _tell_who(found)
-    _tell_steps("taken away", wanted)
-    kept = found.bucket and not any(each.what.startswith("bucket ") for each in wanted)
+    wanted = list(steps.to_remove(clients, account, with_bucket=bucket))
+    _print_identity(account)
+    _print_steps("delete", wanted)
+    kept = account.bucket and not any(step.what.startswith("bucket ") for step in wanted)
     if kept:
-        click.echo(f"  stays: bucket {found.place.bucket}, which isn't empty (--bucket)")
+        click.echo(
+            f"  keep bucket {account.place.bucket}: it isn't empty (delete it with --bucket)"
+        )
     if wanted:
         _confirm(yes=yes)
     for step in wanted:
-        click.echo(f"taking away {step.what}")
+        click.echo(f"deleting {step.what}")
         steps.done(step)
     return _OK
 
@@ -129,12 +132,12 @@ def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
 @click.option(
     "--live",
     is_flag=True,
-    help="Try it with one small instance for a minute (about $0.001); asks first.",
+    help="Test with one small instance for a minute (about $0.001); asks first.",
 )
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
-    help="With --live: write the answers to this JSON file.",
+    help="With --live: write AWS's answers to this JSON file.",
 )
 @YES
 @OUTPUT
@@ -148,23 +151,23 @@ def check(
     live: bool,
     yes: bool,
 ) -> int:
-    """Look whether an account has all that runs need; reads, and changes nothing.
+    """Check whether an account has everything that runs need. Changes nothing.
 
-    Each line is a thing and what to do about it. Exit code 1 where something is missing. With
-    --live the calls that all rests on are made, each beside what it was to answer.
+    Each line names a resource and what to do about it. Exits with 1 if something is missing. --live
+    makes the calls that runs depend on, and compares the answers with the expected ones.
     """
     from cloudtune.infra.aws.account.report import lines
 
-    clients, found = _look(region, instances, vpc)
+    clients, account = _look(region, instances, vpc)
     if live:
-        return _live(clients, found, report, yes=yes)
-    told = lines(found)
+        return _live(clients, account, report, yes=yes)
+    report_lines = lines(account)
     if output == "json":
-        click.echo(json.dumps([vars(each) for each in told], indent=1))
+        click.echo(json.dumps([vars(line) for line in report_lines], indent=1))
     else:
-        _tell_who(found)
-        _tell_lines(told)
-    return _LACKING if any(each.state == "missing" for each in told) else _OK
+        _print_identity(account)
+        _print_lines(report_lines)
+    return _LACKING if any(line.state == "missing" for line in report_lines) else _OK
 
 
 @aws.command()
@@ -172,43 +175,45 @@ def check(
 @REGION
 @click.option("--instances", metavar="TYPES", help="Types that runs may rent.")
 def policy(who: str, region: str, instances: str | None) -> None:
-    """Print the IAM policy of a person, of who sets up, of heads or of the other instances.
+    """Print an IAM policy: for a person, for setup, for heads or for the other instances.
 
-    A person with that of `person` plans, runs, looks on and cleans up, by heads. Who runs `setup`
-    and `teardown` needs that of `maker` as well. The other two are what setup gives its roles.
+    `person` allows to plan, run, watch and clean up, through heads. `setup` and `teardown` also
+    need `maker`. Setup attaches `head` and `node` to the roles that it creates.
     """
     from cloudtune.infra.aws.account import policies
 
-    _, found = _look(region, instances, None)
-    document = getattr(policies, who)(found.place)
+    _, account = _look(region, instances, None)
+    document = getattr(policies, who)(account.place)
     click.echo(json.dumps(document, indent=2))
 
 
-def _live(clients: Any, found: Found, path: Path | None, *, yes: bool) -> int:
+def _live(clients: Any, account: Found, path: Path | None, *, yes: bool) -> int:
     from cloudtune.infra.aws.account import live
     from cloudtune.infra.aws.provider import AWS
     from cloudtune.infra.provider import Endpoint
 
-    if found.image is None or found.group is None or not found.bucket:
-        raise UsageError("setup has something to make: `cloudtune aws check`; nothing was done")
-    ec2 = AWS.calls(Endpoint(found.place.region))
-    made = live.Live(clients, ec2, found, time.strftime("%m%d-%H%M%S"))
-    _tell_who(found)
+    if account.image is None or account.group is None or not account.bucket:
+        raise UsageError("setup is incomplete: see `cloudtune aws check`; nothing was done")
+    ec2 = AWS.calls(Endpoint(account.place.region))
+    trial_calls = live.Live(clients, ec2, account, time.strftime("%m%d-%H%M%S"))
+    _print_identity(account)
     click.echo("This will")
-    for line in made.plan():
+    for line in trial_calls.plan():
         click.echo(f"  {line}")
     _confirm(yes=yes)
-    came = []
-    for each in made.calls():
-        came.append(each)
-        word = "ok" if each.ok else "NOT AS EXPECTED"
-        click.echo(f"{word}: {each.call}: {each.came} ({each.seconds:.1f} s)")
-        if not each.ok:
-            click.echo(f"    expected: {each.expected}")
+    answers = []
+    for answer in trial_calls.calls():
+        answers.append(answer)
+        word = "ok" if answer.ok else "NOT AS EXPECTED"
+        click.echo(f"{word}: {answer.call}: {answer.came} ({answer.seconds:.1f} s)")
+        if not answer.ok:
+            click.echo(f"    expected: {answer.expected}")
     if path is not None:
-        path.write_text(json.dumps(live.report(made, came), indent=1) + "\n", encoding="utf-8")
-        click.echo(f"the answers are in {path}")
-    return _OK if all(each.ok for each in came) else _LACKING
+        path.write_text(
+            json.dumps(live.report(trial_calls, answers), indent=1) + "\n", encoding="utf-8"
+        )
+        click.echo(f"wrote the answers to {path}")
+    return _OK if all(answer.ok for answer in answers) else _LACKING
 
 
 def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Found]:
@@ -221,27 +226,29 @@ def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Fou
     return clients, look(clients, region, types_in_use(clients, region, wanted), vpc)
 
 
-def _tell_who(found: Found) -> None:
-    click.echo(f"{found.who} in {found.place.region}")
+def _print_identity(account: Found) -> None:
+    click.echo(f"{account.who} in {account.place.region}")
 
 
-def _tell_steps(word: str, steps: Sequence[Step]) -> None:
+def _print_steps(verb: str, steps: Sequence[Step]) -> None:
     if not steps:
-        click.echo(f"nothing is to be {word}")
+        click.echo(f"nothing to {verb}")
         return
-    click.echo(f"To be {word}:")
+    click.echo(f"This will {verb}:")
     for step in steps:
         click.echo(f"  {step.what}{f': {step.why}' if step.why else ''}")
 
 
-def _tell_lines(lines: Sequence[Line]) -> None:
-    for each in lines:
-        click.echo(f"  {each.state:<8} {each.what}{f': {each.note}' if each.note else ''}")
+def _print_lines(lines: Sequence[Line]) -> None:
+    for line in lines:
+        click.echo(f"  {line.state:<8} {line.what}{f': {line.note}' if line.note else ''}")
 
 
 def _confirm(*, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("there is nobody to ask here: add --yes; nothing was changed")
+        raise UsageError(
+            "can't ask for confirmation without a terminal: add --yes; nothing was changed"
+        )
     click.confirm("Go ahead?", abort=True)

@@ -1,4 +1,4 @@
-"""`cloudtune catalog`: which instance types there are, and what they cost."""
+"""`cloudtune catalog`: GPU instance types and their prices."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _WARNINGS_SHOWN = 5
     show_default=True,
 )  # fmt: skip
 def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> int:
-    """List the instance types with GPUs, and what they cost. Rents nothing."""
+    """List GPU instance types and their prices. Rents nothing."""
     now = datetime.now(UTC)
     listed = _listed(gpu)
     prices = _prices(region, now.timestamp(), refresh=refresh)
-    markets = tuple(each for each in pricing.MARKETS if market in {each, "any"})
+    markets = tuple(name for name in pricing.MARKETS if market in {name, "any"})
     rows = _rows(listed, prices, markets)
     if output == "table":
         _show(rows, prices, markets, f"{now:%Y-%m-%d}")
@@ -57,19 +57,21 @@ def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: st
 
 
 def _listed(gpu: str | None) -> tuple[Listing, ...]:
-    """Return the table's rows with a GPU of that name.
+    """Return the listings with the given GPU.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no instance type has it.
     """
     if gpu is None:
         return pricing.listings()
     wanted = gpu.strip().lower()
-    found = tuple(each for each in pricing.listings() if each.instance_type.gpu == wanted)
-    if not found:
-        names = sorted({each.instance_type.gpu for each in pricing.listings()})
+    matching = tuple(
+        listing for listing in pricing.listings() if listing.instance_type.gpu == wanted
+    )
+    if not matching:
+        names = sorted({listing.instance_type.gpu for listing in pricing.listings()})
         raise UsageError(f"no instance type has the GPU {shown(gpu)}; {allowed_names(gpu, names)}")
-    return found
+    return matching
 
 
 def _prices(region: str, now: float, *, refresh: bool) -> Catalog:
@@ -85,7 +87,7 @@ def _prices(region: str, now: float, *, refresh: bool) -> Catalog:
 
 @dataclass(frozen=True)
 class _Row:
-    """An instance type with the prices at which it is offered; `markets` are those asked for."""
+    """An instance type with its prices; `markets` are the requested ones."""
 
     listing: Listing
     offered: Mapping[Market, float]
@@ -93,7 +95,7 @@ class _Row:
 
     @property
     def price(self) -> float | None:
-        """The price in the first market asked for that offers it: on demand before spot."""
+        """The price in the first requested market that offers it: on demand before spot."""
         return next((self.offered[m] for m in self.markets if m in self.offered), None)
 
     @property
@@ -103,11 +105,13 @@ class _Row:
 
 
 def _rows(listed: Sequence[Listing], prices: Catalog, markets: tuple[Market, ...]) -> list[_Row]:
-    """Return the rows by GPU, GPUs and price; of both markets, also what neither offers."""
+    """Return the rows by GPU, GPU count and price; with both markets, also types neither offers."""
     offered: dict[str, dict[Market, float]] = {}
     for offer in prices.offers:
         offered.setdefault(offer.instance_type.name, {})[offer.market] = offer.usd_per_hour
-    rows = [_Row(each, offered.get(each.instance_type.name, {}), markets) for each in listed]
+    rows = [
+        _Row(listing, offered.get(listing.instance_type.name, {}), markets) for listing in listed
+    ]
     everything = len(markets) == len(pricing.MARKETS)
     return sorted((row for row in rows if everything or row.price is not None), key=_order)
 
@@ -129,7 +133,7 @@ def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], toda
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("\ntype", no_wrap=True)
     table.add_column("\nGPUs", justify="right", no_wrap=True)
-    table.add_column("\nGPU", overflow="fold")  # the one that gives way in a narrow terminal
+    table.add_column("\nGPU", overflow="fold")  # gives way in a narrow terminal
     prices_of = (f"{market}\n$/h" for market in markets)
     risk = ("lost per\nmonth",) if "spot" in markets else ()
     for heading in ("GPU\nGiB", "\nvCPUs", *prices_of, "$ per\nGPU-h", *risk):
@@ -137,7 +141,7 @@ def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], toda
     for row in rows:
         table.add_row(*_cells(row, markets))
     out.print(table)
-    out.print("-: not known, or not offered. <1: a share of a GPU, not offered.")
+    out.print("-: unknown, or not offered. <1: a fraction of a GPU, not offered.")
     _warn(prices.warnings)
 
 
@@ -164,7 +168,7 @@ def _warn(warnings: Sequence[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
     more = len(warnings) - _WARNINGS_SHOWN
     if more > 0:
-        click.echo(f"warning: {more} more of these; -o json shows all", err=True)
+        click.echo(f"warning: {more} more like these; -o json shows all", err=True)
 
 
 # ---- data ----------------------------------------------------------------------------------
@@ -182,7 +186,7 @@ def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dic
 
 
 def _row_data(row: _Row) -> dict[str, Any]:
-    """Return a row with null for what is not known, or not offered."""
+    """Return a row with null for values that are unknown, or not offered."""
     kind, band = row.listing.instance_type, row.listing.band
     return {
         "instance_type": kind.name,

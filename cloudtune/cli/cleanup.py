@@ -1,4 +1,4 @@
-"""`cloudtune status`, `gc` and `rm`: what is alive, what nobody looks after, and old runs."""
+"""`cloudtune status`, `gc` and `rm`: live instances, orphaned ones, and old runs."""
 
 from __future__ import annotations
 
@@ -24,70 +24,72 @@ if TYPE_CHECKING:
 @click.option("--region", help="Also look in this AWS region.")
 @OUTPUT
 def status(region: str | None, output: str) -> int:
-    """Show which instances of ours are alive, whose they are, what they cost."""
+    """Show cloudtune's live instances, their runs and their prices."""
     from cloudtune.display.report_screen import show_instances  # noqa: PLC0415
     from cloudtune.display.terminal import console  # noqa: PLC0415
     from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
-    found: list[Found] = []
+    instances: list[Found] = []
     mute = []
     for cloud in cleanup.open_clouds(region):
         try:
-            found += cleanup.look(cloud)
+            instances += cleanup.look(cloud)
         except cleanup.errors_at(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     if output == "json":
         rows = [
             {
-                **vars(f.instance),
-                "usd_per_hour": f.usd_per_hour,
-                "emulated": f.emulated,
-                "orphan": f.orphan,
+                **vars(live.instance),
+                "usd_per_hour": live.usd_per_hour,
+                "emulated": live.emulated,
+                "orphan": live.orphan,
             }
-            for f in found
+            for live in instances
         ]
         click.echo(json.dumps(rows, indent=1))
     else:
-        show_instances(console(), found)
+        show_instances(console(), instances)
     for head in cleanup.dead_heads():
-        _tell_head(head, "`cloudtune gc` ends them")
-    _tell_abandoned(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
-    _tell_mute(mute)
+        _print_head(head, "`cloudtune gc` ends them")
+    _print_abandoned(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
+    _print_unreachable(mute)
     return CloudtuneError.exit_code if mute else 0
 
 
 @click.command(cls=GroupedCommand)
 @RUN
 @click.option(
-    "--all", "everything", is_flag=True, help="Terminate every instance tagged by cloudtune."
+    "--all", "everything", is_flag=True, help="Terminate all instances tagged by cloudtune."
 )
-@click.option("--dry-run", is_flag=True, help="Only list what would be terminated.")
+@click.option("--dry-run", is_flag=True, help="List what would be terminated, and change nothing.")
 @click.option("--region", help="Also look in this AWS region.")
 def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
-    """Give back what dead runs have left: instances, and processes here.
+    """Terminate what dead runs left behind: instances and local processes.
 
-    Without RUN and --all: the instances of runs of this machine whose controller is dead, and any
-    whose lease is over. A live run is never touched without --all.
+    Without RUN and --all: instances of this machine's runs whose controller is dead, and instances
+    whose lease has expired. Never touches a live run without --all.
     """
     from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
 
-    for head in cleanup.dead_heads():  # first: one that lives on could launch what it still wants
+    for head in cleanup.dead_heads():  # first, as a live process could still launch instances
         if run in {None, head.folder.name}:
-            _tell_head(head, "they would be ended" if dry_run else "they are ended")
+            _print_head(head, "gc would end them" if dry_run else "ending them")
             if not dry_run:
                 head.end()
     abandoned = cleanup.abandoned(end=run is None and not dry_run)
-    _tell_abandoned(abandoned, "they would be ended" if dry_run else "they are ended")
-    left, mute, told = [], [], 0
+    _print_abandoned(abandoned, "gc would end them" if dry_run else "ending them")
+    left, mute, doomed_count = [], [], 0
     open_clouds = cleanup.open_clouds(region)
     for cloud in open_clouds:
         try:
-            found = cleanup.look(cloud)
+            instances = cleanup.look(cloud)
             doomed = [
-                f for f in found if run in {None, f.instance.run} and (everything or f.orphan)
+                candidate
+                for candidate in instances
+                if run in {None, candidate.instance.run} and (everything or candidate.orphan)
             ]
-            told += len(doomed)
-            _tell_doomed(doomed, dry_run=dry_run)
+            doomed_count += len(doomed)
+            _print_doomed(doomed, dry_run=dry_run)
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
@@ -95,43 +97,43 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:
         cloud.close()
-    return _conclude_gc([instance.id for instance in left], mute, told if dry_run else 0)
+    return _conclude_gc([instance.id for instance in left], mute, doomed_count if dry_run else 0)
 
 
-def _tell_head(head: Head, what: str) -> None:
-    """Say what a dead run has left on this machine, if anything."""
+def _print_head(head: Head, what: str) -> None:
+    """Print what a dead run left on this machine, if anything."""
     if head.trouble:
-        click.echo(f"note: run {head.folder.name}: {head.trouble}; nobody is ended by it", err=True)
-    elif head.processes:
         click.echo(
-            f"run {head.folder.name} has left {head.processes} processes here; {what}", err=True
+            f"note: run {head.folder.name}: {head.trouble}; gc doesn't end its processes", err=True
         )
+    elif head.processes:
+        click.echo(f"run {head.folder.name} left {head.processes} processes here; {what}", err=True)
 
 
-def _tell_abandoned(machines: Sequence[str], what: str) -> None:
+def _print_abandoned(machines: Sequence[str], what: str) -> None:
     if machines:
         click.echo(
-            f"{', '.join(machines)} ran on here after the emulator had died; {what}", err=True
+            f"{', '.join(machines)} kept running here after the emulator died; {what}", err=True
         )
 
 
-def _tell_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
+def _print_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
     verb = "would return" if dry_run else "returning"
-    for one in doomed:
-        it = one.instance
-        click.echo(f"{verb} {it.id} ({it.instance_type}, run {it.run})")
+    for doomed_instance in doomed:
+        instance = doomed_instance.instance
+        click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
 
 
-def _tell_mute(mute: Sequence[str]) -> None:
-    for cloud in mute:
-        click.echo(f"error: EC2 can't be asked in {cloud}", err=True)
+def _print_unreachable(unreachable: Sequence[str]) -> None:
+    for cloud in unreachable:
+        click.echo(f"error: can't reach EC2 in {cloud}", err=True)
 
 
 def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
-    """Say what is left; `doomed` is what a dry run would have returned. Returns the exit code."""
-    _tell_mute(mute)
+    """Print what is left; `doomed` counts what a dry run would return. Returns the exit code."""
+    _print_unreachable(mute)
     if left:
-        click.echo(f"error: EC2 did not confirm the end of {', '.join(left)}", err=True)
+        click.echo(f"error: EC2 did not confirm that {', '.join(left)} terminated", err=True)
     if left or mute:
         return CleanupError.exit_code
     checked = f"checked {time.strftime('%H:%M:%S')}"
@@ -144,12 +146,12 @@ def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
 
 @click.command(cls=GroupedCommand)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=run_names)
-@click.option("-y", "--yes", is_flag=True, help="Remove without asking first.")
+@click.option("-y", "--yes", is_flag=True, help="Delete without asking first.")
 def rm(runs: tuple[str, ...], *, yes: bool) -> None:
-    """Remove runs: their records here, checkpoints and logs in the storage.
+    """Delete runs: local records, and checkpoints and logs in storage.
 
-    Shows what goes, and asks first. A run that is alive, or still has instances, is refused. Takes
-    measurements, NAME-profile-..., as well; the profiles that they made stay.
+    Lists what it would delete and asks first. Refuses a run that is alive or still has instances.
+    Also deletes measurements (NAME-profile-...), but keeps their profiles.
     """
     from cloudtune.running.removal import removable  # noqa: PLC0415  boto3 takes a while to load
 
@@ -160,11 +162,13 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
             files = counted(part.files, "file")
             click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
         if run.stored is None:
-            click.echo("  its records don't say where its checkpoints are: those stay")
+            click.echo("  its records don't say where its checkpoints are; they stay")
     size = format_bytes(sum(part.size for run in doomed.values() for part in run.parts))
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("nobody is here to be asked, and nothing was removed: add --yes")
+            raise UsageError(
+                "can't ask for confirmation without a terminal: add --yes; nothing was removed"
+            )
         click.confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", abort=True)
     for run in doomed.values():
         run.remove()

@@ -1,4 +1,4 @@
-"""`cloudtune emulator`: what the emulated cloud is doing, and what is to go wrong on it."""
+"""`cloudtune emulator`: inspect the emulated cloud, and inject faults."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LIVE = ("pending", "running")
 
 @click.group()
 def emulator() -> None:
-    """Look into this machine's emulated EC2, and inject faults into it.
+    """Inspect this machine's emulated EC2, and inject faults into it.
 
-    The emulator starts with a run and ends with the last instance; `start` starts it before a run,
-    so that faults can be set. What each fault does, and its JSON: docs/emulator.md.
+    The emulator starts with a run and ends with its last instance; `start` starts it earlier, to
+    set faults before a run. The faults and their JSON: docs/emulator.md.
     """
 
 
@@ -38,22 +38,24 @@ def emulator() -> None:
 @emulator.command()
 @click.option("--boot", metavar="TIME", help="Time from launch to running (default: 4s).")
 def start(boot: str | None) -> int:
-    """Start it; unused, it ends by itself after two minutes, or with the next run."""
+    """Start the emulator; it ends after two minutes without use, or with the next run."""
     wanted = _BOOT if boot is None else parse_seconds(boot)
     if _found() is not None and boot is not None:
-        raise UsageError("the emulator runs already; stop it first, or leave --boot out")
+        raise UsageError("the emulator is already running; stop it first, or leave out --boot")
     started = ensure_emulator(_folder(), wanted)
     click.echo(f"the emulator serves {started.endpoint} as pid {started.pid}")
     return 0
 
 
 @emulator.command()
-@click.option("--force", is_flag=True, help="Also terminate the instances that are alive.")
+@click.option("--force", is_flag=True, help="Also terminate live instances.")
 def stop(force: bool) -> int:
-    """Stop it, if no instance is alive."""
+    """Stop the emulator if no instance is alive."""
     if not stop_emulator(_folder(), only_if_idle=not force):
-        raise UsageError("instances are alive there; end them with `cloudtune gc`, or add --force")
-    click.echo("the emulator is stopped")
+        raise UsageError(
+            "the emulator has live instances; end them with `cloudtune gc`, or add --force"
+        )
+    click.echo("stopped the emulator")
     return 0
 
 
@@ -62,7 +64,7 @@ def stop(force: bool) -> int:
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def status(output: str) -> int:
-    """Show its instances, its clock and the faults to come."""
+    """Show the emulator's instances, its clock and the pending faults."""
     control = _control()
     data = {
         **control.ping(),
@@ -81,10 +83,14 @@ def _show_status(data: Mapping[str, Any]) -> None:
     clock = data["clock"]
     moved = f"; its clock is {_signed(clock)}" if clock else ""
     click.echo(f"{data['endpoint']}, pid {data['pid']}{moved}")
-    live = [each for each in data["instances"] if each["state"] not in ("terminated", "stopped")]
+    live = [
+        instance
+        for instance in data["instances"]
+        if instance["state"] not in ("terminated", "stopped")
+    ]
     click.echo(f"instances: {len(live)} alive, {len(data['instances']) - len(live)} ended")
-    for each in live:
-        click.echo(f"  {_line(each, data['now'])}")
+    for instance in live:
+        click.echo(f"  {_line(instance, data['now'])}")
     _show_faults(data["faults"])
 
 
@@ -95,7 +101,7 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
         words.append(instance["health"])
     words.append(f"for {format_seconds(max(0.0, now - instance['launched_at']))}")
     if instance["ends_at"] is not None:
-        words.append(f"taken back in {format_seconds(max(0.0, instance['ends_at'] - now))}")
+        words.append(f"reclaimed in {format_seconds(max(0.0, instance['ends_at'] - now))}")
     if instance["power_off_at"] is not None:
         words.append(f"lease {format_seconds(max(0.0, instance['power_off_at'] - now))}")
     return "  ".join(words)
@@ -109,9 +115,9 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
 @click.option("--add", is_flag=True, help="Add to the pending faults instead of replacing them.")
 @click.option("--clear", is_flag=True, help="Clear the pending faults.")
 def faults(file: Path | None, add: bool, clear: bool) -> int:
-    """Set the faults to come from a JSON FILE; without one, show them."""
+    """Set the pending faults from a JSON FILE; without one, show them."""
     if clear and (file is not None or add):
-        raise UsageError("--clear sets no faults; leave it out, or leave FILE and --add out")
+        raise UsageError("--clear can't be combined with FILE or --add")
     if add and file is None:
         raise UsageError("--add needs a FILE with the faults to add")
     given = None if file is None else [told(fault) for fault in read_faults(file)]
@@ -127,7 +133,7 @@ def faults(file: Path | None, add: bool, clear: bool) -> int:
 
 
 def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
-    click.echo("faults to come:" if faults else "faults to come: none")
+    click.echo("pending faults:" if faults else "pending faults: none")
     for fault in faults:
         click.echo(f"  {json.dumps(fault)}")
 
@@ -136,13 +142,13 @@ def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
 @click.argument("pool", metavar="TYPE[:MARKET[:ZONE]]")
 @click.argument("instances", metavar="N")
 def capacity(pool: str, instances: str) -> int:
-    """Let N instances of a pool be there at a time; "any" lifts the limit.
+    """Limit a pool to N instances at a time; "any" lifts the limit.
 
-    Beyond it EC2 answers InsufficientInstanceCapacity. Patterns work, as in 'g5.*:spot'.
+    Beyond it, EC2 answers InsufficientInstanceCapacity. Patterns work, as in 'g5.*:spot'.
     """
     parts = pool.split(":")
     if len(parts) > 3:
-        raise UsageError(f"{shown(pool)} is no pool; write it as g5.xlarge:spot:us-east-1a")
+        raise UsageError(f"invalid pool {shown(pool)}; write it as g5.xlarge:spot:us-east-1a")
     kind, market, zone = [part or ANY for part in parts] + [ANY] * (3 - len(parts))
     limit = _count(instances)
     control = _control()
@@ -155,7 +161,7 @@ def capacity(pool: str, instances: str) -> int:
 @click.argument("market", metavar="MARKET")
 @click.argument("vcpus", metavar="N")
 def quota(market: str, vcpus: str) -> int:
-    """Let N vCPUs of a market (on-demand, spot) run at a time; "any" lifts the limit."""
+    """Limit a market (on-demand, spot) to N vCPUs at a time; "any" lifts the limit."""
     limit = _count(vcpus)
     control = _control()
     control.quota(limit, market)
@@ -167,7 +173,9 @@ def _count(given: str) -> int | None:
     if given == "any":
         return None
     if not given.isdecimal():
-        raise UsageError(f"{shown(given)} is no number; write one from 0 up, or any for no limit")
+        raise UsageError(
+            f"{shown(given)} is not a number; write one from 0 up, or any for no limit"
+        )
     return int(given)
 
 
@@ -177,59 +185,59 @@ def _count(given: str) -> int | None:
 @emulator.command()
 @click.argument("instance")
 @click.option("--notice", metavar="TIME", help="Length of the notice (default: 2m, as on AWS).")
-@click.option("--no-notice", is_flag=True, help="Reclaim it at once.")
+@click.option("--no-notice", is_flag=True, help="Reclaim it immediately.")
 def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
-    """Have AWS take a spot instance back, after its notice."""
+    """Reclaim a spot instance, as AWS does, after its notice."""
     if no_notice and notice is not None:
-        raise UsageError("--notice and --no-notice contradict each other; leave one out")
+        raise UsageError("--notice and --no-notice can't be combined")
     seconds = 0.0 if no_notice else parse_seconds(notice or "2m")
     control = _control()
-    found = _instance(control, instance)
-    control.reclaim(found, seconds)
+    instance_id = _instance(control, instance)
+    control.reclaim(instance_id, seconds)
     when = f"in {format_seconds(seconds)}" if seconds else "now"
-    click.echo(f"{found} is taken back {when}")
+    click.echo(f"{instance_id} will be reclaimed {when}")
     return 0
 
 
 @emulator.command()
 @click.argument("instance")
 def kill(instance: str) -> int:
-    """Kill the processes of an instance; EC2 says running, and goes on billing."""
+    """Kill the processes of an instance; EC2 still reports it running, and bills it."""
     control = _control()
-    found = _instance(control, instance)
-    control.kill(found)
-    click.echo(f"{found} is dead; EC2 doesn't know")
+    instance_id = _instance(control, instance)
+    control.kill(instance_id)
+    click.echo(f"{instance_id} is dead; EC2 still reports it running")
     return 0
 
 
 @emulator.command()
 @click.argument("instance")
 def freeze(instance: str) -> int:
-    """Stop the processes of an instance where they stand; EC2 says running."""
+    """Freeze the processes of an instance; EC2 still reports it running."""
     control = _control()
-    found = _instance(control, instance)
-    control.freeze(found)
-    click.echo(f"{found} stands still; `cloudtune emulator thaw {found}` lets it go on")
+    instance_id = _instance(control, instance)
+    control.freeze(instance_id)
+    click.echo(f"{instance_id} is frozen; continue it with `cloudtune emulator thaw {instance_id}`")
     return 0
 
 
 @emulator.command()
 @click.argument("instance")
 def thaw(instance: str) -> int:
-    """Let the processes of a frozen instance go on."""
+    """Continue the processes of a frozen instance."""
     control = _control()
-    found = _instance(control, instance)
-    control.thaw(found)
-    click.echo(f"{found} goes on")
+    instance_id = _instance(control, instance)
+    control.thaw(instance_id)
+    click.echo(f"{instance_id} continues")
     return 0
 
 
 @emulator.command(context_settings={"ignore_unknown_options": True})
 @click.argument("by", metavar="+TIME|-TIME")
 def clock(by: str) -> int:
-    """Move the emulator's clock, as in +10m: leases, boots and notices come due sooner.
+    """Move the emulator's clock, as in +10m: leases, boots and notices fall due sooner.
 
-    The machines keep this computer's time, so their clocks and EC2's then disagree.
+    The machines keep this computer's time, so their clocks then differ from EC2's.
     """
     sign = -1.0 if by.startswith("-") else 1.0
     moved = sign * parse_seconds(by.removeprefix("-").removeprefix("+"))
@@ -256,29 +264,29 @@ def _found() -> EmulatorControl | None:
 
 
 def _control() -> EmulatorControl:
-    """Return the control of the emulator that runs.
+    """Return the control of the running emulator.
 
     Raises:
-        UsageError: none does.
+        UsageError: no emulator is running.
     """
-    found = _found()
-    if found is None:
+    control = _found()
+    if control is None:
         raise UsageError(
-            f"no emulator runs in {_folder()}; a run on the emulated cloud starts it, and so does "
-            "`cloudtune emulator start`"
+            f"no emulator is running in {_folder()}; start it with `cloudtune emulator start`, or "
+            "with a run on the emulated cloud"
         )
-    return found
+    return control
 
 
 def _instance(control: EmulatorControl, given: str) -> str:
-    """Return the id of the live instance that is meant, by its id or an unambiguous beginning.
+    """Return the id of the live instance with this id, or an unambiguous prefix of one.
 
     Raises:
-        UsageError: there is none, or several; the message names the nearest.
+        UsageError: none matches, or several do; the message names the nearest.
     """
-    states: dict[str, str] = {each["id"]: each["state"] for each in control.instances()}
+    states: dict[str, str] = {row["id"]: row["state"] for row in control.instances()}
     if states.get(given, "running") not in _LIVE:
-        raise UsageError(f"instance {given} is {states[given]} already")
+        raise UsageError(f"instance {given} is already {states[given]}")
     live = [name for name, state in states.items() if state in _LIVE]
     fitting = [name for name in live if name == given] or [
         name for name in live if given and name.startswith(given)
@@ -286,6 +294,6 @@ def _instance(control: EmulatorControl, given: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"{shown(given)} fits {', '.join(fitting)}; write one out")
+        raise UsageError(f"{shown(given)} matches {', '.join(fitting)}; write more of the id")
     alive = f"alive: {', '.join(live)}." if live else "no instance is alive."
-    raise UsageError(f"no live instance is called {shown(given)}; {alive}{nearest(given, live)}")
+    raise UsageError(f"no live instance {shown(given)}; {alive}{nearest(given, live)}")

@@ -1,4 +1,4 @@
-"""What runs and plans are written to: pages of HTML, and the formats of other programs."""
+"""Exports of runs and plans: HTML pages, and the formats of other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HTML = click.option(
     "--html",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write a page of interactive charts that works offline.",
+    help="Write a page of interactive charts (works offline).",
 )
 HTML_OF_RUN = click.option(
     "--html",
@@ -26,17 +26,17 @@ HTML_OF_RUN = click.option(
     is_flag=False,
     flag_value=Path("-"),
     metavar="[FILE]",
-    help="Write a page of interactive charts that works offline (default: RUN.html).",
+    help="Write a page of interactive charts (works offline; default: RUN.html).",
 )
 BESIDE = Path("-")
-"""What `--html` without a file gives."""
+"""The value of `--html` without a file."""
 
 
 def check_page(path: Path | None) -> None:
-    """Pass if a page can be written there, as far as that can be known before anything is done.
+    """Check, before any work, that a page can be written to `path`.
 
     Raises:
-        UsageError: it is no name of a page, or plotly isn't installed.
+        UsageError: `path` doesn't name a page, or plotly isn't installed.
     """
     if path is None:
         return
@@ -48,10 +48,10 @@ def check_page(path: Path | None) -> None:
 
 
 def save_page(path: Path, page: Callable[[], str]) -> None:
-    """Write a page, and say so on standard error.
+    """Write a page, and print its path to standard error.
 
     Raises:
-        UsageError: it can't be written there.
+        UsageError: the file can't be written.
     """
     from cloudtune.display.pages.document import write  # noqa: PLC0415
 
@@ -69,15 +69,15 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
     help="Folder to write to (default: RUN-FORMAT); for MLflow also the URI of a server.",
 )
 def export(run: str | None, kind: str, out: str | None) -> None:
-    """Write a run's trials, every metric of every epoch, for other programs.
+    """Export a run's trials, with every metric of every epoch.
 
-    Without RUN, the last one. TensorBoard, MLflow and Weights & Biases by their own libraries, a
-    run for each trial; csv and parquet: trials, history, GPUs and summary, a file each. Nothing
-    leaves the machine but to an MLflow server that --out names.
+    Without RUN, the last one. TensorBoard, MLflow and Weights & Biases get one run per trial,
+    written by their own libraries; csv and parquet get one file each for trials, history, GPUs and
+    summary. No data leaves the machine unless --out names an MLflow server.
     """
     from cloudtune.api.exports import export_run  # noqa: PLC0415
     from cloudtune.api.results import load_run  # noqa: PLC0415
 
-    found = load_run(run)
-    target = f"{found.name}-{kind}" if out is None else out
-    click.echo(export_run(found, kind, target))
+    run_result = load_run(run)
+    target = f"{run_result.name}-{kind}" if out is None else out
+    click.echo(export_run(run_result, kind, target))

@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; a mistake gives one message and its exit code, never a traceback."""
+    """Run the command line; errors print one message and set the exit code, without a traceback."""
     steady()
     try:
         home.close()
@@ -32,7 +32,7 @@ def main() -> None:
     except CloudtuneError as error:
         click.echo(f"error: {error}", err=True)
         code = error.exit_code
-    except OSError as error:  # a disk that is full, a home that can't be written
+    except OSError as error:  # such as a full disk, or a home folder that can't be written
         where = f"{error.filename}: " if error.filename else ""
         with contextlib.suppress(OSError):
             click.echo(f"error: {where}{error.strerror or error}", err=True)
@@ -43,37 +43,33 @@ def main() -> None:
 # Name, module of cloudtune.cli, and the first sentence of the help: enough for `--help` and for a
 # shell's completion, which import no command. tests/cli/test_help.py compares them.
 COMMANDS = (
-    ("init", "plan", "Write a commented experiment for a function that trains, or a program."),
-    ("plan", "plan", "Show what a run would do, take and cost, and what else could be done."),
-    ("catalog", "catalog", "List the instance types with GPUs, and what they cost."),
-    ("emulator", "emulator", "Look into this machine's emulated EC2, and inject faults into it."),
-    ("aws", "aws", "Make an AWS account ready for cloudtune, look whether it is, and undo it."),
-    (
-        "status",
-        "cleanup",
-        "Show which instances of ours are alive, whose they are, what they cost.",
-    ),
-    ("gc", "cleanup", "Give back what dead runs have left: instances, and processes here."),
-    ("rm", "cleanup", "Remove runs: their records here, checkpoints and logs in the storage."),
-    ("run", "run", "Tune: rent, train, cut, grow, give back, and report."),
-    ("resume", "run", "Go on with the trials of a run that died, was interrupted, or met a limit."),
-    ("stop", "run", "End a run in order, as Ctrl-C does where it runs."),
-    ("watch", "watch", "Show a run as it goes, as its own terminal does."),
-    ("logs", "watch", "Print what the workers of RUN have printed, or those of TRIAL."),
-    ("runs", "watch", "List this machine's runs, the latest first: what they found and cost."),
-    ("export", "exports", "Write a run's trials, every metric of every epoch, for other programs."),
+    ("init", "plan", "Write a commented experiment file for a training function or program."),
+    ("plan", "plan", "Show a run's plan, duration and cost, and the alternatives."),
+    ("catalog", "catalog", "List GPU instance types and their prices."),
+    ("emulator", "emulator", "Inspect this machine's emulated EC2, and inject faults into it."),
+    ("aws", "aws", "Set up an AWS account for cloudtune, check it, and undo the setup."),
+    ("status", "cleanup", "Show cloudtune's live instances, their runs and their prices."),
+    ("gc", "cleanup", "Terminate what dead runs left behind: instances and local processes."),
+    ("rm", "cleanup", "Delete runs: local records, and checkpoints and logs in storage."),
+    ("run", "run", "Tune: rent instances, train and select trials, and report."),
+    ("resume", "run", "Resume a run that died, was interrupted, or reached a limit."),
+    ("stop", "run", "Stop a run gracefully, as Ctrl-C does in its own terminal."),
+    ("watch", "watch", "Follow a run live, as in its own terminal."),
+    ("logs", "watch", "Print the output of the workers of RUN, or of TRIAL only."),
+    ("runs", "watch", "List this machine's runs with results and costs, latest first."),
+    ("export", "exports", "Export a run's trials, with every metric of every epoch."),
     ("profile", "profile", "Measure how the script scales on rented instances of each type."),
     (
         "simulate",
         "simulate",
-        "Play the run in virtual time: the same policy, made-up learning curves, no cloud.",
+        "Simulate the run in virtual time: same policy, synthetic learning curves, no cloud.",
     ),
-    ("report", "report", "Show what a run did, planned against actual."),
+    ("report", "report", "Show what a run did, planned versus actual."),
 )
 
 
 class Deferred(click.Command):
-    """A command that is imported when it is asked for anything but its name and short help."""
+    """A command that is imported only when more than its name and short help is needed."""
 
     def __init__(self, name: str, module: str, sentence: str) -> None:
         super().__init__(name, help=sentence)
@@ -99,11 +95,11 @@ class Deferred(click.Command):
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="cloudtune")
 def cli() -> None:
-    """Find the best model that a deadline and a dollar budget can buy, on rented GPUs.
+    """Find the best model within a deadline and a dollar budget, on rented GPUs.
 
     Exit codes: 0 done, 1 error, 2 usage or bad experiment, 3 infeasible, 4 stopped by budget,
     5 stopped by deadline, 6 no capacity, 7 clean-up not confirmed, 8 best model not
-    saved, 130 interrupted and clean.
+    saved, 130 interrupted and cleaned up.
     """
 
 
@@ -114,7 +110,7 @@ for entry in COMMANDS:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands, options and runs.
+    """Print a script that makes a shell complete commands, options and runs.
 
     Bash: eval "$(cloudtune completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc, with zsh;
     fish: cloudtune completion fish > ~/.config/fish/completions/cloudtune.fish

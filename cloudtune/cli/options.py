@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 USUAL = ("--deadline", "--budget", "--strategy", "--provider", "--instances", "--max-instances")
-"""What people use first of the options of an experiment."""
+"""The most used options of an experiment."""
 _FIRST = 6
 
 
 class GroupedCommand(click.Command):
-    """A command whose help begins with the options that people use first.
+    """A command whose help starts with its most used options.
 
-    `first` has them in order; left out, they are the first six of the command.
+    `first` lists them in order (default: the first six of the command).
     """
 
     def __init__(self, *args: Any, first: Sequence[str] = (), **settings: Any) -> None:
@@ -41,7 +41,7 @@ class GroupedCommand(click.Command):
         self._first = first
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options that are used first, and the others below a heading."""
+        """Write the most used options, then the others under a heading."""
         records = {
             parameter.opts[-1]: record
             for parameter in self.get_params(ctx)
@@ -59,7 +59,7 @@ class GroupedCommand(click.Command):
 
 
 def run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
-    """Return the runs whose names begin like that, the latest first, for a shell's completion."""
+    """Return the runs whose names start with `begun`, latest first, for shell completion."""
     try:
         folders = home.run_folders()
     except (CloudtuneError, OSError):
@@ -71,7 +71,7 @@ RUN = click.argument("run", required=False, shell_complete=run_names)
 
 
 def experiment_options(command: Command) -> Command:
-    """Give a command the options that override fields of the experiment."""
+    """Add the options that override fields of the experiment."""
     options = [
         click.option(
             "--deadline", metavar="TIME", help="Finish within this time, such as 2h or 90s."
@@ -98,7 +98,7 @@ def experiment_options(command: Command) -> Command:
 
 
 def search_options(command: Command) -> Command:
-    """Give a command the options that say what a script's text may not say."""
+    """Add the options for what the text of a script may leave open."""
     options = [
         click.option(
             "--search",
@@ -107,9 +107,9 @@ def search_options(command: Command) -> Command:
             help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
         ),
         click.option(
-            "--metric", metavar="NAME:MODE", help="Metric that decides, such as accuracy:max."
+            "--metric", metavar="NAME:MODE", help="Metric to optimize, such as accuracy:max."
         ),
-        click.option("--epochs", type=int, help="Epochs of a full training."),
+        click.option("--epochs", type=int, help="Number of epochs of a full training."),
     ]
     return _with(options, command)
 
@@ -119,12 +119,12 @@ def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> 
 
 
 def file_of(path: Path, given: Mapping[str, Any]) -> Path:
-    """Return the experiment file: the one that was given, or the one of a script, made if need be.
+    """Return the experiment file: `path`, or the one beside a script, written if it is missing.
 
-    What a script doesn't say is asked for on a terminal.
+    On a terminal, asks for what the script leaves open.
 
     Raises:
-        UsageError: it says too little, and the options don't say the rest.
+        UsageError: script and options leave something open, and there is no terminal to ask.
     """
     if not is_script(path):
         return path
@@ -137,7 +137,7 @@ def file_of(path: Path, given: Mapping[str, Any]) -> Path:
 
 
 def at_terminal() -> bool:
-    """Whether a person is there to be asked."""
+    """Whether the command can ask a person."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -146,14 +146,14 @@ def _ask(gap: Gap) -> str:
         "metric": "NAME:max or NAME:min",
         "epochs": "a number",
         "search": "NAME=SPACE, as in lr=loguniform(1e-4, 1)",
-        "reports": "a regular expression for what it prints, as in (?P<accuracy>[0-9.]+)%",
+        "reports": "a regular expression for its output, as in (?P<accuracy>[0-9.]+)%",
     }
     hint = hints.get(gap.what, "as in loguniform(1e-4, 1) or choice(32, 64)")
     return str(click.prompt(f"{gap.question[0].upper()}{gap.question[1:]} ({hint})", err=True))
 
 
 def planning_options(command: Command) -> Command:
-    """Give a command the options that say how to plan."""
+    """Add the options for planning."""
     options = [
         click.option(
             "--objective",
@@ -174,23 +174,23 @@ def planning_options(command: Command) -> Command:
 
 
 def watching_options(command: Command) -> Command:
-    """Give a command the options that say how a run is told of as it goes."""
+    """Add the options for the output of a live run."""
     quiet = click.option("-q", "--quiet", is_flag=True, help="Print only the final report.")
     return quiet(OUTPUT_JSONL(command))
 
 
 def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
-    """Return how to plan, by the options that were given."""
+    """Return the planning options among `given`."""
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 
 
 def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
-    """Return the strategies on the menu whose names begin like that."""
+    """Return the strategies on the menu whose names start with `begun`."""
     return [name for name in MENU if name.startswith(begun)]
 
 
 def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
-    """Return the strategy, if there is one of that name."""
+    """Return the name if it is a strategy's."""
     return name if name is None else named("strategy", name, {*STRATEGIES, *MENU})
 
 
@@ -205,12 +205,12 @@ PROFILE = click.option(
     "--profile",
     "profile",
     metavar="FILE|NAME",
-    help="Profile to use: a file, or published figures such as resnet50-cifar10@v100.",
+    help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
 )
 HERE = click.option(
     "--here",
     is_flag=True,
-    help="Control the run from this machine, inside the VPC, instead of from a head (aws).",
+    help="Control the run from this machine (inside the VPC), not from a head (aws).",
 )
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True

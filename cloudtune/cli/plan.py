@@ -1,4 +1,4 @@
-"""`cloudtune init` and `plan`: a first experiment; what a run would do, take and cost."""
+"""`cloudtune init` and `plan`: a first experiment; a run's plan, duration and cost."""
 
 from __future__ import annotations
 
@@ -49,20 +49,24 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(*, script: Path, target: Path | None, force: bool) -> None:
-    """Write a commented experiment for a function that trains, or a program.
+    """Write a commented experiment file for a training function or program.
 
-    The script is read and never run. Its parameters, and the metric that it reports, are found in
-    it; their ranges are guesses by what they are called, and say so.
+    Reads the script without running it, and finds its parameters and the metric that it reports.
+    Ranges are guesses from the parameters' names, and marked as such.
     """
     target = target or script.with_name("experiment.yaml")
     if target.parent.resolve() != script.parent.resolve():
-        raise UsageError(f"{target}: an experiment lies beside its script, in {script.parent}")
+        raise UsageError(
+            f"{target}: the experiment must be in its script's folder, {script.parent}"
+        )
     text = read_script(script).text(script.stem)
     if target.exists() and not force:
-        raise UsageError(f"{target} is there already; give another -o, or --force")
+        raise UsageError(
+            f"{target} already exists; choose another file with -o, or overwrite it with --force"
+        )
     with for_others():
         target.write_text(text, encoding="utf-8")
-    click.echo(f"{target}: look it through, then: cloudtune plan {target}")
+    click.echo(f"Wrote {target}. Review it, then run: cloudtune plan {target}")
 
 
 @click.command(cls=GroupedCommand, first=USUAL)
@@ -72,11 +76,12 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @STRATEGY
 @planning_options
 @PROFILE
+@click.option("--compare", is_flag=True, help="Compare the planners, or the alternatives.")
 @click.option(
-    "--compare", is_flag=True, help="Compare the planners, or the other choices there are."
-)
-@click.option(
-    "--point", type=int, metavar="N", help="Choose this point of the front, as `plan` numbers them."
+    "--point",
+    type=int,
+    metavar="N",
+    help="Choose this point of the front, by its number in `plan`.",
 )
 @click.option(
     "--axis",
@@ -90,7 +95,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     "--save", type=click.Path(path_type=Path), help="Save the plan to a file for `cloudtune run`."
 )
 @OUTPUT_YAML
-@click.option("-v", "--verbose", is_flag=True, help="Show everything that is known of the plan.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all details of the plan.")
 def plan(
     *,
     experiment: Path,
@@ -104,7 +109,7 @@ def plan(
     verbose: bool,
     **given: Any,
 ) -> int:
-    """Show what a run would do, take and cost, and what else could be done. Rents nothing."""
+    """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
     check_page(html)
     experiment = file_of(experiment, given)
     wanted = for_renting(experiment, given)
@@ -136,11 +141,11 @@ def plan(
 
 
 def command_words(experiment: Path, given: Mapping[str, Any]) -> list[str]:
-    """Return the words after `cloudtune run` that ask for the same."""
+    """Return the words after `cloudtune run` that request the same."""
     words = [str(experiment)]
     for name, value in given.items():
-        for each in value if isinstance(value, tuple) else (value,):
-            words += [] if each is None else [f"--{name.replace('_', '-')}", f"{each}"]
+        for argument in value if isinstance(value, tuple) else (value,):
+            words += [] if argument is None else [f"--{name.replace('_', '-')}", f"{argument}"]
     return [shlex.quote(word) for word in words]
 
 
@@ -154,7 +159,7 @@ def show_planned(
     html: Path | None = None,
     trials_axis: bool = False,
 ) -> None:
-    """Print a plan with its forecast, alternatives and costs; draw it if asked to."""
+    """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
     proposal = propose(planned, compare=compare, trials_axis=trials_axis)
@@ -175,26 +180,26 @@ def show_planned(
 
 
 def tell_insisted() -> None:
-    """Say that a run is begun though no plan meets its limits."""
-    click.echo("No plan meets the limits; runs until one of them ends it.", err=True)
+    """Print that the run starts although no plan meets its limits."""
+    click.echo("No plan meets the limits; the run continues until it reaches one.", err=True)
 
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
-    """Print why there is no plan, and the nearest there are; return the exit code."""
-    told = basis_of(problem.experiment, problem.rentables)
+    """Print why there is no plan, and the nearest plans; return the exit code."""
+    basis = basis_of(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
         from cloudtune.display.terminal import console  # noqa: PLC0415
 
-        show_nearest(console(), error.fastest, error.cheapest, error.nearest, told.text)
+        show_nearest(console(), error.fastest, error.cheapest, error.nearest, basis.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
     from cloudtune.model.serialization import encode  # noqa: PLC0415
 
-    data = {"feasible": False, "message": str(error), "provenance": encode(told)}
+    data = {"feasible": False, "message": str(error), "provenance": encode(basis)}
     for name in ("fastest", "cheapest", "nearest"):
-        found = getattr(error, name)
-        data[name] = None if found is None else encode(found)
+        estimate = getattr(error, name)
+        data[name] = None if estimate is None else encode(estimate)
     _dump(data, output)
     return error.exit_code
 

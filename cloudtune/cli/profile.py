@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 _WIDEST = 1024
-"""No trial is that wide, whatever is written."""
+"""Upper bound for GPUs per trial, against typing errors."""
 
 
 def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
-    """Ask before money is spent, where the provider asks first.
+    """Ask before spending money, if the provider requires it.
 
     Raises:
-        UsageError: nobody is there to be asked.
+        UsageError: there is no terminal to ask on.
     """
     whose = provider_named(wanted.cloud.provider).asks_first
     if not whose or yes:
@@ -45,14 +45,14 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     cap = _cap(limits_of(wanted))
     price = "measuring the script" if job is None else _price(job)
     if not sys.stdin.isatty():
-        raise UsageError(f"this would rent from {whose}, and nobody is here to be asked: add --yes")
-    click.confirm(f"Rent from {whose}: {price}, {cap}. Go on?", abort=True)
+        raise UsageError(f"renting from {whose} needs confirmation, without a terminal: add --yes")
+    click.confirm(f"Rent from {whose}: {price}, {cap}. Continue?", abort=True)
 
 
 def _price(job: Job) -> str:
-    """Return what a run is planned to cost, and by which figures."""
-    told = basis_of(job.experiment, job.rentables)
-    return f"{format_dollars(job.plan.estimate.dollars)} by figures {told.text}"
+    """Return the planned cost of a run, and its basis."""
+    basis = basis_of(job.experiment, job.rentables)
+    return f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
 
 
 def _cap(limits: Limits) -> str:
@@ -73,7 +73,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isdecimal() and 0 < int(part) <= _WIDEST for part in parts):
             self.fail(
-                f"{value!r}: write whole GPUs, as in 1,2,3,4; shares are --pack's", param, ctx
+                f"{value!r}: write whole GPUs, as in 1,2,3,4; for shares use --pack", param, ctx
             )
         return tuple(map(int, parts))
 
@@ -103,7 +103,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
     type=Widths(),
     default=(),
     metavar="GPUS",
-    help="GPUs per trial to measure, such as 1,2,4,8 (more than one instance has: on several).",
+    help="GPUs per trial to measure, such as 1,2,4,8 (on several instances if need be).",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
 @click.option(
@@ -138,7 +138,7 @@ def profile(
     names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
         limits = limits_left(limits_of(wanted), spent, unix_time() - began)
-        found = measuring.measure(
+        measured = measuring.measure(
             wanted,
             name,
             measure_watch(),
@@ -150,10 +150,10 @@ def profile(
             share=1 / (len(names) - number),
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
         )
-        spent += found.dollars
-        profiles.append(found.profile)
-        show_measured(found, measuring.keep_profile(found.profile))
-        refuse_interrupted(found)
+        spent += measured.dollars
+        profiles.append(measured.profile)
+        show_measured(measured, measuring.keep_profile(measured.profile))
+        refuse_interrupted(measured)
     if save is not None:
         store.write(save, profiles)
     click.echo(measured_for(wanted, spent))
@@ -161,23 +161,23 @@ def profile(
 
 
 def measured_for(wanted: Experiment, dollars: float) -> str:
-    """Return what is told of the price of a measurement."""
+    """Return a sentence on the cost of a measurement."""
     if not dollars:
-        return "Measured for nothing"
-    emulated = " (emulated: nothing is paid)" * provider_named(wanted.cloud.provider).paced
-    return f"Measured for {format_dollars(dollars)}{emulated}"
+        return "Measuring cost nothing"
+    emulated = " (emulated: not billed)" if provider_named(wanted.cloud.provider).paced else ""
+    return f"Measuring cost {format_dollars(dollars)}{emulated}"
 
 
-def show_measured(found: Measured, kept: Path) -> None:
-    """Show what was measured, and where it is kept."""
-    show_profile(console(), found.profile)
-    for note in found.notes:
+def show_measured(measured: Measured, kept: Path) -> None:
+    """Show a measured profile and the file that keeps it."""
+    show_profile(console(), measured.profile)
+    for note in measured.notes:
         console().print(f"note: {note}", markup=False)
-    click.echo(f"kept in {kept}")
+    click.echo(f"saved to {kept}")
 
 
 def measure_watch() -> Watch:
-    """Return what tells of a measurement as it goes."""
+    """Return a watch that prints a measurement live."""
     from cloudtune.display.run_screen import measuring
 
     return measuring(console())

@@ -1,4 +1,4 @@
-"""`cloudtune report`: what a run did, planned against actual."""
+"""`cloudtune report`: what a run did, planned versus actual."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 )
 @OUTPUT
 def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
-    """Show what a run did, planned against actual. Without RUN, the last one.
+    """Show what a run did, planned versus actual. Without RUN, the last one.
 
-    With --html it is written as a page: curves, GPUs, fleet and spend, the bill, configurations.
+    --html writes a page with curves, GPUs, fleet and spend, the bill and configurations.
     """
     check_page(html)
     folder = home.find_run(run)
-    found = load(folder)
+    run_report = load(folder)
     if html is not None:
         from cloudtune.display.pages.reports import run_page  # noqa: PLC0415  needs plotly
 
         path = Path(f"{folder.name}.html") if html == BESIDE else html
-        save_page(path, lambda: run_page(found))
+        save_page(path, lambda: run_page(run_report))
     if against:
-        _show_against(found, output)
+        _show_against(run_report, output)
     elif output == "json":
-        click.echo(json.dumps({**to_json(found), **cloud_records(folder)}, indent=1))
+        click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
     elif html is None:
-        show_report(console(), found)
+        show_report(console(), run_report)
     return 0
 
 
-def _show_against(found: Report, output: str) -> None:
-    other = alternatives.against(found.job, found.dollars)
+def _show_against(run_report: Report, output: str) -> None:
+    other = alternatives.against(run_report.job, run_report.dollars)
     if output == "json":
         click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
     else:
-        show_against(console(), found, other)
+        show_against(console(), run_report, other)

@@ -1,4 +1,4 @@
-"""Who looks on while a command makes a run: a person at a terminal, nobody, or a program."""
+"""Reporters of a run: to a person at a terminal, quietly, or to a program."""
 
 from __future__ import annotations
 
@@ -34,61 +34,61 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """Who looks on where a command runs: all is printed, and a person is asked before renting."""
+    """Reports everything to a terminal, and asks a person before renting."""
 
     def __init__(self, *, yes: bool = False, goes_on: bool = False) -> None:
         self._yes = yes
-        self._begun = "goes on" if goes_on else ""
+        self._begun = "resumed" if goes_on else ""
 
     def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Ask, where the provider asks first."""
+        """Ask for confirmation, if the provider requires it."""
         confirm_rental(experiment, job, yes=self._yes)
 
     def measures(self) -> Watch:
-        """Say so, and tell of it as it goes."""
+        """Announce the measurement, and return a watch that prints it."""
         console().print(
-            "No profile of this script yet: measuring it first, within the same limits."
+            "This script has no profile yet: measuring it first, within the same limits."
         )
         return measure_watch()
 
-    def measured(self, found: Measured, kept: Path) -> None:
+    def measured(self, measured: Measured, kept: Path) -> None:
         """Show the profile."""
-        show_measured(found, kept)
+        show_measured(measured, kept)
 
     def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Say what measuring came to."""
+        """Print the cost of measuring."""
         limited = dollars > 0 and experiment.limits.budget is not None
-        rest = "; the rest of the budget is the run's" * limited
+        rest = "; the run gets the rest of the budget" if limited else ""
         console().print(f"{measured_for(experiment, dollars)}{rest}.")
 
     def insists(self) -> None:
-        """Say that no plan meets the limits."""
+        """Print that no plan meets the limits."""
         tell_insisted()
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Show the nearest plans there are."""
+        """Show the nearest plans."""
         show_infeasible(error, "table", problem)
 
     def planned(self, planned: Planned) -> None:
-        """Show what one gets, in ten lines: the first part of what `cloudtune plan` shows."""
+        """Show the first ten lines of `cloudtune plan`: the expected result."""
         from cloudtune.display.plan_screen import show_head  # noqa: PLC0415
         from cloudtune.planning.proposal import propose  # noqa: PLC0415
 
         show_head(console(), propose(planned, others=False))
 
     def taken_over(self, saved: Job) -> None:
-        """Show the plan in short."""
+        """Show a summary of the plan."""
         basis = basis_of(saved.experiment, saved.rentables)
         show_saved(console(), saved.plan, basis.text)
 
     def begins(self, job: Job) -> None:
-        """Say what is emulated."""
+        """Print what is emulated."""
         if provider_named(job.experiment.cloud.provider).paced:
             console().print(emulated_text(paced=job.paced, source=job.price_source))
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Tell of the run as it goes."""
+        """Print the run live."""
         from cloudtune.api.watching import screen_of  # noqa: PLC0415
 
         console().print(f"Run {job.run} {self._begun}".rstrip())
@@ -97,30 +97,30 @@ class Terminal:
 
 
 class Quiet(Terminal):
-    """Who wants the end alone, and to be asked before renting all the same."""
+    """Prints only the final report, but still asks before renting."""
 
     def measures(self) -> Watch:
-        """Say nothing."""
+        """Print nothing."""
         return _unseen
 
-    def measured(self, found: Measured, kept: Path) -> None:
-        """Say nothing."""
+    def measured(self, measured: Measured, kept: Path) -> None:
+        """Print nothing."""
 
     def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def planned(self, planned: Planned) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def taken_over(self, saved: Job) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def begins(self, job: Job) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:  # noqa: ARG002
-        """Say nothing."""
+        """Print nothing."""
         yield _unseen
 
 
@@ -129,35 +129,35 @@ def _unseen(_event: Event, _commands: tuple[Command, ...]) -> None:
 
 
 class JsonLines(Quiet):
-    """A program: one JSON object a line on standard output, `type` first (docs/watch.md)."""
+    """Writes one JSON object per line to standard output, `type` first (docs/watch.md)."""
 
     def measures(self) -> Watch:
-        """Tell of each event of the measurement."""
+        """Return a watch that writes each event of the measurement."""
         return tell_event
 
-    def measured(self, found: Measured, kept: Path) -> None:
-        """Tell of the profile."""
-        tell("measured", profile=encode(found.profile), kept=str(kept), dollars=found.dollars)
+    def measured(self, measured: Measured, kept: Path) -> None:
+        """Write the profile."""
+        tell("measured", profile=encode(measured.profile), kept=str(kept), dollars=measured.dollars)
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
-        """Tell why there is no plan."""
+        """Write why there is no plan."""
         tell("infeasible", message=str(error))
 
     def planned(self, planned: Planned) -> None:
-        """Tell what `cloudtune plan -o json` tells."""
+        """Write the plan as `cloudtune plan -o json` does."""
         from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
         tell("plan", **to_json(propose(planned)))
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Tell of each event, its commands, and what the run has come to."""
+        """Write each event with its commands and the state of the run."""
         tell("run", run=job.run)
         yield told_as_lines(policy)
 
 
 def told_as_lines(policy: RunPolicy) -> Watch:
-    """Return what tells of each event of a run as a line of JSON."""
+    """Return a watch that writes each event of a run as a line of JSON."""
 
     def watch(event: Event, commands: tuple[Command, ...]) -> None:
         best = policy.best
@@ -173,10 +173,10 @@ def told_as_lines(policy: RunPolicy) -> Watch:
 
 
 def tell_event(event: Event, commands: tuple[Command, ...], **more: Any) -> None:
-    """Write an event and what it led to as a line of JSON."""
+    """Write an event and its commands as a line of JSON."""
     tell("event", **more, event=encode_kind(event), commands=[encode_kind(c) for c in commands])
 
 
 def tell(kind: str, **fields: Any) -> None:
-    """Write a line of JSON to standard output, at once."""
+    """Write a line of JSON to standard output."""
     click.echo(json.dumps({"type": kind, **fields}))

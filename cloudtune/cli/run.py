@@ -1,4 +1,4 @@
-"""`cloudtune run`, `resume` and `stop`: an experiment, or a saved plan, to a model."""
+"""`cloudtune run`, `resume` and `stop`: from an experiment or a saved plan to a model."""
 
 from __future__ import annotations
 
@@ -89,13 +89,13 @@ def run(
     output: str,
     **given: Any,
 ) -> int:
-    """Tune: rent, train, cut, grow, give back, and report.
+    """Tune: rent instances, train and select trials, and report.
 
     Takes an experiment, a saved plan, or a training script: `cloudtune run train.py --deadline 2h
-    --budget '$40'` reads off the script what it can, and keeps it as an experiment beside it.
+    --budget '$40'` reads what it can from the script and saves it as an experiment beside it.
 
-    On AWS, a machine outside has the run carried by a small instance, the head; with --here it is
-    carried here.
+    On AWS, from a machine outside the VPC, a small instance (the head) controls the run; with
+    --here, this machine does.
     """
     from cloudtune.api import flow
     from cloudtune.running import runner
@@ -105,7 +105,7 @@ def run(
     if saved is not None:
         _refuse_overrides({**given, "profile": profile})
         if math.isnan(price_tolerance):
-            raise UsageError("--price-tolerance: nan is no share; write one such as 0.05")
+            raise UsageError("--price-tolerance must be a number such as 0.05, not nan")
         refuse_moved_prices(experiment, saved, price_tolerance)
         if not here and _needs_head(saved.experiment):
             onlooker.confirm(saved.experiment, saved)
@@ -124,13 +124,13 @@ def run(
     runner.enter_environment(wanted)
     try:
         ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
-    except InfeasibleError as error:  # which is shown by now
+    except InfeasibleError as error:  # already shown
         return error.exit_code
     return _conclude(ended, output)
 
 
 def _words(*, pace: bool, force: bool, quiet: bool, output: str) -> list[str]:
-    """Return the options with which a head is to run what was asked for here."""
+    """Return the options for `cloudtune run` on the head."""
     flags = {"--force": force, "--no-pace": not pace, "--quiet": quiet}
     return [f"--output={output}", *(name for name, given in flags.items() if given)]
 
@@ -139,7 +139,7 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
     changed = [name for name, value in given.items() if value not in (None, ())]
     if changed:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in changed)
-        raise UsageError(f"a saved plan is carried out as it is; leave out {names}, or plan again")
+        raise UsageError(f"a saved plan can't be changed; leave out {names}, or plan again")
 
 
 @click.command(
@@ -150,9 +150,11 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 @click.option(
     "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: from the run's start."
 )
-@click.option("--budget", metavar="+$|$", help="'+$10': ten more than spent so far. '$30': in all.")
-@click.option("--trials", metavar="+N", help="+16: sixteen more than the run was to try.")
-@click.option("--changed-script", is_flag=True, help="Go on although the script has changed since.")
+@click.option(
+    "--budget", metavar="+$|$", help="'+$10': $10 more than spent so far. '$30': in total."
+)
+@click.option("--trials", metavar="+N", help="+16: 16 more trials than planned.")
+@click.option("--changed-script", is_flag=True, help="Resume although the script has changed.")
 @click.option("-y", "--yes", is_flag=True, help="Rent again without asking first (aws asks).")
 @HERE
 @watching_options
@@ -169,12 +171,12 @@ def resume(
     quiet: bool,
     output: str,
 ) -> int:
-    """Go on with the trials of a run that died, was interrupted, or met a limit.
+    """Resume a run that died, was interrupted, or reached a limit.
 
-    RUN is the last one if it isn't given. A run whose process died has its instances still; one
-    that had ended rents anew, and trains on from its checkpoints. Deadline and budget count from
-    the run's begin: what has passed meanwhile has passed, unless new ones are given. A run that has
-    trained all that it was to goes on with more trials.
+    Without RUN, resumes the last one. A run whose process died still has its instances; one that
+    ended rents new instances and continues from its checkpoints. Deadline and budget count from
+    the start of the run, the time in between included, unless you give new ones. A completed run
+    continues if you add trials.
     """
     from cloudtune.api import flow
     from cloudtune.running import runner
@@ -201,24 +203,26 @@ def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = Fa
 def _conclude(ended: Ended, output: str = "table") -> int:
     from cloudtune.api.flow import concluded
 
-    found, swept, policy = concluded(ended), ended.swept, ended.policy
+    run_report, swept, policy = concluded(ended), ended.swept, ended.policy
     if output == "jsonl":
-        tell("report", instances_left=0 if swept.unconfirmed is None else None, **to_json(found))
+        tell(
+            "report", instances_left=0 if swept.unconfirmed is None else None, **to_json(run_report)
+        )
     else:
         out = console()
-        show_report(out, found)
+        show_report(out, run_report)
         if swept.unconfirmed is None:
             checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
             out.print(f"0 instances left (checked {checked})")
         out.print(f"More: cloudtune report {ended.folder.name}")
         if policy.ended and not policy.why_over():
             more = "--deadline +1h --budget '+$10'"
-            out.print(f"Go on: cloudtune resume {ended.folder.name} {more}")
+            out.print(f"Continue: cloudtune resume {ended.folder.name} {more}")
     failed = policy.first_error()
     code = 1 if policy.exit_code is None else policy.exit_code
     if code == 1 and failed is not None and not policy.trouble:
         dead = all(trial.error for trial in policy.trials.values())
-        which = "every trial failed" if dead else "no trial is left to go on"
+        which = "every trial failed" if dead else "no trial can continue"
         if policy.failed_alike > 1:
             which = f"{policy.failed_alike} trials failed with the same error, so the run ended"
         click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
@@ -226,8 +230,8 @@ def _conclude(ended: Ended, output: str = "table") -> int:
     elif code == 1:
         click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
     elif code == UnsavedError.exit_code:
-        click.echo("error: the storage didn't take the best model", err=True)
-    if swept.unconfirmed is not None:  # a result is a result, whatever became of the clean-up
+        click.echo("error: the best model could not be saved to storage", err=True)
+    if swept.unconfirmed is not None:  # print the result even if the clean-up failed
         raise swept.unconfirmed
     return code
 
@@ -236,12 +240,12 @@ def _conclude(ended: Ended, output: str = "table") -> int:
 
 
 def _needs_head(wanted: Experiment) -> bool:
-    """Whether this machine can't carry a run of this experiment, and a head does it."""
+    """Whether a run of this experiment needs a head, as this machine can't control it."""
     return head_for(wanted) is not None
 
 
 def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -> int:
-    """Have a head run an experiment, or the saved plan of it, and tell of it; return its exit code.
+    """Run an experiment, or its saved plan, on a head and print its output; return its exit code.
 
     `words` are further options of `cloudtune run`.
     """
@@ -256,7 +260,7 @@ def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -
 def _carry_on(
     folder: Path, words: Sequence[str], confirm: Callable[[Experiment, Job | None], None]
 ) -> int:
-    """Have another head go on with a run, and tell of it; return its exit code.
+    """Resume a run on another head and print its output; return its exit code.
 
     `words` are further options of `cloudtune resume`.
     """
@@ -267,8 +271,8 @@ def _carry_on(
     offer = head_for(job.experiment)
     if offer is None:
         raise UsageError(
-            f"run {folder.name} was carried by a head, and this machine can carry it itself: "
-            "write --here"
+            f"a head controlled run {folder.name}, but this machine can control it itself: "
+            "add --here"
         )
     confirm(job.experiment, job)
     sent = remote.resend(folder, job.experiment, offer, words)
@@ -279,10 +283,10 @@ def _followed(sent: Sent, what: str) -> int:
     from cloudtune.api import remote
 
     name = sent.folder.name
-    click.echo(f"Run {name} is carried by {sent.head} ({what}).", err=True)
+    click.echo(f"{sent.head} ({what}) controls run {name}.", err=True)
     click.echo(
-        f"It goes on without this machine; `cloudtune watch {name}` shows it, `cloudtune stop "
-        f"{name}` ends it; elsewhere {name} is {sent.remote.storage}",
+        f"It continues without this machine: follow it with `cloudtune watch {name}`, stop it with "
+        f"`cloudtune stop {name}`; on other machines {name} is {sent.remote.storage}",
         err=True,
     )
     try:
@@ -292,18 +296,18 @@ def _followed(sent: Sent, what: str) -> int:
             lambda text: click.echo(text, nl=False, err=True),
         )
     except KeyboardInterrupt:
-        click.echo(f"\nThe run goes on. `cloudtune stop {name}` ends it.", err=True)
+        click.echo(f"\nThe run continues. Stop it with `cloudtune stop {name}`.", err=True)
         return _INTERRUPTED
-    click.echo(f"The head {sent.head} is gone.", err=True)
+    click.echo(f"Head {sent.head} has terminated.", err=True)
     return code
 
 
 @click.command(cls=GroupedCommand)
 @RUN
 def stop(run: str | None) -> None:
-    """End a run in order, as Ctrl-C does where it runs. Without RUN, the last one.
+    """Stop a run gracefully, as Ctrl-C does in its own terminal. Without RUN, the last one.
 
-    Everything is given back, and `cloudtune resume` goes on with it. Returns at once.
+    The run returns all instances, and `cloudtune resume` can continue it. Doesn't wait for the end.
     """
     from cloudtune.api import remote
     from cloudtune.infra.heads.launch import Remote
@@ -311,7 +315,7 @@ def stop(run: str | None) -> None:
 
     folder = home.find_run(run)
     if not control.is_driven(folder):
-        raise UsageError(f"run {folder.name} isn't going; nothing to stop")
+        raise UsageError(f"run {folder.name} isn't running; nothing to stop")
     carried = Remote.of(folder)
     if carried is not None:
         remote.ask_to_stop(carried)
@@ -319,4 +323,4 @@ def stop(run: str | None) -> None:
         recorded = ProcessGroup.recorded(folder / control.CONTROLLER)
         assert recorded is not None
         os.kill(recorded[0].pid, signal.SIGINT)
-    click.echo(f"Asked to stop: `cloudtune watch {folder.name}` shows how it ends.")
+    click.echo(f"Stopping run {folder.name}: follow it with `cloudtune watch {folder.name}`.")

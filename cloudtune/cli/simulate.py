@@ -27,7 +27,7 @@ from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.plan_file import job_of
 
-# What the command once did itself, and what does it now.
+# Options of earlier versions, and the commands that replaced them.
 _MOVED = {
     "--curves": "python -m benchmarks.compare, which takes the same options (docs/simulate.md)",
     "--spot-trace": "python -m benchmarks.spot (docs/spot.md)",
@@ -35,7 +35,7 @@ _MOVED = {
 
 
 class _Simulate(GroupedCommand):
-    """A command that says where options went that it no longer has."""
+    """A command that names the replacement of options it no longer has."""
 
     def make_context(
         self,
@@ -47,7 +47,7 @@ class _Simulate(GroupedCommand):
         """Return the context.
 
         Raises:
-            UsageError: the arguments have an option that has moved.
+            UsageError: an option has moved.
         """
         for arg in args:
             option = arg.partition("=")[0]
@@ -78,7 +78,7 @@ def simulate(
     output: str,
     **given: Any,
 ) -> int:
-    """Play the run in virtual time: the same policy, made-up learning curves, no cloud."""
+    """Simulate the run in virtual time: same policy, synthetic learning curves, no cloud."""
     from cloudtune.display.report_screen import show_report
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
@@ -100,9 +100,7 @@ def simulate(
     if output == "json":
         click.echo(json.dumps(to_json(played), indent=1))
     else:
-        console().print(
-            "Simulated: the metrics are made up, seconds and dollars are the profile's."
-        )
+        console().print("Simulated: metrics are synthetic; times and costs come from the profile.")
         show_report(console(), played)
     ending = played.policy.ending
     return ending.exit_code if ending else 1

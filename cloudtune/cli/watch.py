@@ -1,4 +1,4 @@
-"""`cloudtune watch`, `logs`, `runs`: a run from another terminal, what it prints, all of them."""
+"""`cloudtune watch`, `logs`, `runs`: follow a run, print its logs, list all runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 @RUN
 @OUTPUT_JSONL
 def watch(run: str | None, output: str) -> int:
-    """Show a run as it goes, as its own terminal does. Without RUN, the last one.
+    """Follow a run live, as in its own terminal. Without RUN, the last one.
 
-    Ends with the run, and returns the run's exit code; 1 where its controller has died. Ctrl-C ends
-    the watching, not the run.
+    Ends with the run and returns its exit code, or 1 if its controller has died. Ctrl-C stops
+    watching, not the run.
     """
     from cloudtune.api.watching import followed, screen_of
     from cloudtune.runs.job import job_of_ledger
@@ -59,8 +59,8 @@ def watch(run: str | None, output: str) -> int:
         return policy.exit_code
     if not policy.ended:
         click.echo(
-            f"the controller of run {folder.name} has died: `cloudtune resume {folder.name}` goes "
-            "on with it, `cloudtune gc` gives back what it has left",
+            f"the controller of run {folder.name} has died: resume the run with `cloudtune resume "
+            f"{folder.name}`, or terminate its instances with `cloudtune gc`",
             err=True,
         )
     return 1
@@ -73,18 +73,20 @@ def watch(run: str | None, output: str) -> int:
 @click.option(
     "--nodes",
     is_flag=True,
-    help="Print the logs of the instances instead: what the processes that start workers print.",
+    help="Print the logs of the instances instead: output of the processes that start workers.",
 )
 def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
-    """Print what the workers of RUN have printed, or those of TRIAL. Without RUN, of the last one.
+    """Print the output of the workers of RUN, or of TRIAL only. Without RUN, of the last one.
 
-    A title names trial, session (a trial begins one each time it is started or moved) and rank. The
+    Titles name trial, session (a trial starts a new one each time it starts or moves) and rank. The
     logs are in the run's storage, beside the checkpoints.
     """
     from cloudtune.api.run_logs import RunLogs
 
     if trial is not None and nodes:
-        raise UsageError("--nodes prints what belongs to no trial; leave TRIAL or --nodes out")
+        raise UsageError(
+            "--nodes can't be combined with TRIAL: the logs of instances belong to no trial"
+        )
     folder = home.find_run(run)
     kept = RunLogs(folder)
 
@@ -92,22 +94,22 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
         return kept.listed(None if follow else trial, nodes=nodes)
 
     if follow:
-        # A trial that hasn't begun is waited for.
-        told = _printed(
+        # Wait for a trial that hasn't started.
+        printed = _printed(
             kept.followed(
                 lambda: [log for log in listed() if trial in (None, log.trial)],
                 lambda: control.is_driven(folder),
             )
         )
     else:
-        told = _printed(kept.news(listed()))
-    if not told:
+        printed = _printed(kept.news(listed()))
+    if not printed:
         of = f"of {trial} " if trial else ""
-        click.echo(f"no log {of}in {kept.uri} (yet)", err=True)
+        click.echo(f"no logs {of}in {kept.uri} yet", err=True)
 
 
 def _printed(pieces: Iterable[Told]) -> int:
-    """Print pieces of logs, each log's below its title; returns how many there were."""
+    """Print pieces of logs under the titles of their logs; return their number."""
     title, count = "", 0
     for piece in pieces:
         count += 1
@@ -122,19 +124,20 @@ def _printed(pieces: Iterable[Told]) -> int:
 @click.argument("experiment", required=False, type=click.Path(path_type=Path))
 @OUTPUT
 def runs(experiment: Path | None, output: str) -> None:
-    """List this machine's runs, the latest first: what they found and cost.
+    """List this machine's runs with results and costs, latest first.
 
-    The last column says whether a later run can learn from it (`history`): which configurations are
-    good, and how long things take. With EXPERIMENT, whether a run of that one would. Nothing of
-    this leaves the machine.
+    The last column shows whether later runs can learn from it (`history`): good configurations, and
+    times. With EXPERIMENT, whether a run of that experiment would. No data leaves the machine.
     """
     from cloudtune.display.runs_table import show_runs
     from cloudtune.display.terminal import console
     from cloudtune.runs import history
 
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
-    found = list(history.listed(wanted))
+    records = list(history.listed(wanted))
     if output == "json":
-        click.echo(json.dumps([history.to_json(each) for each in found], indent=1, allow_nan=False))
+        click.echo(
+            json.dumps([history.to_json(record) for record in records], indent=1, allow_nan=False)
+        )
     else:
-        show_runs(console(), found)
+        show_runs(console(), records)

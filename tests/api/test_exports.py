@@ -203,7 +203,7 @@ def test_mlflow_has_a_run_a_trial(
     assert runs["t02"].data.tags["error"] == "ValueError: lr"
     again = called(capsys, "export", "--to", "mlflow", "--out", "out")
     assert again.code == 2
-    assert "digits-1 was exported there before" in again.err
+    assert "--out out already has an export of digits-1" in again.err
 
 
 def test_wandb_has_a_run_a_trial_offline(
@@ -271,6 +271,6 @@ def test_a_folder_that_can_not_be_made_is_told(
     (folder / "out").write_text("a file")
     said = called(capsys, "export", "--to", "csv", "--out", "out")
     assert said.code == 2
-    assert "--out out: can't be written" in said.err
+    assert "can't write to --out out (" in said.err
     said = called(capsys, "export", "--to", "csv", "--out", "s3://b/x")
-    assert "--out s3://b/x: name a folder; only mlflow takes a URI" in said.err
+    assert "--out s3://b/x must be a folder; only mlflow accepts a URI" in said.err

@@ -158,9 +158,9 @@ def test_what_can_t_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> N
         return len(data)
 
     for function, told in (
-        (indirectly, "uses lock, a lock, which can't be sent to a worker; make it within"),
-        (takes_data, "takes 20 MiB along to each worker, most of it in data; load that within"),
-        (len, "train: len is no function that could train"),
+        (indirectly, "uses lock, a lock, which can't be sent to a worker; create it within"),
+        (takes_data, "captures 20 MiB of data, most of it in data; load it from a file"),
+        (len, "train: len isn't a training function"),
     ):
         with pytest.raises(UsageError, match=told):
             cloudtune.plan({"train": function, "directory": str(tmp_path)})
@@ -168,5 +168,5 @@ def test_what_can_t_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> N
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="stands in no file, and none can be written for it"):
+    with pytest.raises(UsageError, match="isn't defined in a file, and cloudtune can't write"):
         sent(lambda config: None, tmp_path / "nowhere")

@@ -169,7 +169,7 @@ def test_its_page_and_its_figures_are_those_of_the_report(
 
 def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
     keep(home, "digits-2", SETTING.job(PLAN), play(SETTING, PLAN).entries[:1])
-    with pytest.raises(UsageError, match="digits-2: nothing to draw yet"):
+    with pytest.raises(UsageError, match="nothing to plot yet: run digits-2"):
         cloudtune.load_run("digits-2").plot_metric()
 
 

@@ -188,6 +188,6 @@ def test_a_long_list_of_warnings_is_cut_short(
     said = ask("--refresh").stderr.splitlines()
     assert len(said) == 6
     assert said[-1].startswith("warning: ")
-    assert said[-1].endswith(" more of these; -o json shows all")
+    assert said[-1].endswith(" more like these; -o json shows all")
     data = json.loads(ask("--refresh", "-o", "json").stdout)
     assert len(data["warnings"]) == len(free) + 1

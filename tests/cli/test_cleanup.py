@@ -17,7 +17,7 @@ from cloudtune.running import cleanup
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNASKED = "error: EC2 can't be asked in eu-west-1: The config profile (nobody) could not be found"
+UNASKED = "error: can't reach EC2 in eu-west-1: The config profile (nobody) could not be found"
 DAMAGED = ["", "null", "[]", "{", '{"pid": 0, "created": 0.0, "temp": "/"}', '{"pid": -1}']
 
 
@@ -90,12 +90,12 @@ def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(
     monkeypatch.setattr(cleanup.Head, "end", lambda self: ended.append(self.folder.name))
     for command, arguments, what in (
         (status, [], "`cloudtune gc` ends them"),
-        (gc, ["--dry-run"], "they would be ended"),
-        (gc, [], "they are ended"),
+        (gc, ["--dry-run"], "gc would end them"),
+        (gc, [], "ending them"),
     ):
         assert ended == []
         assert command.main(arguments, standalone_mode=False) == 0
-        assert capsys.readouterr().err == f"run r1 has left 8 processes here; {what}\n"
+        assert capsys.readouterr().err == f"run r1 left 8 processes here; {what}\n"
     assert ended == ["r1"]
 
 

@@ -255,7 +255,7 @@ def test_options_fill_the_gaps_and_the_experiment_is_kept_beside_the_script(
     assert "shift: {choice: [1, 2]}" in said.err, "what was read is shown"
     assert "(best)" in said.out
     again = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge", "-o", "json")
-    assert "written before" in again.err
+    assert "Using the existing experiment" in again.err
     assert json.loads(again.out)["epochs"] == [1, 16]
 
 
@@ -277,7 +277,7 @@ def test_a_person_at_a_terminal_is_asked(
         "A space for shift",
         *["The epochs of a full training"] * 2,
     ]
-    assert "'soon' is no number of epochs" in said.err
+    assert "'soon' is not a number of epochs" in said.err
     assert "epochs: {max: 16}" in (tmp_path / "train.yaml").read_text()
 
 
@@ -285,7 +285,7 @@ def test_a_person_at_a_terminal_is_asked(
     ("option", "value", "message"),
     [
         ("--search", "lr", "write NAME=SPACE"),
-        ("--search", "lr=loguniform(1e-4", "is no space"),
+        ("--search", "lr=loguniform(1e-4", "invalid space"),
         ("--search", "lr=lognormal(1, 2)", "--search lr: "),
         ("--search", "lr=loguniform(0, 1)", "--search lr: "),
         ("--metric", "loss:least", "write NAME:max or NAME:min"),

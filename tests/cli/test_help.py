@@ -73,7 +73,7 @@ def test_what_stands_in_for_a_command_says_what_the_command_says(name: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "environment", "shown"),
     [
-        (["--help"], {}, "Show what a run would do"),
+        (["--help"], {}, "Show a run's plan, duration and cost"),
         (
             [],
             {

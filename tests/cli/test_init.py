@@ -91,8 +91,14 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
     path = tmp_path / "experiment.yaml"
     path.write_text("mine")
     for words, told in (
-        ([script], f"{path} is there already; give another -o, or --force"),
-        ([script, "-o", tmp_path.parent / "e.yaml"], "an experiment lies beside its script"),
+        (
+            [script],
+            f"{path} already exists; choose another file with -o, or overwrite it with --force",
+        ),
+        (
+            [script, "-o", tmp_path.parent / "e.yaml"],
+            "the experiment must be in its script's folder",
+        ),
         ([tmp_path / "nosuch.py"], "can't be read: No such file"),
         ([tmp_path], "can't be read: Is a directory"),
     ):

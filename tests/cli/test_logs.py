@@ -71,14 +71,14 @@ def test_a_trial_s_own_are_told_alone(bench: Bench, run: Path, kept: Path) -> No
 def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, kept: Path) -> None:
     done = bench.here("logs", run.name, "t09")
     assert done.code == 2
-    assert "no log of 't09'; there are logs of t00, t01" in done.err
+    assert "no logs of trial 't09'; choose one of t00, t01" in done.err
     assert bench.here("logs", run.name, "t00", "--nodes").code == 2
 
 
 def test_a_run_without_logs_says_where_it_looked(bench: Bench, run: Path) -> None:
     done = bench.here("logs")
     assert (done.code, done.out) == (0, "")
-    assert f"storage/{run.name}/logs (yet)" in done.err
+    assert f"storage/{run.name}/logs yet" in done.err
 
 
 def test_followed_logs_end_with_the_run(bench: Bench, run: Path, kept: Path) -> None:
@@ -120,7 +120,7 @@ def test_logs_on_s3_are_read_as_they_were_kept(
     node = tmp_path / "node"
     node.mkdir()
     (node / "t00.1.0.log").write_text("on an instance\n")
-    assert "(yet)" in bench.here("logs").err
+    assert " yet\n" in bench.here("logs").err
     copies = LogCopies(node, f"{bucket}/{run.name}/logs", "i-1")
     copies.copy()
     assert bench.here("logs").out == "==> t00, session 1, rank 0 <==\non an instance\n"

@@ -119,7 +119,7 @@ def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Be
     done = bench.here("plan", path, "--save", "p.json", "-o", "json")
     assert done.code == 0, done.err
     assert done.json["plan"]["staged"]["gap"] == 0
-    check_refused(bench, ["run", "p.json", "--trials", "3"], "carried out as it is", "--trials")
+    check_refused(bench, ["run", "p.json", "--trials", "3"], "plan can't be changed", "--trials")
     script = bench.folder / "train.py"
     script.write_text(script.read_text() + "\n# changed\n")
     check_refused(bench, ["run", "p.json"], "has changed since this was planned")

@@ -128,7 +128,10 @@ def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, experiment: P
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')
     done = bench.here("watch")
     assert done.code == 1
-    assert f"the controller of run {folder.name} has died: `cloudtune resume" in done.err
+    assert (
+        f"the controller of run {folder.name} has died: resume the run with `cloudtune resume"
+        in done.err
+    )
     assert "starts t00" in done.out
 
 

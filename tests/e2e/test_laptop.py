@@ -79,7 +79,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 
     done = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")  # and it is measured
     assert done.code == 0, done.out + done.err
-    assert re.search(r"is carried by i-\w+ \(m7i.large, \$0.1008 an hour\)", done.err)
+    assert re.search(r"i-\w+ \(m7i.large, \$0.1008 an hour\) controls run ", done.err)
     assert "0 instances left (checked " in done.out
     assert "$0.1008 an hour, carries the run" in done.out
     assert outside.alive() == []

@@ -97,7 +97,7 @@ def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Ben
     interrupt(process)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
-    assert "Go on: cloudtune resume" in out
+    assert "Continue: cloudtune resume" in out
     assert bench.alive() == []
 
 

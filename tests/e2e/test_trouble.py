@@ -178,7 +178,7 @@ def test_a_storage_that_fills_up_is_told_as_it_happens_and_by_the_exit_code(benc
     assert "epoch 3 is not saved: " in done.out
     assert "No space left on device" in done.out
     assert "0 instances left" in done.out
-    assert "error: the storage didn't take the best model" in done.err
+    assert "error: the best model could not be saved to storage" in done.err
     told = bench.last_report()
     assert told["exit_code"] == 8
     assert told["ended"] == "done"

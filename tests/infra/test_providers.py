@@ -114,7 +114,7 @@ def test_a_cloud_that_was_added_is_planned_confirmed_opened_and_swept(
     problem = problem_of(experiment, [profile({1.0: 10.0}, name="rover")])
     planned = make.make_plan(problem, Limits(3600.0, None))
     assert [offer.instance_type.name for offer in planned.plan.offers] == ["rover"]
-    with pytest.raises(UsageError, match="rent from the Moon, and nobody is here"):
+    with pytest.raises(UsageError, match="renting from the Moon needs confirmation"):
         confirm_rental(experiment, None, yes=False)
     assert runner.open_cloud(experiment, pace=True).endpoint.region == "tranquility"
     assert "tranquility" in {cloud.endpoint.region for cloud in cleanup.open_clouds("tranquility")}

@@ -126,8 +126,8 @@ def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:
 
 
 def test_python_names_them_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloudtune.api.experiments import known, load_experiment
+    from cloudtune.api.experiments import checked_options, load_experiment
 
     path: Path = bench.experiment()
-    asked = load_experiment(path, known({"initial": [{"lr": 0.05}]}))
+    asked = load_experiment(path, checked_options({"initial": [{"lr": 0.05}]}))
     assert trials(asked)[0].config["lr"] == 0.05

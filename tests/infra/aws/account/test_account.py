@@ -61,16 +61,18 @@ def test_setup_shows_makes_and_has_nothing_more_to_make(
 
     asked = called(capsys, "aws", "setup")
     assert asked.code == 2
-    assert "there is nobody to ask here: add --yes; nothing was changed" in asked.err
+    assert (
+        "can't ask for confirmation without a terminal: add --yes; nothing was changed" in asked.err
+    )
     assert f"  bucket {BUCKET}: checkpoints, logs and results; no public access" in asked.out
     assert "security group cloudtune" in missing()
 
     made = called(capsys, "aws", "setup", "--yes", "--instances", "g4dn.*, p3.*")
     assert made.code == 0, made.out + made.err
-    assert made.out.count("\nmaking ") == MADE
-    assert "ready: `cloud: {provider: aws, region: us-east-1}`" in made.out
+    assert made.out.count("\ncreating ") == MADE
+    assert "ready: use `cloud: {provider: aws, region: us-east-1}`" in made.out
     again = called(capsys, "aws", "setup", "--yes")
-    assert "nothing is to be made" in again.out, "the types are those of the last setup"
+    assert "nothing to create" in again.out, "the types are those of the last setup"
     assert called(capsys, "aws", "check").code == 0
     told = called(capsys, "aws", "check", "-o", "json").json
     assert {each["state"] for each in told} == {"ok"}
@@ -80,8 +82,8 @@ def test_setup_shows_makes_and_has_nothing_more_to_make(
     )["PolicyDocument"]
     assert policies.types_of(policy) == ("g4dn.*", "p3.*")
     other = called(capsys, "aws", "setup", "--yes", "--instances", "g5.*")
-    assert "making the policy of cloudtune-head-us-east-1" in other.out
-    assert other.out.count("\nmaking ") == 1
+    assert "creating the policy of cloudtune-head-us-east-1" in other.out
+    assert other.out.count("\ncreating ") == 1
 
 
 def test_an_experiment_needs_to_say_no_more_than_aws(
@@ -153,7 +155,7 @@ def test_a_group_cut_off_before_its_rule_gets_it(capsys: pytest.CaptureFixture[s
     )
     assert "its members reach each other" in missing()
     done = called(capsys, "aws", "setup", "--yes")
-    assert f"making a rule of cloudtune ({made['GroupId']})" in done.out
+    assert f"creating a rule of cloudtune ({made['GroupId']})" in done.out
     assert seen().open_within
 
 
@@ -223,12 +225,12 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
 
     done = called(capsys, "aws", "teardown", "--yes")
     assert done.code == 0, done.out + done.err
-    assert f"stays: bucket {BUCKET}, which isn't empty" in done.out
+    assert f"keep bucket {BUCKET}: it isn't empty" in done.out
     assert s3.get_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt")["Body"].read() == b"x"
     assert called(capsys, "aws", "teardown", "--yes", "--bucket").code == 0
     with pytest.raises(ClientError):
         s3.head_bucket(Bucket=BUCKET)
-    assert "nothing is to be taken away" in called(capsys, "aws", "teardown", "--yes").out
+    assert "nothing to delete" in called(capsys, "aws", "teardown", "--yes").out
 
 
 def test_without_credentials_one_line_says_what_to_do(
