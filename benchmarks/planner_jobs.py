@@ -226,7 +226,7 @@ def _profile(
     return ScalingProfile(
         instance_type=machine.name,
         epoch={width: Measurement(epoch / speed) for width, speed in curve.on(machine)},
-        **delays,
+        **delays,  # type: ignore[arg-type]
         script_hash="",
         measured_at="2026-11-21",
         source=curve.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pandas as pd
 
@@ -52,7 +52,9 @@ def crossed(regrets: pd.DataFrame, seeds: Sequence[int]) -> tuple[pd.Series[floa
     """
     halves = (seeds[::2], seeds[1::2])
     best = [min((regrets.loc[v, half].mean(), v) for v in regrets.index)[1] for half in halves]
-    parts = [regrets.loc[best[1 - n], half] for n, half in enumerate(halves)]
+    parts: list[pd.Series[float]] = [
+        cast("pd.Series[float]", regrets.loc[best[1 - n], half]) for n, half in enumerate(halves)
+    ]
     return pd.concat(parts).sort_index(), " / ".join(dict.fromkeys(reversed(best)))
 
 
@@ -88,7 +90,9 @@ class Book:
         """Return how each subject did in each cell, against the best of the others."""
         rows = pd.DataFrame(self._rows.values(), columns=Row._fields)
         verdicts = []
-        for (ground, *cell), own in rows.groupby(["ground", "deadline", "budget"], sort=False):
+        for key, own in rows.groupby(["ground", "deadline", "budget"], sort=False):
+            ground, deadline, budget = cast("tuple[str, float, float]", key)
+            cell = Cell(deadline, budget)
             for profile in profiles:
                 # What never widens is the same by each profile.
                 here = own[own["profile"].isin([ANY, profile])]
@@ -97,8 +101,8 @@ class Book:
                 for subject in subjects:
                     figures = _verdict(subject, whole, peers, seeds)
                     if figures is not None:
-                        place = (ground, profile, Cell(*cell), subject, len(seeds))
-                        verdicts.append(Verdict(*place, *figures))
+                        count = len(seeds)
+                        verdicts.append(Verdict(ground, profile, cell, subject, count, *figures))
         return verdicts
 
 
