@@ -8,6 +8,7 @@ import os
 import re
 import statistics
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -115,6 +116,37 @@ def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.Monkey
 
 def test_every_module_says_what_it_is() -> None:
     assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "cloudtune" else ("cloudtune", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path): path for path in SOURCES}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Give the modules of ours that a module imports: at once, later, or for its types."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                yield whole if whole in MODULES else node.module
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        name: [other for other in imported(path) if other in MODULES]
+        for name, path in MODULES.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 OPTIONS = "most of its lines are the options of a command"
