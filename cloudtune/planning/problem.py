@@ -16,9 +16,7 @@ from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement
 from cloudtune.model.text import width_text
-from cloudtune.planning.stages import (
-    Problem,
-)
+from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
 from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import informed

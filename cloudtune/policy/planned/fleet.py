@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 
 from cloudtune.model.placement import can_train
 
-MOVES = 6.0
-"""Spot takes over from on-demand where this many times what it takes is left, of time and money."""
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
