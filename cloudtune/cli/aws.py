@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from cloudtune.infra.aws.account.report import Line
     from cloudtune.infra.aws.account.steps import Step
 
-REGION = click.option("--region", default="us-east-1", show_default=True, help="Region to rent in.")
+REGION = click.option(
+    "--region",
+    default=aws_session.region,
+    help="Region to rent in (default: of AWS_REGION or the AWS profile, else us-east-1).",
+)
 YES = click.option("-y", "--yes", is_flag=True, help="Don't ask first.")
 VPC = click.option(
     "--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC)."

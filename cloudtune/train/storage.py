@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.train import s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,17 +112,23 @@ def try_storage(uri: str) -> None:
 
 
 def filesystem(uri: str) -> tuple[Any, str]:
-    """Give pyarrow's file system for `uri`, and the path within it."""
+    """Give pyarrow's file system for `uri`, and the path within it.
+
+    Raises:
+        OSError: S3 can't be reached, or there are no credentials (PermissionError).
+    """
     from pyarrow import fs  # noqa: PLC0415  # a user's script imports this file; pyarrow is heavy
 
     parts = urlsplit(uri)
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if "://" not in uri:
         return fs.LocalFileSystem(), os.fspath(Path(uri).absolute())
+    if parts.scheme == "s3" and s3.needs_boto3():
+        return s3.S3(parts.netloc), f"{parts.netloc}{parts.path}".rstrip("/")
     if parts.scheme == "s3" and endpoint:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
-        s3 = fs.S3FileSystem(endpoint_override=endpoint, region=region)
-        return s3, f"{parts.netloc}{parts.path}".rstrip("/")
+        arrow = fs.S3FileSystem(endpoint_override=endpoint, region=region)
+        return arrow, f"{parts.netloc}{parts.path}".rstrip("/")
     filesystem, path = fs.FileSystem.from_uri(uri)
     return filesystem, path.rstrip("/")
 

@@ -14,10 +14,10 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS, SortedErrors
 from cloudtune.infra.provider import BILLING_STATES, INTENT_TAG, LEASE_TAG, RUN_TAG, Instance
 
@@ -67,14 +67,8 @@ class Ec2(SortedErrors):
         )
 
     def _connect(self, config: Config) -> EC2Client:
-        return boto3.client(
-            "ec2",
-            region_name=self.endpoint.region,
-            endpoint_url=self.endpoint.url,
-            aws_access_key_id=self.endpoint.key,
-            aws_secret_access_key=self.endpoint.secret,
-            config=config,
-        )
+        ec2: EC2Client = client("ec2", self.endpoint, config)
+        return ec2
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Launch one instance and return its id; asked again with the same token, the same id.

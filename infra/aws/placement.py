@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.spot_prior import SOURCE, by_score, spot_prior
 from cloudtune.infra.processes import write_atomically
@@ -115,9 +115,9 @@ def _kept(path: Path, wished: Wished) -> Scores | None:
 
 
 def _ask(endpoint: Endpoint, now: float, wished: Wished) -> Scores:
-    with contextlib.closing(_client(endpoint)) as client:
-        names = _zone_names(client) if wished.zones else {}
-        answer = client.get_spot_placement_scores(
+    with contextlib.closing(client("ec2", endpoint, _CONFIG)) as ec2:
+        names = _zone_names(ec2) if wished.zones else {}
+        answer = ec2.get_spot_placement_scores(
             InstanceTypes=list(wished.types),
             TargetCapacity=wished.instances,
             TargetCapacityUnitType="units",
@@ -132,18 +132,9 @@ def _ask(endpoint: Endpoint, now: float, wished: Wished) -> Scores:
     return Scores(wished, now, by_zone)
 
 
-def _zone_names(client: Any) -> dict[str, str]:
+def _zone_names(ec2: Any) -> dict[str, str]:
     """Return the account's own names of zones by their ids, which are what scores go by."""
-    found: Sequence[Any] = client.describe_availability_zones()["AvailabilityZones"]
+    found: Sequence[Any] = ec2.describe_availability_zones()["AvailabilityZones"]
     return {zone["ZoneId"]: zone["ZoneName"] for zone in found}
 
 
-def _client(endpoint: Endpoint) -> Any:
-    return boto3.client(
-        "ec2",
-        region_name=endpoint.region,
-        endpoint_url=endpoint.url,
-        aws_access_key_id=endpoint.key,
-        aws_secret_access_key=endpoint.secret,
-        config=_CONFIG,
-    )

@@ -13,11 +13,12 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from cloudtune import aws_session
 from cloudtune.errors import UsageError
+from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.price_checks import live_catalog
 from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep, kept, time_weighted_p90
@@ -65,15 +66,15 @@ def check_credentials() -> None:
         UsageError: boto3 finds none.
     """
     try:
-        found = boto3.Session().get_credentials()
+        found = aws_session.session().get_credentials()
     except CALL_ERRORS as error:
         raise UsageError(
             f"live prices are asked of AWS, and its set-up here fails: {error}"
         ) from None
     if found is None:
         raise UsageError(
-            "live prices are asked of AWS, and there are no credentials for it here; set them up "
-            "(`aws configure`, AWS_PROFILE, or a role), or use the table's prices"
+            "live prices are asked of AWS, and there are no credentials for it here; "
+            f"{aws_session.LOG_IN}, or use the table's prices"
         )
 
 
@@ -130,15 +131,6 @@ def _attempt(
     return {}
 
 
-def _client(service: str, region: str, endpoint: Endpoint) -> Any:
-    return boto3.client(
-        service,  # type: ignore[call-overload] # boto3-stubs knows the services by literal
-        region_name=region,
-        endpoint_url=endpoint.url,
-        aws_access_key_id=endpoint.key,
-        aws_secret_access_key=endpoint.secret,
-        config=_CONFIG,
-    )
 
 
 # ---- on demand -----------------------------------------------------------------------------
@@ -163,11 +155,11 @@ def _on_demand(endpoint: Endpoint) -> dict[str, float]:
 
 
 def _products(endpoint: Endpoint) -> Iterator[Any]:
-    with contextlib.closing(_client("pricing", _PRICE_LIST_REGION, endpoint)) as client:
+    with contextlib.closing(client("pricing", endpoint, _CONFIG, _PRICE_LIST_REGION)) as prices:
         for family in _FAMILIES:
             fields = {**_FILTERS, **family, "regionCode": endpoint.region}
             filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]
-            pages = client.get_paginator("get_products").paginate(
+            pages = prices.get_paginator("get_products").paginate(
                 ServiceCode="AmazonEC2", Filters=filters
             )
             for page in pages:
@@ -209,8 +201,8 @@ def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, SpotQuote]]:
 
 def _history(endpoint: Endpoint, now: float) -> Iterator[Any]:
     end = datetime.fromtimestamp(now, UTC)
-    with contextlib.closing(_client("ec2", endpoint.region, endpoint)) as client:
-        pages = client.get_paginator("describe_spot_price_history").paginate(
+    with contextlib.closing(client("ec2", endpoint, _CONFIG)) as ec2:
+        pages = ec2.get_paginator("describe_spot_price_history").paginate(
             InstanceTypes=[each.instance_type.name for each in rentable()],
             ProductDescriptions=["Linux/UNIX"],
             StartTime=end - _HISTORY,

@@ -45,7 +45,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Stubber:
         "ec2", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
     )
     stubber = Stubber(client)
-    monkeypatch.setattr(placement, "_client", lambda _: client)
+    monkeypatch.setattr(placement, "client", lambda *_: client)
     stubber.activate()
     return stubber
 

@@ -1,0 +1,68 @@
+"""One boto3 session for whatever a process asks of AWS: its credentials, region, proxy and CA."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import boto3
+
+FALLBACK_REGION = "us-east-1"
+"""The region where nothing names one: that of the built-in price table."""
+_CACHE = Path("~/.aws/cli/cache")
+"""Where the aws command keeps credentials of assumed roles, so that MFA is asked for once."""
+LOG_IN = "log in as for the aws command (`aws sso login`, `aws configure`, AWS_PROFILE)"
+"""What to do about missing or expired credentials."""
+
+
+def session() -> boto3.Session:
+    """Return the session of this process; another one once its AWS_* variables have changed.
+
+    Raises:
+        botocore.exceptions.BotoCoreError: the profile that AWS_PROFILE names doesn't exist.
+    """
+    variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return _session(tuple(sorted(variables.items())))
+
+
+def region() -> str:
+    """Return the region of AWS_REGION, of AWS_DEFAULT_REGION or of the profile, in this order."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    if not configured():
+        return FALLBACK_REGION
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415  boto3 takes long
+
+    try:
+        return session().region_name or FALLBACK_REGION
+    except BotoCoreError:
+        return FALLBACK_REGION  # the first call to AWS says what is wrong
+
+
+def configured() -> bool:
+    """Whether this machine has AWS profiles; an instance with a role, or a container, has none."""
+    profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+    files = (
+        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+    )
+    return bool(profile) or any(Path(file).expanduser().is_file() for file in files)
+
+
+@lru_cache(maxsize=1)
+def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
+    """Return a session for these environment variables, which are only the cache's key."""
+    import boto3  # noqa: PLC0415  takes long
+    import botocore.session  # noqa: PLC0415
+    from botocore.credentials import JSONFileCache  # noqa: PLC0415
+
+    del variables
+    core = botocore.session.get_session()
+    made = boto3.Session(botocore_session=core)
+    roles = core.get_component("credential_provider").get_provider("assume-role")
+    roles.cache = JSONFileCache(str(_CACHE.expanduser()))
+    return made

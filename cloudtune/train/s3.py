@@ -1,0 +1,119 @@
+"""S3 through Arrow, reached as boto3 reaches it.
+
+Arrow finds credentials by itself, but not those of profiles that assume a role or of `aws login`:
+without any it sends anonymous requests. It heeds neither proxies nor CA bundles. So where a machine
+has profiles, a proxy or a CA bundle, boto3 says how S3 is reached, and renews what expires.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+from urllib.request import getproxies
+
+from cloudtune import aws_session
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+
+_TRIES: dict[str, Any] = {
+    "connect_timeout": 10,
+    "read_timeout": 30,
+    "retries": {"mode": "standard", "total_max_attempts": 2},
+}
+_PROXIES = {"http", "https", "all"}
+_CA = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+
+
+def needs_boto3() -> bool:
+    """Whether this machine has settings for AWS that Arrow doesn't know."""
+    proxied = _PROXIES.intersection(getproxies())
+    return bool(proxied) or any(map(os.environ.get, _CA)) or aws_session.configured()
+
+
+class S3:
+    """Arrow's file system of a bucket, with boto3's credentials; has all its methods.
+
+    Raises:
+        PermissionError: there are no credentials, or they can't be renewed; any method may.
+        OSError: the bucket can't be asked for its region.
+    """
+
+    type_name = "s3"
+
+    def __init__(self, bucket: str) -> None:
+        self._lock = threading.Lock()
+        self._credentials: ReadOnlyCredentials | None = None
+        self._made: Any = None
+        self._options = _options(bucket)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._current(), name)
+
+    def _current(self) -> Any:
+        """Return the file system, another one once the credentials were renewed."""
+        from pyarrow import fs  # noqa: PLC0415  takes a while
+
+        with self._lock:
+            credentials = _credentials()
+            if credentials != self._credentials:
+                self._made = fs.S3FileSystem(
+                    access_key=credentials.access_key,
+                    secret_key=credentials.secret_key,
+                    session_token=credentials.token,
+                    **self._options,
+                )
+                self._credentials = credentials
+            return self._made
+
+
+def _credentials() -> ReadOnlyCredentials:
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    try:
+        found = aws_session.session().get_credentials()
+        # Renews what expires within 15 minutes.
+        frozen = None if found is None else found.get_frozen_credentials()
+    except (BotoCoreError, ClientError) as error:
+        raise PermissionError(f"no AWS credentials: {error}; {aws_session.LOG_IN}") from None
+    if frozen is None or not frozen.access_key:
+        raise PermissionError(f"no AWS credentials; {aws_session.LOG_IN}")
+    return frozen
+
+
+def _options(bucket: str) -> dict[str, Any]:
+    """Return the region, the address, the proxy and the certificates for a bucket."""
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.utils import get_environ_proxies  # noqa: PLC0415
+
+    _credentials()  # says more clearly than S3 what is missing
+    try:
+        client = aws_session.session().client("s3", config=Config(**_TRIES))
+        answer = client.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        answer = error.response  # without permission S3 still says where the bucket is
+    except BotoCoreError as error:
+        raise OSError(f"bucket {bucket}: {error}") from None
+    headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
+    options: dict[str, Any] = {
+        "region": headers.get("x-amz-bucket-region", client.meta.region_name),
+    }
+    address = client.meta.endpoint_url
+    if ".amazonaws.com" not in address:
+        options["endpoint_override"] = address
+    proxies = get_environ_proxies(address)
+    proxy = proxies.get(address.partition(":")[0]) or proxies.get("all")
+    if proxy:
+        options["proxy_options"] = proxy
+    bundle = next(filter(None, map(os.environ.get, _CA)), None) or _profile_bundle()
+    if bundle:
+        options["tls_ca_file_path"] = bundle
+    return options
+
+
+def _profile_bundle() -> str | None:
+    core = aws_session.session()._session  # noqa: SLF001  boto3 shows no other way to it
+    bundle: str | None = core.get_config_variable("ca_bundle")
+    return bundle

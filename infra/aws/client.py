@@ -1,0 +1,28 @@
+"""Clients of AWS's services, all with the credentials of one session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloudtune import aws_session
+
+if TYPE_CHECKING:
+    from botocore.config import Config
+
+    from cloudtune.infra.provider import Endpoint
+
+
+def client(service: str, endpoint: Endpoint, config: Config, region: str | None = None) -> Any:
+    """Return boto3's client of a service at an endpoint; `region` if not in the endpoint's.
+
+    Raises:
+        botocore.exceptions.BotoCoreError: the profile that AWS_PROFILE names doesn't exist.
+    """
+    return aws_session.session().client(
+        service,  # type: ignore[call-overload]  # boto3-stubs knows the services by literal
+        region_name=region or endpoint.region,
+        endpoint_url=endpoint.url,
+        aws_access_key_id=endpoint.key,
+        aws_secret_access_key=endpoint.secret,
+        config=config,
+    )

@@ -1,0 +1,154 @@
+"""S3 is reached as boto3 reaches it: by the profile's credentials, and through a proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import socketserver
+import sys
+import threading
+import urllib.request
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from cloudtune.train.storage import StorageError, filesystem, try_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class _Proxy(socketserver.ThreadingTCPServer):
+    """A proxy in front of one server, which takes absolute addresses; keeps S3's access keys."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Relay)
+        address = urlsplit(behind)
+        assert address.hostname
+        assert address.port
+        self.behind = (address.hostname, address.port)
+        self.seen = b""
+        self.address = f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def keys(self) -> list[str]:
+        return [key.decode() for key in re.findall(rb"Credential=(\w+)/[^ ]*/s3/", self.seen)]
+
+
+class _Relay(socketserver.BaseRequestHandler):
+    server: _Proxy
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.behind) as behind:
+            back = threading.Thread(target=self._pass, args=(behind, self.request))
+            back.start()
+            while data := self.request.recv(1 << 16):
+                self.server.seen += data
+                behind.sendall(data)
+            behind.shutdown(socket.SHUT_WR)
+            back.join()
+
+    @staticmethod
+    def _pass(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Iterator[_Proxy]:
+    with _Proxy(moto_address) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name in ("NO_PROXY", "no_proxy", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTP_PROXY", server.address)
+        monkeypatch.setenv("http_proxy", server.address)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Iterator[Path]:
+    """Write profiles `base` (static keys), `team` (a role) and `process` (short-lived keys)."""
+    command = tmp_path / "keys.py"
+    command.write_text(
+        "import datetime, json, pathlib\n"
+        f"count = pathlib.Path({str(tmp_path / 'count')!r})\n"
+        "number = int(count.read_text()) + 1 if count.exists() else 1\n"
+        "count.write_text(str(number))\n"
+        "soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)\n"
+        "print(json.dumps({'Version': 1, 'AccessKeyId': f'KEY{number}',\n"
+        "    'SecretAccessKey': 's', 'SessionToken': 't', 'Expiration': soon.isoformat()}))\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile base]\naws_access_key_id = BASE\naws_secret_access_key = s\n"
+        f"region = eu-west-1\nendpoint_url = {moto_address}\n"
+        "[profile team]\nrole_arn = arn:aws:iam::123456789012:role/team\nsource_profile = base\n"
+        f"region = eu-west-1\nendpoint_url = {moto_address}\n"
+        f"[profile process]\ncredential_process = {sys.executable} {command}\n"
+        f"region = eu-west-1\nendpoint_url = {moto_address}\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))  # where credentials of roles are cached
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    yield config
+
+
+@pytest.fixture
+def moto_address() -> Iterator[str]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request).close()
+    keys = {"aws_access_key_id": "maker", "aws_secret_access_key": "s"}
+    s3 = boto3.client("s3", region_name="us-east-1", endpoint_url=address, **keys)
+    s3.create_bucket(Bucket="shelf")
+    yield address
+    server.stop()
+
+
+def test_the_storage_takes_the_credentials_of_an_assumed_role(
+    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    try_storage("s3://shelf/runs")
+    assert proxy.keys, "the requests went through the proxy"
+    assert {key[:4] for key in proxy.keys} == {"ASIA"}, "temporary keys of the role"
+
+
+def test_keys_that_expire_are_renewed_for_an_open_storage(
+    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "process")
+    storage, root = filesystem("s3://shelf/runs")
+    for name in ("first", "second"):
+        with storage.open_output_stream(f"{root}/{name}") as file:
+            file.write(b"x")
+    used = [key for key in proxy.keys if key.startswith("KEY")]
+    assert len(set(used)) > 1
+    assert storage.get_file_info(f"{root}/second").size == 1
+
+
+def test_a_storage_without_credentials_says_how_to_log_in(
+    profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile.write_text("[profile lost]\nsso_start_url = https://x\nregion = eu-west-1\n")
+    monkeypatch.setenv("AWS_PROFILE", "lost")
+    with pytest.raises(StorageError, match=r"no AWS credentials.*aws sso login") as caught:
+        try_storage("s3://shelf/runs")
+    assert caught.value.denied
