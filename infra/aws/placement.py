@@ -136,5 +136,3 @@ def _zone_names(ec2: Any) -> dict[str, str]:
     """Return the account's own names of zones by their ids, which are what scores go by."""
     found: Sequence[Any] = ec2.describe_availability_zones()["AvailabilityZones"]
     return {zone["ZoneId"]: zone["ZoneName"] for zone in found}
-
-

@@ -3,7 +3,8 @@
     STORAGE/RUN/head/parcel.tar.gz   what the head is given: the script's folder, profiles, files
     STORAGE/RUN/head/order.json      what it is to run
     STORAGE/RUN/head/remote.json     where it is, and until when
-    STORAGE/RUN/head/record/…        what it knows of the run, brought away as it changes
+    STORAGE/RUN/head/record/…        what it knows of the run, copied as it changes
+    STORAGE/RUN/head/record/…@0…     a piece of a file that only grows, from that byte on
     STORAGE/RUN/head/state.json      its own word: alive at this time, or how its command ended
     STORAGE/RUN/head/stop            there once somebody has asked it to end the run
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -33,6 +35,11 @@ ORDER = "order.json"
 STATE = "state.json"
 STOP = "stop"
 RECORD = "record"
+PIECE_BYTES = 1 << 18
+"""Length of a piece of a file that grows: 12 hours of a run can make a ledger of 25 MB, and neither
+its head nor who follows it copies all of that every two seconds."""
+_GROWING = (".jsonl", ".log")
+"""Files of a run that only grow; a crash may cut their last line off."""
 STALE_SECONDS = 90.0
 """A head that has said nothing for so long is not there any more, or can't reach the storage."""
 
@@ -91,6 +98,16 @@ class HeadStore:
             except FileNotFoundError:
                 return None
 
+    def read_from(self, name: str, begin: int) -> bytes:
+        """Return what is in a file from a byte on; b"" where there is no such file."""
+        with self._told():
+            try:
+                with self._fs.open_input_file(f"{self._root}/{name}") as file:
+                    file.seek(min(begin, file.size()))
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return b""
+
     def remove(self, name: str) -> None:
         """Remove a file that may not be there."""
         with self._told(), contextlib.suppress(FileNotFoundError):
@@ -145,6 +162,7 @@ class Mirror:
     def __init__(self, store: HeadStore, folder: Path, prefix: str = "") -> None:
         self._store, self._folder, self._prefix = store, folder, prefix
         self._brought: dict[str, tuple[int, int]] = {}
+        self._last_piece: dict[str, int] = {}  # where it begins
 
     def bring(self) -> int:
         """Bring what has changed since the last time; returns how many files that were."""
@@ -155,10 +173,29 @@ class Mirror:
                 known = (seen.st_size, seen.st_mtime_ns)
                 if not path.is_file() or kept_back(name) or self._brought.get(name) == known:
                     continue
-                self._store.write(f"{RECORD}/{self._prefix}{name}", path.read_bytes())
+                if name.endswith(_GROWING):
+                    self._bring_pieces(path, f"{RECORD}/{self._prefix}{name}")
+                else:
+                    self._store.write(f"{RECORD}/{self._prefix}{name}", path.read_bytes())
                 self._brought[name] = known
                 count += 1
         return count
+
+    def _bring_pieces(self, path: Path, name: str) -> None:
+        """Write the last piece of a file again, and those after it.
+
+        A new mirror writes all pieces: lines may have been cut off since another one did.
+        """
+        with path.open("rb") as file:
+            last = os.fstat(file.fileno()).st_size // PIECE_BYTES * PIECE_BYTES
+            begin = min(self._last_piece.get(name, 0), last)
+            file.seek(begin)
+            while begin <= last:
+                self._store.write(_piece(name, begin), file.read(PIECE_BYTES))
+                begin += PIECE_BYTES
+        if name not in self._last_piece:
+            self._store.remove(name)  # cloudtune 0.2.0 wrote it in one piece
+        self._last_piece[name] = last
 
 
 _OWN = ("controller.", "head.json", "intents.json", "autoscaler.json", "ray-token", "provider.lock")
@@ -172,25 +209,68 @@ def kept_back(name: str) -> bool:
 def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
     """Bring what of a record is newer than what is in a folder; returns how many files that were.
 
-    With `prefix` only what is below it. A file is fetched anew where its length differs or it was
-    written later.
+    With `prefix` only what is below it. Of a file that grows only new bytes are fetched; another is
+    fetched again where its length differs or it was written later.
     """
     count = 0
+    growing: dict[str, dict[int, int]] = {}
+    files: dict[str, tuple[int, float]] = {}
     for listed, (size, written) in store.listed().items():
-        name = listed.removeprefix(prefix)
+        name, _, begin = listed.removeprefix(prefix).partition("@")
         if not listed.startswith(prefix) or leads_out(name) or kept_back(name):
             continue
+        if begin.isdecimal():
+            growing.setdefault(name, {})[int(begin)] = size
+        else:
+            files[listed.removeprefix(prefix)] = (size, written)
+    for name, (size, written) in files.items():
         path = folder / name
-        if _is_there(path, size, written):
+        if name in growing or _is_there(path, size, written):
             continue
-        data = store.read(f"{RECORD}/{listed}")
+        data = store.read(f"{RECORD}/{prefix}{name}")
         if data is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f"{path.name}.part")
             part.write_bytes(data)
             part.replace(path)
             count += 1
+    for name, pieces in growing.items():
+        count += _fetch_pieces(store, f"{RECORD}/{prefix}{name}", folder / name, pieces)
     return count
+
+
+def _fetch_pieces(store: HeadStore, name: str, path: Path, pieces: Mapping[int, int]) -> bool:
+    """Add what is new in the pieces of a file (lengths by their first byte) to a local one.
+
+    Returns whether there was anything. Several processes may do so at once: they write the same
+    bytes at the same places.
+    """
+    end = 0
+    while pieces.get(end) == PIECE_BYTES:
+        end += PIECE_BYTES
+    end += pieces.get(end, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+        at = os.fstat(file.fileno()).st_size
+        if at > end:
+            at = end
+            file.truncate(at)
+        before = at
+        while at < end:
+            begin = at // PIECE_BYTES * PIECE_BYTES
+            data = store.read_from(_piece(name, begin), at - begin)
+            is_last = begin + pieces[begin] == end
+            if is_last and name.endswith(".jsonl"):  # half a line may be cut off there
+                data = data[: data.rfind(b"\n") + 1]
+            os.pwrite(file.fileno(), data, at)
+            at += len(data)
+            if is_last or at < begin + PIECE_BYTES:
+                break
+    return at > before
+
+
+def _piece(name: str, begin: int) -> str:
+    return f"{name}@{begin:012}"
 
 
 def _is_there(path: Path, size: int, written: float) -> bool:

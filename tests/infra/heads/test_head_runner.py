@@ -110,7 +110,10 @@ def test_a_command_is_run_with_its_clock_and_its_words_are_brought(
     state = store.state()
     assert state is not None
     assert (state.code, state.instance, state.over) == (5, "i-1", True)
-    output, errors = store.read("record/run/output.log"), store.read("record/run/errors.log")
+    output, errors = (
+        store.read("record/run/output.log@000000000000"),
+        store.read("record/run/errors.log@000000000000"),
+    )
     assert output == f"['run', 'e.yaml'] {tmp_path} b\n".encode()
     assert errors == b"small-1 5.5\n"
     assert len(renewed) == 1
@@ -136,7 +139,7 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(
 
     assert made.carry(renew) == 0
     assert left == [0]
-    assert store.read("record/run/output.log") == b"all of it\n"
+    assert store.read("record/run/output.log@000000000000") == b"all of it\n"
 
 
 def test_who_asks_a_run_to_stop_is_heard_once(
@@ -156,7 +159,7 @@ def test_who_asks_a_run_to_stop_is_heard_once(
     )
 
     def ask() -> None:
-        while store.read("record/run/output.log") != b"ready\n":
+        while store.read("record/run/output.log@000000000000") != b"ready\n":
             time.sleep(0.02)
         store.write(STOP, b"stop\n")
 

@@ -11,7 +11,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
-from cloudtune.infra.heads.store import STATE, HeadStore, Mirror, State, fetch
+from cloudtune.infra.heads.store import PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
 
 if TYPE_CHECKING:
@@ -43,6 +43,82 @@ def test_what_grows_on_the_head_is_brought_and_fetched_once(
     assert fetch(store, here, "run/") == 1
     assert (here / "ledger.jsonl").read_text() == "one\ntwo\n"
     assert (here / "logs" / "t00.log").read_text() == "epoch 1\n"
+
+
+class _Counted:
+    """A store whose traffic is counted: bytes written, bytes read."""
+
+    def __init__(self, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up = self.down = 0
+        write, read, read_from = store.write, store.read, store.read_from
+
+        def counted_write(name: str, data: bytes) -> None:
+            self.up += len(data)
+            write(name, data)
+
+        def counted_read(name: str) -> bytes | None:
+            data = read(name)
+            self.down += len(data or b"")
+            return data
+
+        def counted_read_from(name: str, begin: int) -> bytes:
+            data = read_from(name, begin)
+            self.down += len(data)
+            return data
+
+        monkeypatch.setattr(store, "write", counted_write)
+        monkeypatch.setattr(store, "read", counted_read)
+        monkeypatch.setattr(store, "read_from", counted_read_from)
+
+
+def test_following_a_long_ledger_copies_each_byte_down_once(
+    store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    mirror, traffic = Mirror(store, there, "run/"), _Counted(store, monkeypatch)
+    line = "x" * 999 + "\n"
+    for _ in range(100):
+        with (there / "ledger.jsonl").open("a") as file:
+            file.write(line * 20)
+        mirror.bring()
+        fetch(store, here, "run/")
+    size = 100 * 20 * 1000
+    assert (here / "ledger.jsonl").read_text() == line * 2000
+    assert traffic.down == size
+    assert traffic.up < 100 * (PIECE_BYTES / 2 + 20_000) * 1.1, "half a piece each time"
+
+
+def test_a_line_that_a_crash_cut_off_is_replaced_where_it_was_fetched(
+    store: HeadStore, tmp_path: Path
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    ledger = there / "ledger.jsonl"
+    whole = "y" * (PIECE_BYTES - 10) + "\n"
+    ledger.write_text(f"{whole}half a line that goes on in the next piece")
+    Mirror(store, there, "run/").bring()
+    fetch(store, here, "run/")
+    ledger.write_text(whole)
+    Mirror(store, there, "run/").bring()
+    fetch(store, here, "run/")
+    assert (here / "ledger.jsonl").read_text() == whole
+    ledger.write_text(f"{whole}another\n")
+    Mirror(store, there, "run/").bring()
+    fetch(store, here, "run/")
+    assert (here / "ledger.jsonl").read_text() == f"{whole}another\n"
+
+
+def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    store.write("record/run/ledger.jsonl", b"one\n")
+    assert fetch(store, here, "run/") == 1
+    (there / "ledger.jsonl").write_text("one\ntwo\n")
+    Mirror(store, there, "run/").bring()
+    assert fetch(store, here, "run/") == 1
+    assert (here / "ledger.jsonl").read_text() == "one\ntwo\n"
+    assert store.read("record/run/ledger.jsonl") is None
 
 
 @pytest.mark.parametrize("name", ["controller.json", "ray-token", "head.json", "intents.json"])
