@@ -58,7 +58,7 @@ def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
     """Return a session for these environment variables, which are only the cache's key."""
     import boto3  # noqa: PLC0415  takes long
     import botocore.session  # noqa: PLC0415
-    from botocore.credentials import JSONFileCache  # noqa: PLC0415
+    from botocore.utils import JSONFileCache  # noqa: PLC0415
 
     del variables
     core = botocore.session.get_session()

@@ -7,8 +7,9 @@ import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from cloudtune.api.contact import Contact, to_stderr
 from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
@@ -25,6 +26,7 @@ from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.running import runner
 from cloudtune.runs import control, home
 from cloudtune.runs.job import job_of_ledger
+from cloudtune.train.storage import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
     Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
+
+T = TypeVar("T")
 
 LONGEST_SECONDS = 14 * 24 * 3600.0
 """Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials."""
@@ -175,9 +179,11 @@ def _launched(
 class Following:
     """Copies the output of a head's run to this machine while it runs."""
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: Sent, say: Callable[[str], None] = to_stderr) -> None:
         self.sent = sent
-        self._store, self._calls = HeadStore(sent.remote.storage), _calls(sent.remote)
+        self._store = HeadStore(sent.remote.storage)
+        self._calls = _calls(sent.remote)
+        self._contact = Contact(sent.folder, self._calls.errors, say)
         self._asked_at = time.monotonic()
         self._looked_at = -math.inf
         self._code: int | None = None
@@ -185,13 +191,14 @@ class Following:
     def look(self) -> int | None:
         """Copy new output; return the exit code of the head's command once it has ended.
 
-        Looks at most every two seconds, however often it is called.
+        Looks at most every two seconds, however often it is called. Without network or credentials
+        it is None until they are back.
 
         Raises:
             CloudtuneError: the head died or never started; the message says how to continue.
         """
         if self._code is None and time.monotonic() >= self._looked_at + _LOOK_SECONDS:
-            self._code = self._look()
+            self._code = self._contact.ask(self._look, None)
             self._looked_at = time.monotonic()
         return self._code
 
@@ -211,9 +218,39 @@ class Following:
         Raises:
             CleanupError: its cloud didn't confirm its termination.
         """
+        self._answered(self._fetch_experience)
+        give_up = time.monotonic() + _GONE_SECONDS
+        while self._answered(lambda: launch.living(self._calls, self.sent.folder.name)):
+            if time.monotonic() > give_up:
+                self._answered(lambda: self._calls.terminate([self.sent.head]))
+                raise self._unconfirmed("requested it again")
+            time.sleep(_LOOK_SECONDS)
+
+    def _fetch_experience(self) -> None:
         for name in ("profiles", "knowledge"):
             fetch(self._store, home.home() / name, f"{name}/")
-        _await_gone(self.sent, self._calls)
+
+    def _answered(self, question: Callable[[], T]) -> T:
+        """Return the answer to a question, however long network or credentials are away.
+
+        Raises:
+            CleanupError: they were still away when the head had to be gone.
+        """
+        while True:
+            answer = self._contact.ask(lambda: (question(),), None)
+            if answer is not None:
+                return answer[0]
+            if time.time() > self.sent.remote.until:
+                raise self._unconfirmed("its lease has ended it by now")
+            time.sleep(_LOOK_SECONDS)
+
+    def _unconfirmed(self, why: str) -> CleanupError:
+        head = self.sent.head
+        return CleanupError(
+            f"EC2 did not confirm that head {head} terminated; {why}. Check with `cloudtune status`"
+            ", or in the EC2 console",
+            [head],
+        )
 
 
 def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -> int:
@@ -223,7 +260,7 @@ def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -
         CloudtuneError: the head died or never started; the message says how to continue.
         CleanupError: its cloud didn't confirm its termination.
     """
-    following = Following(sent)
+    following = Following(sent, lambda text: err(f"{text}\n"))
     printed = [_Printed(sent.folder / OUTPUT, out), _Printed(sent.folder / ERRORS, err)]
     while True:
         code = following.look()
@@ -251,7 +288,7 @@ def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
         return following.look() is None
 
     with control.interruptible() as interruption:
-        interruption.tell(lambda: ask_to_stop(sent.remote))
+        interruption.tell(lambda: _try_to_stop(sent))
         while goes_on() and not ledger.exists():
             time.sleep(_LOOK_SECONDS)
         if ledger.exists():
@@ -277,6 +314,13 @@ def ask_to_stop(remote: Remote) -> None:
     HeadStore(remote.storage).write(STOP, b"stop\n")
 
 
+def _try_to_stop(sent: Sent) -> None:
+    try:
+        ask_to_stop(sent.remote)
+    except StorageError as error:
+        to_stderr(f"not stopped: {error}. Try again with `cloudtune stop {sent.folder.name}`")
+
+
 def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
     name, instances = sent.folder.name, calls.ours(launch.head_of(sent.folder.name))
@@ -293,19 +337,6 @@ def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
         "Instances that it left end with their leases, within 15 minutes: see `cloudtune status "
         f"--region {sent.remote.region}`. Resume the run with `cloudtune resume {name}`"
     )
-
-
-def _await_gone(sent: Sent, calls: Calls) -> None:
-    give_up = time.monotonic() + _GONE_SECONDS
-    while launch.living(calls, sent.folder.name):
-        if time.monotonic() > give_up:
-            calls.terminate([sent.head])
-            raise CleanupError(
-                f"EC2 did not confirm that head {sent.head} terminated; requested it again. Check "
-                "with `cloudtune status`, or in the EC2 console",
-                [sent.head],
-            )
-        time.sleep(_LOOK_SECONDS)
 
 
 def _calls(remote: Remote) -> Calls:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune import aws_session
 from cloudtune.cli.options import OUTPUT
 from cloudtune.errors import UsageError
 

@@ -31,6 +31,7 @@ def watch(run: str | None, output: str) -> int:
     Ends with the run and returns its exit code, or 1 if its controller has died. Ctrl-C stops
     watching, not the run.
     """
+    from cloudtune.api.contact import is_driven
     from cloudtune.api.watching import followed, screen_of
     from cloudtune.runs.job import job_of_ledger
 
@@ -38,7 +39,7 @@ def watch(run: str | None, output: str) -> int:
     job = job_of_ledger(folder / home.LEDGER)
     policy = job.policy()
     ledger = folder / home.LEDGER
-    entries = followed(ledger, lambda: policy.ended, lambda: control.is_driven(folder))
+    entries = followed(ledger, lambda: policy.ended, is_driven(folder))
     screen = None
     with contextlib.ExitStack() as shown:
         if output == "jsonl":

@@ -76,7 +76,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Iterator[_Proxy
 
 
 @pytest.fixture
-def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Iterator[Path]:
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Path:
     """Write profiles `base` (static keys), `team` (a role) and `process` (short-lived keys)."""
     command = tmp_path / "keys.py"
     command.write_text(
@@ -101,7 +101,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) 
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    yield config
+    return config
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def moto_address() -> Iterator[str]:
     address = f"http://{host}:{port}"
     request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
     urllib.request.urlopen(request).close()
-    keys = {"aws_access_key_id": "maker", "aws_secret_access_key": "s"}
-    s3 = boto3.client("s3", region_name="us-east-1", endpoint_url=address, **keys)
+    maker = boto3.Session("maker", "s", region_name="us-east-1")
+    s3 = maker.client("s3", endpoint_url=address)
     s3.create_bucket(Bucket="shelf")
     yield address
     server.stop()

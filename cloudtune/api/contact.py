@@ -1,0 +1,91 @@
+"""Follow a run that other machines carry while the network or the credentials here come and go."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from cloudtune import aws_session
+from cloudtune.engine.ledger import read_entries
+from cloudtune.errors import CloudtuneError
+from cloudtune.model.text import counted
+from cloudtune.model.units import format_seconds
+from cloudtune.runs import control, home
+from cloudtune.runs.job import job_of_ledger
+from cloudtune.train.storage import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+def to_stderr(text: str) -> None:
+    """Print a line for the person who follows a run."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class Contact:
+    """Asks the storage and the cloud of a run, and reports when they stop or resume answering.
+
+    A run needs neither this machine's network nor its credentials: what fails here is asked again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        errors: tuple[type[Exception], ...] = (),
+        say: Callable[[str], None] = to_stderr,
+    ) -> None:
+        self._folder = folder
+        self._errors: tuple[type[Exception], ...] = (StorageError, OSError, *errors)
+        self._say = say
+        self._lost_at: float | None = None
+
+    def ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """Return the answer to a question, or `otherwise` while there is no contact."""
+        try:
+            answer = question()
+        except self._errors as error:
+            if self._lost_at is None:
+                self._lost_at = time.monotonic()
+                self._say(self._lost(error))
+            return otherwise
+        if self._lost_at is not None:
+            seconds = time.monotonic() - self._lost_at
+            self._lost_at = None
+            self._say(
+                f"contact with run {self._folder.name} again, after {format_seconds(seconds)}"
+            )
+        return answer
+
+    def _lost(self, error: Exception) -> str:
+        return (
+            f"lost contact with run {self._folder.name}: {error}\n"
+            f"The run continues without this machine, within its limits{self._rate()}. Trying "
+            f"again; if your credentials have expired, {aws_session.LOG_IN}."
+        )
+
+    def _rate(self) -> str:
+        """Return what the run's instances cost an hour, by the ledger as it was last fetched."""
+        ledger = self._folder / home.LEDGER
+        try:
+            policy = job_of_ledger(ledger).policy()
+            for entry in read_entries(ledger):
+                policy.handle(entry.event)
+        except (CloudtuneError, OSError):
+            return ""
+        rented = policy.state.fleet.alive()
+        dollars = sum(instance.offer.usd_per_hour for instance in rented)
+        return (
+            f"; its {counted(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"
+        )
+
+
+def is_driven(folder: Path) -> Callable[[], bool]:
+    """Return a question whether a run is driven (`control.is_driven`), True without contact."""
+    contact = Contact(folder)
+    return lambda: contact.ask(lambda: control.is_driven(folder), True)

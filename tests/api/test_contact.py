@@ -1,0 +1,127 @@
+"""Following a run of a head while this machine's network and credentials come and go."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloudtune.api import remote
+from cloudtune.api.remote import Sent, follow
+from cloudtune.errors import CleanupError
+from cloudtune.infra.heads.launch import Remote
+from cloudtune.infra.heads.store import HeadStore, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class _NoNetworkError(Exception):
+    """What the cloud's client raises without a network."""
+
+
+@dataclass
+class _Cloud:
+    """A cloud with one head, which is out of reach during some calls."""
+
+    unreachable: int = 0
+    terminated: list[str] = field(default_factory=list)
+    errors = (_NoNetworkError,)
+
+    def ours(self, run: str, *, ended: bool = True) -> list[Any]:
+        del run, ended
+        if self.unreachable > 0:
+            self.unreachable -= 1
+            raise _NoNetworkError("Could not connect to the endpoint URL")
+        return []
+
+    def terminate(self, ids: list[str]) -> None:
+        self.terminated += ids
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Cloud:
+    made = _Cloud()
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(remote, "_calls", lambda _remote: made)
+    monkeypatch.setattr(remote, "_LOOK_SECONDS", 0.0)
+    return made
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Sent:
+    folder = tmp_path / "runs" / "small-1"
+    folder.mkdir(parents=True)
+    place = Remote(
+        storage=f"{tmp_path}/storage/small-1",
+        provider="aws",
+        region="us-east-1",
+        until=time.time() + 3600,
+        asked_at=time.time(),
+        usd_per_hour=0.1,
+    )
+    return Sent(folder, place, "i-1")
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+    """Take one step each time that the follower waits."""
+    left = list(steps)
+
+    def wait(_seconds: float) -> None:
+        if left:
+            left.pop(0)()
+
+    monkeypatch.setattr(remote.time, "sleep", wait)  # type: ignore[attr-defined]
+
+
+def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
+    sent: Sent, cloud: _Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HeadStore(sent.remote.storage)
+    storage, away = tmp_path / "storage", tmp_path / "away"
+    printed: list[str] = []
+    said: list[str] = []
+
+    def begin() -> None:
+        store.write("record/run/output.log@000000000000", b"epoch 1\n")
+        store.tell(State(time.time(), "i-1", attempt=1))
+
+    def lose() -> None:
+        storage.rename(away)
+        storage.write_text("no folder any more")
+
+    def find_again() -> None:
+        storage.unlink()
+        away.rename(storage)
+        store.write("record/run/output.log@000000000000", b"epoch 1\nepoch 2\n")
+
+    def end() -> None:
+        cloud.unreachable = 2
+        store.tell(State(time.time(), "i-1", attempt=1, code=0))
+
+    steps_of(monkeypatch, begin, lose, lambda: None, find_again, end)
+    assert follow(sent, printed.append, said.append) == 0
+    assert "".join(printed) == "epoch 1\nepoch 2\n"
+    lost = [line for line in said if "lost contact with run small-1" in line]
+    assert len(lost) == 2, said
+    assert "The run continues without this machine, within its limits" in lost[0]
+    assert "aws sso login" in lost[0]
+    assert "Could not connect to the endpoint URL" in lost[1]
+    assert sum("contact with run small-1 again, after" in line for line in said) == 2
+
+
+def test_a_head_out_of_reach_until_its_lease_is_over_is_not_confirmed(
+    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HeadStore(sent.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))
+    cloud.unreachable = 10**6
+    begin = time.time()
+    steps_of(monkeypatch)
+    monkeypatch.setattr(
+        remote.time, "time", lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200
+    )
+    with pytest.raises(CleanupError, match=r"did not confirm that head i-1.*its lease has ended"):
+        follow(sent, lambda _: None, lambda _: None)
