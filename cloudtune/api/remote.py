@@ -21,6 +21,7 @@ from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
 from cloudtune.infra.heads.store import ORDER, PARCEL, STATE, STOP, HeadStore, fetch
+from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import calls_to, provider_named
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.running import runner
@@ -329,7 +330,7 @@ def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
     if state is None and young and not any(instance.id == sent.head for instance in instances):
         return  # the cloud doesn't list it yet
-    console = calls.console(sent.head).strip().splitlines()[-5:]
+    console = telling_lines(calls.console(sent.head))[-5:]
     last_lines = "".join(f"\n  {line}" for line in console)
     raise CloudtuneError(
         f"head {sent.head} of run {name} is gone{'; its last output:' if last_lines else ''}"

@@ -93,12 +93,14 @@ def look(cloud: Cloud) -> list[Found]:
     """Return the billing instances of every run in a cloud."""
     prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
     alive = calls_to(cloud.endpoint).ours(ended=False)
-    carried = {run_of(instance.run) for instance in alive}
+    # A head that outlived its lease was rebooted: it runs nothing, and nothing ends it.
+    heads = [instance for instance in alive if run_of(instance.run) is not None]
+    carried = {run_of(head.run) for head in heads if not _expired(head.lease)}
     return [
         Found(
             instance=instance,
             controlled=instance.run in carried
-            or run_of(instance.run) is not None  # what it carries ends it, or else its own lease
+            or run_of(instance.run) in carried
             or _is_driven_here(instance.run),
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=_expired(instance.lease),

@@ -22,7 +22,7 @@ from cloudtune.infra.aws.errors import CALL_ERRORS, SortedErrors
 from cloudtune.infra.provider import BILLING_STATES, INTENT_TAG, LEASE_TAG, RUN_TAG, Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mypy_boto3_ec2 import EC2Client
 
@@ -32,6 +32,13 @@ BUSY_WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds, at most, until a launch that EC2 has throttled is asked for again."""
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
 _PLAIN_ZONE = "availability-zone"
+_STATE_HINTS = {
+    "Client.InternalError": " (often a KMS key of its disk that this account may not use)",
+    "Client.InvalidSnapshot.NotFound": " (its image has a snapshot that was deleted)",
+    "Client.VolumeLimitExceeded": " (the quota of EBS storage is used up)",
+}
+"""What EC2's codes of failed launches mean (EC2 user guide, "Instance terminates immediately")."""
+_TIME_ONLY = re.compile(r"^.*?(?=\(\d{4}-|$)")
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
@@ -89,7 +96,8 @@ class Ec2(SortedErrors):
         return self._run_instance(token, tags, request)
 
     def _run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
-        answer = self._launcher.run_instances(ClientToken=token, **_whole(tags, request))
+        with _request_ids():
+            answer = self._launcher.run_instances(ClientToken=token, **_whole(tags, request))
         return answer["Instances"][0]["InstanceId"]
 
     def try_launch(self, tags: Mapping[str, str], request: Mapping[str, Any]) -> Exception | None:
@@ -98,7 +106,8 @@ class Ec2(SortedErrors):
         EC2 says "DryRunOperation" where it would launch.
         """
         try:
-            self._client.run_instances(DryRun=True, **_whole(tags, request))
+            with _request_ids():
+                self._client.run_instances(DryRun=True, **_whole(tags, request))
         except CALL_ERRORS as error:
             return error
         return None
@@ -115,12 +124,13 @@ class Ec2(SortedErrors):
         if not ended:
             filters.append({"Name": "instance-state-name", "Values": list(BILLING_STATES)})
         pages = self._client.get_paginator("describe_instances").paginate(Filters=filters)  # type: ignore[arg-type]
-        return [
-            _read(described)
-            for page in pages
-            for reservation in page["Reservations"]
-            for described in reservation["Instances"]
-        ]
+        with _request_ids():
+            return [
+                _read(described)
+                for page in pages
+                for reservation in page["Reservations"]
+                for described in reservation["Instances"]
+            ]
 
     def zones(self) -> tuple[str, ...]:
         """Return the availability zones of the region that take instances now, by name."""
@@ -132,16 +142,34 @@ class Ec2(SortedErrors):
     def terminate(self, ids: Sequence[str]) -> None:
         """Give instances back. Repeating it for one that is gone is harmless."""
         for start in range(0, len(ids), _TERMINATE_AT_ONCE):  # no ids, no call
-            self._client.terminate_instances(InstanceIds=ids[start : start + _TERMINATE_AT_ONCE])
+            some = ids[start : start + _TERMINATE_AT_ONCE]
+            with _request_ids():
+                self._client.terminate_instances(InstanceIds=some)
 
     def console(self, instance: str) -> str:
-        """Return the last of what an instance printed as it booted; "" where EC2 doesn't tell.
+        """Return the last of what an instance printed; "" where EC2 doesn't say.
 
-        EC2 keeps 64 KiB of it, for an hour after the end.
+        EC2 keeps 64 KiB of it, for an hour after the end. The latest output is kept for instances
+        on Nitro; for others EC2 gives that of the boot.
         """
-        with contextlib.suppress(*CALL_ERRORS):  # whoever may not ask does without
-            return self._client.get_console_output(InstanceId=instance).get("Output") or ""
+        for latest in (True, False):
+            with contextlib.suppress(*CALL_ERRORS):  # without permission there is none
+                answer = self._client.get_console_output(InstanceId=instance, Latest=latest)
+                if answer.get("Output"):
+                    return answer["Output"]
         return ""
+
+
+@contextlib.contextmanager
+def _request_ids() -> Iterator[None]:
+    """Add the id of the request to an error of EC2: AWS's support asks for it."""
+    try:
+        yield
+    except ClientError as error:
+        request = error.response.get("ResponseMetadata", {}).get("RequestId")
+        if request and request not in str(error):
+            error.args = (f"{error} (request {request})",)
+        raise
 
 
 def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +179,8 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
         "MinCount": 1,
         "MaxCount": 1,
         "InstanceInitiatedShutdownBehavior": "terminate",
+        # A machine that EC2 recovers boots without its lease, and would bill on.
+        "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "TagSpecifications": [{"ResourceType": "instance", "Tags": pairs}],
         **request,
     }
@@ -159,7 +189,7 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
 def _read(described: Any) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     state = described["State"]["Name"]
-    reason = described.get("StateTransitionReason", "")
+    transition = described.get("StateTransitionReason", "")
     return Instance(
         id=described["InstanceId"],
         run=tags.get(RUN_TAG, ""),
@@ -168,10 +198,19 @@ def _read(described: Any) -> Instance:
         instance_type=described["InstanceType"],
         state=state,
         launched_at=described["LaunchTime"].timestamp(),
-        ended_at=None if state in BILLING_STATES else _time_of(reason),
-        reason=reason,
+        ended_at=None if state in BILLING_STATES else _time_of(transition),
+        reason=_reason(described.get("StateReason", {}), transition),
         tags=tags,
     )
+
+
+def _reason(state: Mapping[str, str], transition: str) -> str:
+    """Return why an instance changed its state: EC2's reason, where it says more than who did."""
+    code, message = state.get("Code", ""), state.get("Message", "")
+    if not message or "Initiated" in code:
+        return transition
+    hint = _STATE_HINTS.get(code, "")
+    return f"{message}{hint} {_TIME_ONLY.sub('', transition)}".strip()
 
 
 def _time_of(reason: str) -> float | None:

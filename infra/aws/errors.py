@@ -26,6 +26,9 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
             "InsufficientHostCapacity",
             "InsufficientInstanceCapacity",
             "InsufficientReservedInstanceCapacity",
+            "InsufficientVolumeCapacity",
+            "MissingInput",  # a zone without a default subnet
+            "ReservationCapacityExceeded",
             "SpotMaxPriceTooLow",
             "UnfulfillableCapacity",
             "Unsupported",
@@ -36,10 +39,19 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
             "InstanceLimitExceeded",
             "MaxFleetCountExceeded",
             "MaxSpotInstanceCountExceeded",
+            "PendingVerification",  # a new account: minutes, seldom hours
+            "VolumeLimitExceeded",
             "VcpuLimitExceeded",
         }
     ),
-    "busy": frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"}),
+    "busy": frozenset(
+        {
+            "EC2ThrottledException",
+            "RequestLimitExceeded",
+            "Throttling",
+            "ThrottlingException",
+        }
+    ),
     "denied": frozenset(
         {
             "AuthFailure",

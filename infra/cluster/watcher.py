@@ -15,7 +15,7 @@ import ray
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import GIVEN_UP
-from cloudtune.infra.node.boot import INSTANCE_LABEL
+from cloudtune.infra.node.boot import INSTANCE_LABEL, telling_lines
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
-_BLIND_SECONDS = 60.0
+_BLIND_SECONDS = 900.0
+"""How long EC2 may not answer until the run ends: leases keep the limits without it."""
 _FORGOTTEN_SECONDS = 60.0
 _LISTED_SECONDS = 15.0
 _CONSOLE_LINES = 3
@@ -206,7 +207,7 @@ class Watcher:
             return ""
         path = self._head.folder / f"console-{intent}.log"
         path.write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
-        last = [line.strip() for line in said.splitlines() if line.strip()][-_CONSOLE_LINES:]
+        last = telling_lines(said)[-_CONSOLE_LINES:]
         return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:

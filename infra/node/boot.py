@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
 _METADATA_SECONDS = 120.0
 _METADATA_PAUSE = 0.5
+_BY_CLOUD_INIT = re.compile(r"^.*?cloud-init\[\d+\]: ")
+_FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
@@ -208,6 +211,16 @@ def main() -> int:
     if lease is not None:  # of no use any more, and EC2 may not be let end it
         lease.end_now()
     return ray.returncode
+
+
+def telling_lines(console: str) -> list[str]:
+    """Return the lines of a console that the boot script wrote; without any, all lines.
+
+    Around them systemd reports what it starts and stops, which hides why a boot failed.
+    """
+    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    written = [_BY_CLOUD_INIT.sub("", line) for line in lines if _FROM_SCRIPT.search(line)]
+    return [line for line in written if not line.startswith("Cloud-init v.")] or lines
 
 
 def say(line: str) -> None:

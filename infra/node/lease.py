@@ -47,6 +47,15 @@ FIRST_VARIABLE = "CLOUDTUNE_FIRST_LEASE"
 MACHINE_VARIABLE = "CLOUDTUNE_MACHINE"
 """The mark of the processes of an emulated machine; a real one has none."""
 _COMMAND_SECONDS = 20.0
+_NO_SECOND_BOOT = """\
+each_boot=/var/lib/cloud/scripts/per-boot
+if [ -z "${CLOUDTUNE_MACHINE:-}" ] && [ -d $each_boot ]; then
+  printf '#!/bin/sh\\nshutdown -P now\\n' > $each_boot/cloudtune-ends
+  chmod 755 $each_boot/cloudtune-ends
+fi
+"""
+"""Has cloud-init power off a machine that boots again, as after a kernel panic: `shutdown` has
+forgotten its lease, and nothing of the run starts there. An emulated machine shares its disk."""
 
 
 def first_lease(asked_at: float, end: float) -> str:
@@ -67,6 +76,7 @@ def first_lease(asked_at: float, end: float) -> str:
         f'  [ -e "${FIRST_VARIABLE}" ] || exit\n'
         "  shutdown -P now || exec python3 -m cloudtune.infra.node.lease\n"
         ") < /dev/null > /dev/null 2>&1 &\n"
+        f"{_NO_SECOND_BOOT}"
     )
 
 

@@ -74,7 +74,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> N
         if left:
             left.pop(0)()
 
-    monkeypatch.setattr(remote.time, "sleep", wait)  # type: ignore[attr-defined]
+    monkeypatch.setattr("cloudtune.api.remote.time.sleep", wait)
 
 
 def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
@@ -121,7 +121,8 @@ def test_a_head_out_of_reach_until_its_lease_is_over_is_not_confirmed(
     begin = time.time()
     steps_of(monkeypatch)
     monkeypatch.setattr(
-        remote.time, "time", lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200
+        "cloudtune.api.remote.time.time",
+        lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200,
     )
     with pytest.raises(CleanupError, match=r"did not confirm that head i-1.*its lease has ended"):
         follow(sent, lambda _: None, lambda _: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNASKED = "error: can't reach EC2 in eu-west-1: The config profile (nobody) could not be found"
+_LATER = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
 DAMAGED = ["", "null", "[]", "{", '{"pid": 0, "created": 0.0, "temp": "/"}', '{"pid": -1}']
 
 
@@ -77,6 +78,31 @@ def test_a_dry_run_says_what_it_would_return(
     would, last = capsys.readouterr().out.splitlines()
     assert would == "would return i-1 (p3.2xlarge, run r1)"
     assert last.startswith("1 instance would be returned (checked ")
+
+
+@pytest.mark.parametrize(("lease", "doomed"), [("2020-01-01T00:00:00Z", 2), (_LATER, 0)])
+def test_a_head_that_outlived_its_lease_is_collected_with_its_nodes(
+    lease: str, doomed: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def instance(name: str, run: str) -> Instance:
+        return Instance(
+            id=name,
+            run=run,
+            intent="i000",
+            lease=lease,
+            instance_type="p3.2xlarge",
+            state="running",
+            launched_at=0.0,
+            ended_at=None,
+            reason="",
+            tags={},
+        )
+
+    alive = [instance("i-1", "small-1.head"), instance("i-2", "small-1")]
+    calls = SimpleNamespace(ours=lambda **_: alive)
+    monkeypatch.setattr(cleanup, "calls_to", lambda _: calls)
+    cloud = SimpleNamespace(endpoint=SimpleNamespace(url=None))
+    assert sum(found.orphan for found in cleanup.look(cast("Any", cloud))) == doomed
 
 
 def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(

@@ -30,6 +30,10 @@ def test_the_code_is_ec2s_or_the_name_of_the_exception() -> None:
     [
         ("InsufficientInstanceCapacity", "capacity"),
         ("Unsupported", "capacity"),
+        ("MissingInput", "capacity"),
+        ("ReservationCapacityExceeded", "capacity"),
+        ("EC2ThrottledException", "busy"),
+        ("PendingVerification", "quota"),
         ("VcpuLimitExceeded", "quota"),
         ("MaxSpotInstanceCountExceeded", "quota"),
         ("RequestLimitExceeded", "busy"),

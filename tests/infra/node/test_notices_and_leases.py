@@ -281,6 +281,26 @@ def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
     assert told == ["-P +1", f"-P +{LEASE_MINUTES}"]
 
 
+@pytest.mark.parametrize("emulated", [False, True])
+def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -> None:
+    told = shutdown_of(tmp_path)
+    each_boot = tmp_path / "per-boot"
+    each_boot.mkdir()
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+    if emulated:
+        environment["CLOUDTUNE_MACHINE"] = "i-1"
+    lines = first_lease(time.time(), time.time() + 3600)
+    lines = lines.replace("/var/lib/cloud/scripts/per-boot", str(each_boot))
+    lines += 'rm "$CLOUDTUNE_FIRST_LEASE"; kill %1'
+    subprocess.run(["/bin/bash", "-c", lines], check=True, env=environment, timeout=20)
+    written = list(each_boot.iterdir())
+    assert bool(written) != emulated, "an emulated machine shares this one's disk"
+    told.write_text("")
+    for script in written:
+        subprocess.run([script], check=True, env=environment, timeout=20)
+    assert told.read_text().split() == ([] if emulated else ["-P", "now"])
+
+
 def test_an_emulated_machine_ends_with_its_first_lease_whatever_its_script_does(
     ec2: EC2Client, control: EmulatorControl, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
