@@ -23,6 +23,7 @@ from cloudtune.infra.heads.remote_runs import OVER, RUN
 from cloudtune.infra.heads.store import ORDER, PARCEL, STATE, STOP, HeadStore, fetch
 from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import calls_to, provider_named
+from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.running import runner
 from cloudtune.runs import control, home
@@ -83,6 +84,11 @@ def send(
     path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
     files[path] = _written(with_head(wanted, offer)) if plan is None else plan
     needed = {path: path.read_bytes() for path in requirement_files(wanted)}
+    if secrets := secrets_in(wanted.train_folder):
+        to_stderr(
+            f"note: not sent: {', '.join(secrets)}, as they look like secrets; `!{secrets[0]}` in "
+            f"{IGNORE_FILE} sends one"
+        )
     parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
     storage = home.storage(wanted.storage).rstrip("/")
     bootstrap = lay(storage)

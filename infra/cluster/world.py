@@ -25,6 +25,7 @@ from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
 from cloudtune.infra.node.ray_access import join_as_driver
+from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -145,7 +146,10 @@ class CloudWorld:
         ray.init(
             address=self._head.address,
             namespace=self._head.rental.run,
-            runtime_env={"working_dir": str(self._directory)},
+            runtime_env={
+                "working_dir": str(self._directory),
+                "excludes": excludes(self._directory),  # besides those of .gitignore
+            },
             log_to_driver=False,
             logging_level="ERROR",
             configure_logging=False,

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MOST_BYTES = 200 * 2**20
 _HERE, _HOME = "here", "home"
-_LEFT_OUT = {".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,19 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
     """
     buffer, total = io.BytesIO(), 0
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
-        for path in _below(code):
+        for path in sent_files(code):
             total += path.stat().st_size
             if total > MOST_BYTES:
                 raise UsageError(
                     f"{code} holds more than {MOST_BYTES >> 20} MiB, which all would be sent to "
-                    "the head; keep data and checkpoints elsewhere (storage, or your own bucket)"
+                    f"the head; name data and checkpoints in {IGNORE_FILE} or .gitignore, and keep "
+                    "them in storage, or your own bucket"
                 )
             tar.add(path, f"{_HERE}{path}", recursive=False)
         for path, data in files.items():
             _add(tar, f"{_HERE}{path}", data)
         for name in ("profiles", "knowledge"):
-            for path in _below(home / name):
+            for path in sorted((home / name).rglob("*")):
                 tar.add(path, f"{_HOME}/{path.relative_to(home)}", recursive=False)
     return buffer.getvalue()
 
@@ -84,15 +84,6 @@ def unpack(data: bytes, home: Path, root: Path = Path("/")) -> None:
                     member.name = member.name.removeprefix(f"{prefix}/")
                     where.mkdir(parents=True, exist_ok=True)
                     tar.extract(member, where, filter="data")
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder):
-        folders[:] = sorted(set(folders) - _LEFT_OUT)
-        for name in sorted(names):
-            path = Path(top, name)
-            if path.is_file() and not path.name.endswith(".pyc"):
-                yield path
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -1,0 +1,84 @@
+"""Which files of an experiment's folder are sent to other machines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pathspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IGNORE_FILE = ".cloudtuneignore"
+"""Patterns as in .gitignore, of what isn't sent; beside the script."""
+SECRETS = (
+    ".env",
+    ".env.*",
+    "!.env.example",
+    ".aws/",
+    ".ssh/",
+    ".netrc",
+    "*.key",
+    "*.pem",
+    "id_ecdsa",
+    "id_ed25519",
+    "id_rsa",
+    "kaggle.json",
+)
+"""Files that usually hold secrets; never sent. A pattern with `!` in the ignore file sends one."""
+_CACHES = (
+    ".git/",
+    ".venv/",
+    "__pycache__/",
+    ".mypy_cache/",
+    ".ruff_cache/",
+    ".pytest_cache/",
+    "*.pyc",
+)
+
+
+def excludes(folder: Path) -> list[str]:
+    """Return the patterns of what is never sent, and those of the folder's own ignore file."""
+    return [*_CACHES, *SECRETS, *_lines(folder / IGNORE_FILE)]
+
+
+def sent_files(folder: Path) -> Iterator[Path]:
+    """Yield the files that are sent: all but `excludes` and what its .gitignore files name."""
+    own = pathspec.GitIgnoreSpec.from_lines(excludes(folder))
+    by_git: dict[Path, pathspec.GitIgnoreSpec] = {}
+
+    def is_ignored(path: Path, suffix: str = "") -> bool:
+        if own.match_file(f"{path.relative_to(folder).as_posix()}{suffix}"):
+            return True
+        return any(
+            spec.match_file(f"{path.relative_to(above).as_posix()}{suffix}")
+            for above, spec in by_git.items()
+            if path.is_relative_to(above)
+        )
+
+    for top, folders, names in os.walk(folder):
+        here = Path(top)
+        if lines := _lines(here / ".gitignore"):
+            by_git[here] = pathspec.GitIgnoreSpec.from_lines(lines)
+        folders[:] = sorted(name for name in folders if not is_ignored(here / name, "/"))
+        for name in sorted(names):
+            path = here / name
+            if path.is_file() and not is_ignored(path):
+                yield path
+
+
+def secrets_in(folder: Path) -> list[str]:
+    """Return the names of files in a folder, though not below it, that are kept back as secrets."""
+    spec = pathspec.GitIgnoreSpec.from_lines(excludes(folder))
+    secret = pathspec.GitIgnoreSpec.from_lines(SECRETS)
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    return [name for name in names if secret.match_file(name) and spec.match_file(name)]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
