@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
+from cloudtune.infra.node import this_machine
 from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
@@ -322,7 +322,7 @@ def crowded(
     plan: RunPlan, rentables: Sequence[Rentable], cores: int | None = None
 ) -> Iterator[str]:
     """Yield a line if emulated GPUs need more than this machine's cores."""
-    cores = cores or len(os.sched_getaffinity(0))
+    cores = cores or this_machine.cores()
     shares = {rentable.offer: _core_share(rentable.profile) for rentable in rentables}
     wanted = sum(m.instances * m.offer.gpus * shares.get(m.offer, 0.0) for m in plan.fleet)
     if wanted > cores:

@@ -90,7 +90,9 @@ def model(gpu: Gpu) -> str:
 
 def cores() -> int:
     """Return the cores that this process may use: of its affinity, and of its container's quota."""
-    allowed = len(os.sched_getaffinity(0))
+    # macOS has no affinity.
+    has_affinity = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     try:
         quota, period = _CGROUP.read_text().split()
         return max(1, min(allowed, int(quota) // int(period)))

@@ -53,7 +53,7 @@ def command(
         raise AssertionError("planning has asked a cloud")
 
     monkeypatch.setattr(Ec2, "__init__", no_cloud)
-    monkeypatch.setattr("boto3.client", no_cloud)
+    monkeypatch.setattr("cloudtune.aws_session.session", no_cloud)
 
     def call(*arguments: object) -> Done:
         return called(capsys, *arguments)
