@@ -14,6 +14,7 @@ from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra.environments.bootstrap import lay
+from cloudtune.infra.environments.imports import missing_imports
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.bundle import Order, packed
@@ -79,6 +80,7 @@ def send(
     provider_named(wanted.cloud.provider).check(wanted)
     if not wanted.setup.builds:  # else the head does, in the environment that it builds
         runner.check_script(wanted)
+    _check_imports(wanted)
     runner.preflight(wanted, offer)
     words, files = _with_profile(words)
     path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
@@ -129,6 +131,19 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[s
     (folder / OVER).unlink(missing_ok=True)
     remote = replace(before, until=_end(wanted, now), asked_at=now, attempt=before.attempt + 1)
     return _launched(folder, wanted, remote, offer, ["resume", folder.name, *_CARRIED, *words])
+
+
+def _check_imports(wanted: Experiment) -> None:
+    """Pass if the head and its nodes will have what the script imports.
+
+    Raises:
+        UsageError: they won't; the message has the lines of the imports.
+    """
+    missing = missing_imports(wanted)
+    if missing and wanted.setup.builds and not wanted.setup.commands:
+        raise UsageError("\n".join(missing))
+    for line in missing:  # the image or the commands may bring it
+        to_stderr(f"note: {line}, unless the image or setup.commands bring it")
 
 
 def _written(wanted: Experiment) -> bytes:

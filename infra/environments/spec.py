@@ -100,6 +100,15 @@ def requirement_files(experiment: Experiment) -> tuple[Path, ...]:
     return tuple(path for path in _read(experiment).files if path.is_file())
 
 
+def requirement_names(experiment: Experiment) -> list[str]:
+    """Return the packages that an experiment requires, by their canonical names.
+
+    Raises:
+        UsageError: as `check`.
+    """
+    return [canonicalize_name(requirement.name) for requirement in _read(experiment).found]
+
+
 def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
     """Return what the environment of an experiment is made from.
 

@@ -1,0 +1,43 @@
+"""Packages that a script imports and its environment won't have, found before anything is rented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.infra.environments.imports import missing_imports
+from tests.infra.environments.conftest import experiment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("line", "pip", "package"),
+    [
+        ("import hypothesis", (), "hypothesis"),
+        ("from sklearn.svm import SVC", ("tqdm",), "scikit-learn"),
+        ("from sklearn.svm import SVC", ("scikit-learn>=1",), None),
+        ("import torch, numpy", (), None),  # cloudtune brings them
+        ("import json", (), None),
+        ("import not_installed_here", (), None),  # the build knows better
+        ("try:\n    import hypothesis\nexcept ImportError:\n    pass", (), None),
+        ("def train():\n    import hypothesis", (), "hypothesis"),
+        ("import helper", (), "hypothesis"),  # a module beside the script
+    ],
+)
+def test_an_import_that_no_requirement_brings_is_named(
+    line: str, pip: tuple[str, ...], package: str | None, tmp_path: Path
+) -> None:
+    wanted = experiment(tmp_path, pip=list(pip))
+    with wanted.train_file.open("a") as script:
+        script.write(f"\n{line}\n")
+    (tmp_path / "helper.py").write_text("import hypothesis\n")
+    lines = missing_imports(wanted)
+    if package is None:
+        assert lines == []
+    else:
+        (said,) = lines
+        assert f"add {package} to setup.pip" in said
+        assert said.startswith(str(tmp_path))
