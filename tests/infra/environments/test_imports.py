@@ -1,4 +1,4 @@
-"""Packages that a script imports and its environment won't have, found before anything is rented."""
+"""Packages that a script imports and its environment won't have, found before renting."""
 
 from __future__ import annotations
 
