@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 class HyperSched(Judging):
     """Pausing ASHA with one bracket, whose trials are judged again at each of their results.
 
-    At every result each rung that the trial has passed is looked at: it is paused where its score
-    there is below what the rung asks for by now. Room goes to paused trials that no rung would
+    At every result each rung that the trial has passed is looked at, the highest first: it is paused
+    where its score there is below what the rung asks for by now. A score that is new there is
+    compared with the others, and counts from then on (`_Rung.check_to_kill` of the published code,
+    ucbrise/hypersched at 8b5435e). Room goes to paused trials that no rung would
     pause any more (the highest rung first), then to new ones, then to any that are paused. Once
     there is too little time for anything that doesn't run (`Admission`), whatever doesn't run has
     ended. `atom` is how many GPUs a trial starts with.
@@ -35,8 +37,8 @@ class HyperSched(Judging):
     As published a paused trial is promoted where the rung at which it was paused would let it go
     on, though another may pause it at its next result; and once there is nothing new, any paused
     trial begins again, in the order of their first start, to be paused at its next result.
-    `patient` is ours: a trial is promoted where every rung that it has passed lets it, and another
-    paused one begins only where nothing else trains.
+    `patient` is ours: a new score counts at once, a trial is promoted where every rung that it has
+    passed lets it, and another paused one begins only where nothing else trains.
     """
 
     anytime = True
@@ -139,11 +141,11 @@ class HyperSched(Judging):
         if trial.epoch <= self._furthest.get(trial.id, 0):
             return Go(last)  # it trains again what was lost, and was judged then
         self._furthest[trial.id] = trial.epoch
-        arrived = self._arrives(trial)
         if trial.epoch >= last:
+            self._arrives(trial)
             return Verdict.FINISH
-        held = self._held_back(trial.id)
-        if (self._once and not arrived) or held is None:
+        held = self._held_on_arrival(trial)
+        if held is None:
             return Go(last)
         if self._closed or not self._pauses:
             return Verdict.CUT
@@ -151,15 +153,36 @@ class HyperSched(Judging):
         self._rests[trial.id].rest(trial.id)
         return Verdict.PAUSE
 
+    def _held_on_arrival(self, trial: TrialProgress) -> Cutoff | None:
+        """Record a trial at the rungs that it has now passed; return the one that pauses it."""
+        if self._patient or self._once:
+            arrived = self._arrives(trial)
+            return self._held_back(trial.id) if arrived or not self._once else None
+        for rung in reversed(self._rungs):
+            if rung.epoch > trial.epoch:
+                continue
+            asked = rung.value
+            self._arrive(trial, rung)
+            if asked is not None and rung.score(trial.id) < asked:
+                return rung
+        return None
+
     def _arrives(self, trial: TrialProgress) -> bool:
         """Record a trial at the rungs that it has now passed; says whether there are any."""
         arrived = False
         for rung in self._rungs:
-            if rung.epoch <= trial.epoch and trial.id not in rung:
-                assert trial.metric is not None
-                rung.record(trial.id, self._sign * trial.metric)
-                self._top[trial.id], arrived = rung, True
+            if rung.epoch <= trial.epoch:
+                arrived = self._arrive(trial, rung) or arrived
         return arrived
+
+    def _arrive(self, trial: TrialProgress, rung: Cutoff) -> bool:
+        """Record a trial at a rung where it has no record yet; says whether that was so."""
+        if trial.id in rung:
+            return False
+        assert trial.metric is not None
+        rung.record(trial.id, self._sign * trial.metric)
+        self._top[trial.id] = rung
+        return True
 
     def _held_back(self, trial: TrialId) -> Cutoff | None:
         """Return the highest rung at which a trial isn't good enough now; judged once, its last."""

@@ -97,6 +97,10 @@ class Cutoff:
         self._records[trial] = (-score, len(self._records))
         bisect.insort(self._ordered, score)
 
+    def score(self, trial: TrialId) -> float:
+        """Return the record of a trial."""
+        return -self._records[trial][0]
+
     @property
     def value(self) -> float | None:
         """The score that has to be reached; None with fewer than two records."""
@@ -106,7 +110,7 @@ class Cutoff:
 
     def passes(self, trial: TrialId) -> bool:
         """Whether the record of a trial is good enough now."""
-        score = -self._records[trial][0]
+        score = self.score(trial)
         if self._ranked:
             better = len(self._ordered) - bisect.bisect_right(self._ordered, score)
             return better < len(self._ordered) // self._eta
@@ -173,8 +177,8 @@ class Overhead:
 class Admission:
     """Whether something that doesn't run may start now: if it could still become a winner.
 
-    The time left has to be at least what the trial that trained longest has taken (`L`, without
-    its set-up, s), times eta; or what all `max_epochs` take on one atom (t1, the median epoch), if
+    The time left has to be at least what the trial that trained longest has trained (`L`, Tune's
+    `time_total_s`, which has no set-up in it), a set-up taken off (`s`), times eta; or what all `max_epochs` take on one atom (t1, the median epoch), if
     that is less: time_left >= min((L - s) * eta, max_epochs * t1).
     """
 
@@ -184,12 +188,15 @@ class Admission:
         self._atom = atom
         self._switches = switches
         self._overhead = Overhead(ignored=switches.ignore_overhead)
+        self._trained: dict[TrialId, float] = {}  # seconds
         self._longest = 0.0
         self._epoch = Median()
 
     def note(self, trial: TrialProgress) -> None:
         """Record an epoch."""
-        self._longest = max(self._longest, trial.seconds)
+        seconds = self._trained.get(trial.id, 0.0) + trial.epoch_seconds
+        self._trained[trial.id] = seconds
+        self._longest = max(self._longest, seconds)
         if trial.width == self._atom:
             self._epoch.add(trial.epoch_seconds)
 

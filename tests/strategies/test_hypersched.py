@@ -126,13 +126,20 @@ def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int
     script = Script({"min_epochs": 2, "max_epochs": 200, "eta": 4})
     for each in range(1, 200):
         script.says("good", each, 0.9)
+        script.says("as good", each, 0.9)
     said = [script.says("bad", each, 0.1 if each == epoch else 0.9) for each in range(1, epoch + 1)]
     assert said[:-1] == [Go(200)] * (epoch - 1)
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
 
-def test_h2_the_first_at_a_rung_goes_on() -> None:
-    assert Script().says("t0", 1, 0.1) == GO
+def test_h2_a_new_score_is_compared_with_those_before_it() -> None:
+    """As published the cut-off is taken before the score is recorded; one record asks nothing."""
+    script = Script()
+    assert script.says("t0", 1, 0.9) == GO
+    assert script.says("t1", 1, 0.1) == GO
+    assert script.says("t2", 1, 0.5) == GO, "the median of 0.1 and 0.9"
+    assert script.says("t3", 1, 0.49) is Verdict.PAUSE
+    assert script.says("t1", 2, 0.8) is Verdict.PAUSE, "its score counts by now"
 
 
 def test_h3_a_trial_is_paused_when_a_rung_it_has_passed_asks_for_more() -> None:
@@ -147,7 +154,8 @@ def test_h3_a_trial_is_paused_when_a_rung_it_has_passed_asks_for_more() -> None:
 def test_h3_only_a_record_counts_not_what_a_trial_has_become() -> None:
     script = Script()
     script.says("t0", 1, 0.9)
-    assert script.says("t1", 1, 0.5) is Verdict.PAUSE
+    script.says("t1", 1, 0.5)
+    assert script.says("t1", 2, 1.0) is Verdict.PAUSE
     assert script.says("t0", 3, 0.0) == GO
 
 
@@ -180,15 +188,17 @@ def test_h5_or_at_its_own_last_one() -> None:
 def test_h16_killed_instead_of_paused() -> None:
     script = Script({"switches": KILLING})
     script.says("t0", 1, 0.9)
-    assert script.says("t1", 1, 0.5) is Verdict.CUT
+    script.says("t1", 1, 0.5)
+    assert script.says("t1", 2, 0.5) is Verdict.CUT
     assert "paused" not in script.asks()
 
 
 def test_h17_where_less_is_better_the_greater_is_paused() -> None:
     script = Script(mode="min")
     script.says("t0", 1, 0.5)
-    assert script.says("t1", 1, 0.9) is Verdict.PAUSE
-    assert script.says("t2", 1, 0.1) == GO
+    script.says("t1", 1, 0.9)
+    assert script.says("t2", 1, 0.8) is Verdict.PAUSE
+    assert script.says("t3", 1, 0.1) == GO
     assert script.says("t0", 2, 0.1) == GO
 
 
@@ -303,6 +313,7 @@ def test_h6_when_too_little_time_is_left_nothing_starts_ever_again() -> None:
     """The longest took 5 s, so another one would need eta times as much."""
     script = Script()
     script.says("a", 1, 0.9, seconds=5.0)
+    script.says("d", 1, 0.9, seconds=1.0)
     script.says("b", 1, 0.5, seconds=1.0)
     script.state.seconds_left = 10.0
     assert set(script.asks(12)) == {"new", "paused"}
@@ -457,11 +468,11 @@ def test_a_paused_trial_gets_further_though_checkpoints_are_rare() -> None:
 
 def test_the_run_tells_how_long_setups_and_trials_took() -> None:
     """A start takes 4 s and an epoch 8; a start from a checkpoint takes 6."""
-    game = Setting(2, metric=final([0.9, 0.5]), offer=offer(1), max_instances=1)
+    game = Setting(3, metric=final([0.9, 0.8, 0.5]), offer=offer(1), max_instances=1)
     played = play(game, hypersched(max_epochs=2))
-    assert played.policy.state.setups == [4.0, 4.0, 6.0]
-    assert [t.seconds for t in played.policy.trials.values()] == [20.0, 26.0]
-    assert [t.epoch_seconds for t in played.policy.trials.values()] == [8.0, 8.0]
+    assert played.policy.state.setups == [4.0, 4.0, 4.0, 6.0]
+    assert [t.seconds for t in played.policy.trials.values()] == [20.0, 20.0, 26.0]
+    assert {t.epoch_seconds for t in played.policy.trials.values()} == {8.0}
 
 
 def test_without_a_deadline_all_are_trained_to_the_end() -> None:

@@ -122,8 +122,10 @@ class Observed:
     def _admitted(self, left: float, setups: tuple[float, ...] = ()) -> bool:
         """Whether something new may start beside a trial that has trained 48 s, with eta 2."""
         strategy, _ = self.fresh()
-        old = self.trial("a", 6, 0.9)
-        strategy.on_result(self.view(900.0, old), old)
+        old = self.trial("a", 0, 0.9)
+        for epoch in range(1, 7):
+            old.epoch = epoch
+            strategy.on_result(self.view(900.0, old), old)
         return bool(strategy.requests(self.view(left, old, setups=setups), 1))
 
     def _gain(self, setups: tuple[float, ...]) -> float:

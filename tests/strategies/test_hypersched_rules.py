@@ -47,10 +47,12 @@ def rung(*scores: float, eta: int = 4, ranked: bool = False) -> Cutoff:
     return made
 
 
-def trained(seconds: float, epoch: float = 1.0, width: float = 1.0) -> TrialProgress:
-    """Return a trial that took so long."""
-    made = TrialProgress(Trial("t", {}))
-    made.seconds, made.epoch_seconds, made.width = seconds, epoch, width
+def trained(epoch_seconds: float, width: float = 1.0, name: str = "t") -> TrialProgress:
+    """Return a trial whose last epoch took that long; its set-ups took far longer."""
+    made = TrialProgress(Trial(name, {}))
+    made.epoch_seconds = epoch_seconds
+    made.width = width
+    made.seconds = epoch_seconds + 1000.0
     return made
 
 
@@ -156,10 +158,10 @@ def test_h6_anything_may_start_before_the_first_result() -> None:
 
 
 def test_h6_the_time_left_has_to_be_eta_times_that_of_the_longest() -> None:
-    """(L - s) * eta = (30 - 5) * 4."""
+    """(L - s) * eta = (30 - 5) * 4, where L has no set-up in it."""
     rule = admission()
-    rule.note(trained(30.0))
-    rule.note(trained(12.0))
+    for name, seconds in (("t", 10.0), ("t", 20.0), ("u", 12.0)):
+        rule.note(trained(seconds, name=name))
     assert rule.admits(view(100.0, setups=[5.0]))
     assert not rule.admits(view(99.9, setups=[5.0]))
 
@@ -167,8 +169,8 @@ def test_h6_the_time_left_has_to_be_eta_times_that_of_the_longest() -> None:
 def test_h6_or_that_of_a_whole_training_on_one_atom_if_that_is_less() -> None:
     """R * t1 = 200 * 2, the median of epochs at one atom alone."""
     rule = admission()
-    for seconds, width in ((1.0, 1.0), (2.0, 1.0), (50.0, 1.0), (0.1, 4.0)):
-        rule.note(trained(1000.0, seconds, width))
+    for seconds, width in ((1.0, 1.0), (2.0, 1.0), (50.0, 1.0), (0.1, 4.0), (1000.0, 4.0)):
+        rule.note(trained(seconds, width))
     assert rule.admits(view(400.0))
     assert not rule.admits(view(399.9))
 
