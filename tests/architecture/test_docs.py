@@ -100,6 +100,17 @@ def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
     assert listed == others - {*registry.MENU, *registry.WIDTHS_MENU}
 
 
+def test_each_row_of_the_papers_has_a_test() -> None:
+    page = (ROOT / "docs/papers.md").read_text("utf-8")
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for paper in ("## Fluid", "## HyperSched", "## SEER"):
+        for number, *cells in rows(below(page, paper)):
+            row = " ".join(cells)
+            if "test_" not in row and "benchmarks.md" not in row:
+                name = re.sub(r"(\D+)(\d+)", r"\g<1>0?\2_", number.lower())
+                assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
+
+
 # ---- README --------------------------------------------------------------------------------------
 
 
