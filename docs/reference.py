@@ -260,7 +260,7 @@ def _names() -> Iterator[str]:
         _worded(f"NAMES[{kind!r}]", found[kind], lines)
         yield f"\n### {told}\n"
         rows = ((_code(name), lines[name]) for name in found[kind])
-        yield from _table(("name", "what it does"), rows)
+        yield from _list(rows)
 
 
 # ---- commands ----------------------------------------------------------------------------------
@@ -392,13 +392,13 @@ def exit_codes() -> list[int]:
 def _exit_codes() -> Iterator[str]:
     _worded("EXIT_CODES", map(str, exit_codes()), words.EXIT_CODES)
     yield "## Exit codes\n"
-    rows = ((code, words.EXIT_CODES[code]) for code in map(str, exit_codes()))
-    yield from _table(("code", "what happened"), rows)
+    rows = ((_code(code), words.EXIT_CODES[code]) for code in map(str, exit_codes()))
+    yield from _list(rows)
 
 
 def _environment() -> Iterator[str]:
     yield "## Variables of the environment\n"
-    yield from _table(("variable", "what it says"), words.ENVIRONMENT)
+    yield from _list(words.ENVIRONMENT)
 
 
 def _ledger() -> Iterator[str]:
