@@ -124,15 +124,21 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, Field
 
 
 def _experiment() -> Iterator[str]:
-    found = dict(fields(Experiment))
-    _worded("FIELDS", found, words.FIELDS)
+    by_name = dict(fields(Experiment))
+    _worded("FIELDS", by_name, words.FIELDS)
     yield "## The experiment file\n"
     yield words.EXPERIMENT
-    rows = (
-        (_code(name), _type(field), _default(name, field), words.FIELDS[name][0] + _example(field))
-        for name, field in found.items()
-    )
-    yield from _table(("field", "type", "if left out", "what it says"), rows)
+    sections: dict[str, list[Row]] = {"": []}
+    for name, field in by_name.items():
+        row = (
+            f"{_code(name)} ({_type(field)}; {_default(name, field)})",
+            words.FIELDS[name][0] + _example(field),
+        )
+        sections.setdefault(name.rpartition(".")[0].partition(".")[0], []).append(row)
+    for section, rows in sections.items():
+        if section:
+            yield f"\n### `{section}`\n"
+        yield from _list(rows)
 
 
 def _type(field: FieldInfo) -> str:
@@ -404,17 +410,18 @@ def _environment() -> Iterator[str]:
 def _ledger() -> Iterator[str]:
     yield "## The ledger\n"
     yield words.LEDGER
-    for told, union in (("Events", Event), ("Commands", Command)):
-        yield f"\n### {told}\n"
-        rows = (
-            (_code(each.__name__), ", ".join(map(_code, _fields_of(each))), _first_line(each))
-            for each in get_args(union)
-        )
-        yield from _table(("name", "fields", "what it says"), rows)
+    for heading, union in (("Events", Event), ("Commands", Command)):
+        yield f"\n### {heading}\n"
+        for kind in get_args(union):
+            names = ", ".join(map(_code, _fields_of(kind)))
+            shown = f" ({names})" if names else ""
+            yield f"- {_code(kind.__name__)}{shown}: {_first_line(kind)}"
 
 
 def _fields_of(kind: type) -> list[str]:
-    return [each.name for each in dataclasses.fields(kind)]
+    """Return the names of an event's or a command's fields; all events have a time."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return [name for name in names if name != "at" or kind in get_args(Command)]
 
 
 if __name__ == "__main__":

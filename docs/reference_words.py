@@ -11,7 +11,8 @@ Mistakes are reported with line, allowed values and the nearest name. Options of
 override the file. From Python: `cloudtune.Experiment(name=…, train=…, …)`, or \
 `cloudtune.Experiment.load("experiment.yaml")`.
 
-Durations are written `90s`, `30m`, `2h` or `1h30m`; dollars `$40`, `40 USD` or `40`.
+Durations are written `90s`, `30m`, `2h` or `1h30m`; dollars `$40`, `40 USD` or `40`. In brackets: \
+the type, and what holds if the field is left out.
 """
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -267,5 +268,5 @@ ENVIRONMENT = (
 
 LEDGER = """\
 Every run writes `~/.cloudtune/runs/RUN/ledger.jsonl`: a header, then a line for each event with \
-its commands, before any of them is carried out. Times (`at`) are seconds since the run began. A \
-ledger of another version is refused."""
+its commands, before any of them is carried out. Each event has a time `at`, in seconds since the \
+run began. A ledger of another version is refused."""
