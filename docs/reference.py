@@ -47,13 +47,6 @@ _INTRODUCTION = """\
 # Reference
 
 Generated from the code by `make docs`: edit `docs/reference_words.py`, not this page.
-
-- [The experiment file](#the-experiment-file)
-- [Names](#names): strategies, samplers, allocators, fleets, planners, providers
-- [Commands](#commands)
-- [Exit codes](#exit-codes)
-- [Variables of the environment](#variables-of-the-environment)
-- [The ledger](#the-ledger): events and commands
 """
 _SHARED_BY = 3
 """An option that at least this many commands have is described once, for all of them."""
