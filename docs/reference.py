@@ -40,25 +40,21 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
+Row = tuple[str, str]
+"""How an option is typed, and what it says."""
 PAGE = Path(__file__).with_suffix(".md")
 _INTRODUCTION = """\
 # Reference
 
 Generated from the code by `make docs`: edit `docs/reference_words.py`, not this page.
-
-- [The experiment file](#the-experiment-file)
-- [Names](#names): strategies, samplers, allocators, fleets, planners, providers
-- [Commands](#commands)
-- [Exit codes](#exit-codes)
-- [Variables of the environment](#variables-of-the-environment)
-- [The ledger](#the-ledger): events and commands
 """
 _SHARED_BY = 3
-"""An option that so many commands have is told once, for all of them."""
+"""An option that at least this many commands have is described once, for all of them."""
+_OTHER_OPTIONS = "Other options of several commands"
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Write the page."""
     PAGE.write_text(page(), encoding="utf-8")
 
 
@@ -81,6 +77,10 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     yield "|" + "---|" * len(heads)
     for row in rows:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _list(rows: Iterable[Row]) -> Iterator[str]:
+    yield from (f"- {option}: {text}" for option, text in rows)
 
 
 def _code(text: str) -> str:
@@ -117,24 +117,32 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, Field
 
 
 def _experiment() -> Iterator[str]:
-    found = dict(fields(Experiment))
-    _worded("FIELDS", found, words.FIELDS)
+    by_name = dict(fields(Experiment))
+    _worded("FIELDS", by_name, words.FIELDS)
     yield "## The experiment file\n"
     yield words.EXPERIMENT
-    rows = (
-        (_code(name), _type(field), _default(name, field), words.FIELDS[name][0], _example(field))
-        for name, field in found.items()
-    )
-    yield from _table(("field", "type", "if left out", "what it says", "example"), rows)
+    sections: dict[str, list[Row]] = {"": []}
+    for name, field in by_name.items():
+        row = (
+            f"{_code(name)} ({_type(field)}; {_default(name, field)})",
+            words.FIELDS[name][0] + _example(field),
+        )
+        sections.setdefault(name.rpartition(".")[0].partition(".")[0], []).append(row)
+    for section, rows in sections.items():
+        if section:
+            yield f"\n### `{section}`\n"
+        yield from _list(rows)
 
 
 def _type(field: FieldInfo) -> str:
     """Return what may stand in a field, in words, its bounds included."""
-    told = _kind(field.annotation, field.metadata)
+    kind = _kind(field.annotation, field.metadata)
     low, high = (_bound(field, each) for each in ("ge", "le"))
+    if kind == "mapping":  # its bounds are those of its values
+        return kind
     if low is not None and high is not None:
-        return f"{told}, {low} to {high:,}"
-    return told if low is None else f"{told}, {low} or more"
+        return f"{kind}, {low} to {high:,}"
+    return kind if low is None else f"{kind}, {low} or more"
 
 
 def _bound(field: FieldInfo, name: str) -> int | None:
@@ -152,12 +160,12 @@ def _metadata(annotation: Any) -> tuple[Any, ...]:
 
 
 _WORDS = (
-    (kinds.Seconds, "a duration"),
+    (kinds.Seconds, "duration"),
     (kinds.Dollars, "dollars"),
-    (kinds.Name, "a name"),
-    (kinds.Train, "`file.py:function`, or a command"),
-    (kinds.Storage, "a folder, or `s3://bucket/prefix`"),
-    (kinds.History, "`auto`, `off`, or a list of runs; or a mapping of these"),
+    (kinds.Name, "name"),
+    (kinds.Train, "`file.py:function`, or command"),
+    (kinds.Storage, "folder, or `s3://bucket/prefix`"),
+    (kinds.History, "`auto`, `off`, or list; or mapping"),
 )
 
 
@@ -176,15 +184,15 @@ def _kind(annotation: Any, metadata: Iterable[object] = ()) -> str:  # noqa: PLR
     if hasattr(annotation, "__metadata__"):
         return _kind(inside[0])
     if origin is tuple:
-        return f"a list of {_kind(inside[0])}"
+        return f"list of {_kind(inside[0])}"
     if origin is dict:
-        return f"a mapping of {_kind(inside[0])} to {_kind(inside[1])}"
+        return "mapping"
     return {
         str: "text",
-        int: "a whole number",
-        float: "a number",
-        bool: "`true` or `false`",
-        Any: "a domain",
+        int: "integer",
+        float: "number",
+        bool: "true or false",
+        Any: "mapping",
     }[annotation]
 
 
@@ -200,16 +208,25 @@ def _default(name: str, field: FieldInfo) -> str:
         return str(said[0])
     if said:
         raise SystemExit(f"docs/reference_words.py, FIELDS: {name} has a default, {value!r}")
-    if _kind(field.annotation, field.metadata) == "a duration":
+    if _kind(field.annotation, field.metadata) == "duration":
         return _code(format_seconds(value))
-    return _code(f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value))
+    if isinstance(value, tuple):
+        return _code(f"[{', '.join(value)}]")
+    return _code(str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def _example(field: FieldInfo) -> str:
-    if field.examples:
-        return _code(str(field.examples[0]))
-    kinds_of = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return _code(str(kinds_of[-1] if kinds_of else field.default))
+    """Return an example of a list or a mapping without a default; other types say enough."""
+    if get_origin(_without_none(field.annotation)) not in {tuple, dict} or field.default:
+        return ""
+    return f", as in {_code(str(field.examples[0]))}" if field.examples else ""
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return the type of an optional field, without its `None`."""
+    if get_origin(annotation) in {Union, types.UnionType}:
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
 
 
 # ---- names -------------------------------------------------------------------------------------
@@ -242,7 +259,7 @@ def _names() -> Iterator[str]:
         _worded(f"NAMES[{kind!r}]", found[kind], lines)
         yield f"\n### {told}\n"
         rows = ((_code(name), lines[name]) for name in found[kind])
-        yield from _table(("name", "what it does"), rows)
+        yield from _list(rows)
 
 
 # ---- commands ----------------------------------------------------------------------------------
@@ -264,30 +281,52 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _commands() -> Iterator[str]:
-    found = commands()
-    rows = {typed: [_option(each) for each in _options(each)] for typed, each in found.items()}
-    unsaid = {each.opts[-1] for one in found.values() for each in _options(one) if not each.help}
-    _worded("OPTIONS", unsaid, words.OPTIONS)
-    counted = Counter(row for each in rows.values() for row in each)
-    shared = [row for row, count in counted.items() if count >= _SHARED_BY]
+    by_usage = commands()
+    rows = {typed: [_option(each) for each in _options(it)] for typed, it in by_usage.items()}
+    wordless = {each.opts[-1] for it in by_usage.values() for each in _options(it) if not each.help}
+    _worded("OPTIONS", wordless, words.OPTIONS)
+    groups = _option_groups(rows)
+    grouped = {row for group in groups.values() for row in group}
     yield "## Commands\n"
     yield words.COMMANDS
-    for typed, command in found.items():
+    for typed, command in by_usage.items():
         yield f"\n### {_usage(typed, command)}\n"
         yield _help(command)
-        own = [row for row in rows[typed] if row not in shared]
+        own = [row for row in rows[typed] if row not in grouped]
         if own:
             yield ""
-            yield from _table(("option", "what it says", "default"), own)
-        also = [
-            _code(each.opts[-1])
-            for each, row in zip(_options(command), rows[typed], strict=True)
-            if row in shared
-        ]
+            yield from _list(own)
+        also = list(_also(rows[typed], groups))
         if also:
-            yield f"\n[Besides](#options-that-several-commands-have): {', '.join(also)}"
-    yield "\n### Options that several commands have\n"
-    yield from _table(("option", "what it says", "default"), shared)
+            yield f"\nAlso: {', '.join(also)}."
+    for name, group in groups.items():
+        yield f"\n### {name}\n"
+        yield from _list(group)
+
+
+def _option_groups(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Return the options that several commands share, by the heading of their table."""
+    counted = Counter(row for options in rows.values() for row in options)
+    groups: dict[str, list[Row]] = {name: [] for name in (*words.OPTION_GROUPS, _OTHER_OPTIONS)}
+    for row, count in counted.items():
+        if count >= _SHARED_BY:
+            named = (name for name, names in words.OPTION_GROUPS.items() if _long(row) in names)
+            groups[next(named, _OTHER_OPTIONS)].append(row)
+    return groups
+
+
+def _also(options: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """Yield what of the shared options a command has: links to whole groups, and single ones."""
+    for name, group in groups.items():
+        if name == _OTHER_OPTIONS:
+            yield from (_code(_long(row)) for row in options if row in group)
+        elif set(group) <= set(options):
+            yield f"[{name.lower()}](#{name.lower().replace(' ', '-')})"
+
+
+def _long(row: Row) -> str:
+    """Return the long name of an option, as in `--output`."""
+    return next(word.strip("`,") for word in row[0].split() if word.strip("`").startswith("--"))
 
 
 def _usage(typed: str, command: click.Command) -> str:
@@ -309,8 +348,8 @@ def _help(command: click.Command) -> str:
     return "\n\n".join(" ".join(each.split()) for each in paragraphs)
 
 
-def _option(option: click.Option) -> tuple[str, str, str]:
-    """Return the row of an option: how it is typed, what it says, what holds without it."""
+def _option(option: click.Option) -> Row:
+    """Return the row of an option: how it is typed, and what it says, its default included."""
     typed = ", ".join(option.opts)
     if option.secondary_opts:
         typed += " / " + ", ".join(option.secondary_opts)
@@ -320,12 +359,12 @@ def _option(option: click.Option) -> tuple[str, str, str]:
     default = "" if isinstance(value, bool) and not option.secondary_opts else str(value)
     if option.secondary_opts:
         default = (option.opts if value else option.secondary_opts)[0]
+    text = option.help or words.OPTIONS[option.opts[-1]]
     if option.required:
-        default = "required"
+        text += " Required."
     elif default:
-        default = _code(default)
-    told = option.help or words.OPTIONS[option.opts[-1]]
-    return _code(typed), told + (" May be repeated." if option.multiple else ""), default
+        text = f"{text.removesuffix('.')} (default: {default})."
+    return _code(typed), text
 
 
 def _metavar(option: click.Option) -> str:
@@ -352,29 +391,30 @@ def exit_codes() -> list[int]:
 def _exit_codes() -> Iterator[str]:
     _worded("EXIT_CODES", map(str, exit_codes()), words.EXIT_CODES)
     yield "## Exit codes\n"
-    rows = ((code, words.EXIT_CODES[code]) for code in map(str, exit_codes()))
-    yield from _table(("code", "what happened"), rows)
+    rows = ((_code(code), words.EXIT_CODES[code]) for code in map(str, exit_codes()))
+    yield from _list(rows)
 
 
 def _environment() -> Iterator[str]:
     yield "## Variables of the environment\n"
-    yield from _table(("variable", "what it says"), words.ENVIRONMENT)
+    yield from _list(words.ENVIRONMENT)
 
 
 def _ledger() -> Iterator[str]:
     yield "## The ledger\n"
     yield words.LEDGER
-    for told, union in (("Events", Event), ("Commands", Command)):
-        yield f"\n### {told}\n"
-        rows = (
-            (_code(each.__name__), ", ".join(map(_code, _fields_of(each))), _first_line(each))
-            for each in get_args(union)
-        )
-        yield from _table(("name", "fields", "what it says"), rows)
+    for heading, union in (("Events", Event), ("Commands", Command)):
+        yield f"\n### {heading}\n"
+        for kind in get_args(union):
+            names = ", ".join(map(_code, _fields_of(kind)))
+            shown = f" ({names})" if names else ""
+            yield f"- {_code(kind.__name__)}{shown}: {_first_line(kind)}"
 
 
 def _fields_of(kind: type) -> list[str]:
-    return [each.name for each in dataclasses.fields(kind)]
+    """Return the names of an event's or a command's fields; all events have a time."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    return [name for name in names if name != "at" or kind in get_args(Command)]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def alternatives(proposal: Proposal) -> Sheet:
         for other in proposal.alternatives
     ]
     sheet = Sheet(
-        title=beside("Alternatives", proposal.basis.text) + " (each followed as it is)",
+        title=beside("Alternatives", proposal.basis.text) + " (each without replanning)",
         columns=(
             "plan",
             "machines",
@@ -175,7 +175,7 @@ def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
     )
     columns = ("plan", "machines", "time", "cost")
     left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
-    return Sheet(beside("The nearest there is", basis), columns, rows, left, wraps)
+    return Sheet(beside("The closest plan", basis), columns, rows, left, wraps)
 
 
 def _price(estimate: Estimate) -> tuple[str, str]:

@@ -103,7 +103,7 @@ _MARKS = {
     BOOT: f"{BOOT} boots",
     TRAINS: f"{TRAINS} trains (with the number of its trial)",
     WINNER: f"{WINNER} the best trial",
-    IDLE: f"{IDLE} idle, or begins and ends",
+    IDLE: f"{IDLE} idle, starting or ending",
 }
 _MAX_ROWS = 16
 """More GPUs than that get no row each: there is one for each instance."""

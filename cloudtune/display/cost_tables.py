@@ -23,8 +23,8 @@ LABELS = {
     "returning": "giving back",
     "minimum": "to the minimum charge",
     "rounding": "rounded up to whole seconds",
-    "launches": "charges by the launch",
-    "hourly": "charges by the hour",
+    "launches": "charges per launch",
+    "hourly": "charges per hour",
 }
 
 
@@ -37,9 +37,7 @@ def money(found: Accounting, *, free: bool = False) -> Sheet:
         if name == "start-up" and 0 < found.boot.gpu_seconds < amount.gpu_seconds:
             rows.append(("  booting", *_cells(found.boot, found.whole)))
     if found.added > 0:
-        rows.append(
-            ("  of it by the instance-hour", *_cells(Amount(0.0, found.added), found.whole))
-        )
+        rows.append(("  of it per instance-hour", *_cells(Amount(0.0, found.added), found.whole)))
     rows.append(("total", *_cells(found.whole, found.whole)))
     columns = ("", "GPU time", "of all", "cost", "of the bill")
     sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)

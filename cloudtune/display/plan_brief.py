@@ -146,7 +146,7 @@ def facts(proposal: Proposal) -> list[Fact]:
     if unusual and not plan.free:
         found.append(Fact("billed", "; ".join(unusual)))
     if proposal.head is not None:
-        head = f"an instance of its own, ${proposal.head:,.4g} an hour, carries the run"
+        head = f"the head, an instance for ${proposal.head:,.4g} an hour, controls the run"
         found.append(Fact("head", head))
     if proposal.target is not None:
         found.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
@@ -351,7 +351,11 @@ def rests_on(proposal: Proposal) -> list[Fact]:
         found += [Fact("", warning, warning=True) for warning in prices.warnings]
     if plan.followed is not None:
         sure = proposal.confidence
-        held = f"{MARGIN:.0%} of each limit is held back" if sure is None else "none but the spread"
+        held = (
+            f"{MARGIN:.0%} of each limit is kept in reserve"
+            if sure is None
+            else "none but the spread"
+        )
         found.append(Fact("margin", held))
     if not plan.free:
         found.append(Fact("worst case", _worst(proposal)))

@@ -73,7 +73,7 @@ def history_facts(past: Mapping[str, int]) -> list[Fact]:
         return []
     told = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
     return [
-        Fact("history", f"earlier runs rank configurations, as far as they prove right: {told}"),
+        Fact("history", f"earlier runs suggest configurations, as far as they prove right: {told}"),
         Fact("", "`--history off` leaves them out"),
     ]
 
@@ -128,7 +128,7 @@ def _target(proposal: Proposal) -> str:
 def _asked(proposal: Proposal) -> str:
     asked, staged = _ASKED.get(proposal.objective or "", "the best"), proposal.plan.staged
     if proposal.plan.free and proposal.objective == "cost":
-        asked = "the least time, as nothing costs anything"
+        asked = "the shortest time, as nothing costs anything"
     planner = f"; {staged.planner} planner" if staged else ""
     return f"{asked}{planner}, {counted(proposal.considered, 'offer')} considered"
 
@@ -315,7 +315,7 @@ def certainty(proposal: Proposal) -> list[Fact]:
     facts += [Fact("" if n else "unsure", text) for n, text in enumerate(proposal.unsure)]
     if plan.followed is not None:
         overhead = format_seconds(sum(stage.overhead for stage in plan.followed.stages))
-        facts.append(Fact("start-up", f"{overhead} of the time goes by before trials train"))
+        facts.append(Fact("start-up", f"{overhead} of the time passes before trials train"))
     return facts
 
 
@@ -338,7 +338,7 @@ def _chance(proposal: Proposal) -> Iterator[Fact]:
     if asked is not None:
         text += f" (asked: {percent(asked)})"
     elif rare and found.source != "policy":
-        text += "; --confidence plans for being surer"
+        text += "; --confidence asks for a higher probability"
     yield Fact("chance", text, rare)
 
 
@@ -426,7 +426,7 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
 def _head(proposal: Proposal) -> str:
     if proposal.head is None:
         return "one process on this machine"
-    return f"an instance of its own, ${proposal.head:,.4g} an hour: the run needs no other machine"
+    return f"the head, an instance for ${proposal.head:,.4g} an hour; this machine may sleep"
 
 
 def _charges(proposal: Proposal) -> Iterator[Fact]:

@@ -95,14 +95,14 @@ def show_report(out: Console, report: Report) -> None:
 
 
 def show_against(out: Console, report: Report, found: Against) -> None:
-    """Print who trained where, the bill beside other bills, and what else the money buys."""
-    print_title(out, f"Run {report.job.run}: who trained where")
+    """Print which trial trained where, the bill beside others, and what else the money buys."""
+    print_title(out, f"Run {report.job.run}: which trial trained where")
     for line in gantt(report, out.width):
         out.print(line, markup=False, soft_wrap=True)
     print_sheet(out, alternatives_tables.bills(report, found, basis_text(report)))
     out.print(
-        "Nobody ran the rows that are simulated: they are planned by the same prices and "
-        "measurements, within the same limits."
+        "Simulated rows were not run: they use the same prices and measurements, within the same "
+        "limits."
     )
     out.print(alternatives_tables.random_text(report, found))
 
@@ -175,14 +175,14 @@ def _show_facts(out: Console, report: Report) -> None:
         _print_some(out, [_leg_text(n, leg, free=free) for n, leg in enumerate(found, start=1)])
     if not report.policy.ended:
         out.print(
-            "This run goes on, or its controller died: time and cost are those known at its last "
+            "This run is still going, or its controller died: time and cost are those of its last "
             "record. `cloudtune status` shows what is alive."
         )
     if report.policy.state.why_narrow:
         out.print(
-            "Trials had one GPU each from then on, as the workers of one on several didn't train "
-            f"one model: {report.policy.state.why_narrow}. Give the model to prepare_model, or to "
-            "DistributedDataParallel.",
+            "From then on each trial had one GPU, as the workers of a trial on several didn't "
+            f"train one model: {report.policy.state.why_narrow}. Give the model to prepare_model, "
+            "or to DistributedDataParallel.",
             markup=False,
         )
     came_from = origins(report.policy)
@@ -197,7 +197,7 @@ def _show_facts(out: Console, report: Report) -> None:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
     changes = [
-        f"Planned anew after {format_seconds(at)}: {each.why}: {each.plan}"
+        f"Replanned after {format_seconds(at)}: {each.why}: {each.plan}"
         for at, each in report.plan_changes
     ]
     _print_some(out, changes)
@@ -257,11 +257,9 @@ def _show_unended(out: Console, report: Report) -> None:
     if report.policy.ended:
         return
     told = format_seconds(report.policy.state.now)
-    out.print(f"The run has no end in its ledger: all this is of its first {told}.")
+    out.print(f"The run has no end in its ledger: this covers its first {told}.")
     if report.billed is not None:
-        out.print(
-            f"By the cloud's own record its instances came to {format_dollars(report.billed)}."
-        )
+        out.print(f"By the cloud's own records its instances cost {format_dollars(report.billed)}.")
 
 
 def _show_best(out: Console, report: Report) -> None:
@@ -279,7 +277,7 @@ def _show_best(out: Console, report: Report) -> None:
     if lost := policy.best_lost:
         out.print(
             f"  {lost.trial} reached {lost.metric:.4f} at {scale.at(lost.epoch)}, "
-            "but no checkpoint of that was kept: it can't be delivered"
+            "but its checkpoint wasn't kept, so it can't be delivered"
             + (f" ({lost.unsaved})" if lost.unsaved else ""),
             markup=False,
         )
@@ -303,7 +301,7 @@ def _config_text(config: Mapping[str, object]) -> str:
 def show_instances(out: Console, found: Sequence[Found]) -> None:
     """Print which instances of ours are alive and what they cost per hour."""
     if not found:
-        out.print("No instance of ours is alive.")
+        out.print("No instance of cloudtune is alive.")
         return
     by_run: dict[str, list[tuple[str, ...]]] = {}
     for one in found:

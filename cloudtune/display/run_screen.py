@@ -66,10 +66,10 @@ _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5
 _ENDINGS = {
     "done": "done",
-    "budget": "stops for the budget",
-    "deadline": "stops for the deadline",
+    "budget": "stops at the budget",
+    "deadline": "stops at the deadline",
     "failed": "stops: no trial is left",
-    "no capacity": "stops: the cloud has no such instance now",
+    "no capacity": "stops: no capacity in the cloud",
 }
 _LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finished"}
 
@@ -138,7 +138,7 @@ class RunScreen:
         self._tell_stage(event.at)
         for command in commands:
             if isinstance(command, PlanAnew):
-                self._say(event.at, f"plans anew: {command.why}: {command.plan}")
+                self._say(event.at, f"replans: {command.why}: {command.plan}")
         self._tell_commands(event.at, commands)
         if self._policy.ending is not None and not self._ending:
             self._ending = True
@@ -169,9 +169,9 @@ class RunScreen:
                 self._say(event.at, f"taken over; {self._instances()}")
             case RunContinued():
                 more = f", and {counted(event.trials, 'more trial')}" if event.trials else ""
-                self._say(event.at, f"goes on with what it has trained{more}")
+                self._say(event.at, f"continues with what it has trained{more}")
             case Interrupted():
-                self._say(event.at, "interrupted; giving everything back (once more: at once)")
+                self._say(event.at, "interrupted; returning all instances (again: at once)")
             case TimerFired(name="tick"):
                 self._show_progress(event.at)
             case _:
@@ -207,7 +207,7 @@ class RunScreen:
             )
         elif event.out_of_memory and trial.status != "failed":
             share = gpus_text(trial.min_width)
-            self._say(event.at, f"{trial.id} ran out of memory; goes on with {share} or more")
+            self._say(event.at, f"{trial.id} ran out of memory; continues with {share} or more")
         else:
             self._say(event.at, f"{trial.id} failed: {event.error}")
 

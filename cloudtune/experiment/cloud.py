@@ -82,7 +82,8 @@ class Spot(Section):
             raise refuse("is missing: say both losses_per_hour and availability", missing[0])
         if self.losses_per_hour == 0 and self.availability not in {None, 1.0}:
             raise refuse(
-                "a pool that is away at times loses what is held; write more", "losses_per_hour"
+                "a pool that is empty at times loses its instances then; write a number above 0",
+                "losses_per_hour",
             )
         return self
 
@@ -102,9 +103,11 @@ class Billing(Section):
     @model_validator(mode="after")
     def _a_minimum_of_instances(self) -> Billing:
         if self.unit is None and self.minimum is not None:
-            raise refuse("is missing: say by which unit bills are", "unit")
+            raise refuse("is missing: write second, minute or hour", "unit")
         if self.unit == "function" and self.minimum is not None:
-            raise refuse("is what an instance costs, and none is billed; leave it out", "minimum")
+            raise refuse(
+                "is a charge for instances, and `function` bills none; leave it out", "minimum"
+            )
         return self
 
 
@@ -166,7 +169,7 @@ class Cloud(Section):
         for name, field in type(self).model_fields.items():
             its = owners(name)
             if its and name not in line.own and getattr(self, name) != field.default:
-                raise refuse(f"is for provider {' or '.join(its)} alone; leave it out", name)
+                raise refuse(f"is only for provider {' or '.join(its)}; leave it out", name)
         for name in line.fixed:
             default = line.defaults.get(name, type(self).model_fields[name].default)
             if getattr(self, name) != default:

@@ -214,8 +214,8 @@ class Experiment(Section):
     def _commands_run_elsewhere(self) -> Experiment:
         if self.setup.commands and PROVIDERS[self.cloud.provider].here:
             raise refuse(
-                f"are for rented machines, and instances of provider {self.cloud.provider} are "
-                "this one; run them yourself, and leave them out",
+                f"are for rented machines, and provider {self.cloud.provider} uses this machine; "
+                "run them yourself, and leave them out",
                 *("setup", "commands"),
             )
         return self
@@ -251,13 +251,13 @@ class Experiment(Section):
     def _who_inherits(self) -> Experiment:
         if self.strategy.inherit and self.strategy_name != "pbt":
             raise refuse(
-                "has a meaning for pbt alone, whose clones go on from another's checkpoint; leave "
-                "it out",
+                "is only for pbt, whose clones continue from another trial's checkpoint; leave it "
+                "out",
                 *("strategy", "inherit"),
             )
         if self.strategy.inherit and not self.space.of_models:
             raise refuse(
-                "lets clones have another network, and the search has no mutators; add "
+                "changes the networks of clones, and the search has no mutators; add "
                 "model: {mutators: train.py:MODEL}, or leave it out",
                 *("strategy", "inherit"),
             )

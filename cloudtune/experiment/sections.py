@@ -84,7 +84,7 @@ class Rules(Section):
     @model_validator(mode="after")
     def _together(self) -> Rules:
         if "exploration_ratio" in self.model_fields_set and not self.fixed_exploration:
-            raise refuse("says nothing without fixed_exploration: true", "exploration_ratio")
+            raise refuse("needs fixed_exploration: true", "exploration_ratio")
         return self
 
 
@@ -236,7 +236,8 @@ class Setup(Section):
     def _one_python(self) -> Setup:
         if self.python_path is not None and self.builds:
             raise refuse(
-                "is for an image that has all; leave it out, or python and pip", "python_path"
+                "is for an image that has everything; leave it out, or python and pip",
+                "python_path",
             )
         return self
 

@@ -106,8 +106,8 @@ def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
         raise PlaceError(str(error), (*path, *only)) from None
     if drawn and isinstance(domain, Grid):
         raise PlaceError(
-            "a grid can't be gone through in turn inside a choice, which is left to chance; write "
-            "grid for the outer one as well, or choice here",
+            "a grid can't be inside a choice, which is random; write grid for the outer one as "
+            "well, or choice here",
             path,
         )
     return domain
@@ -184,8 +184,8 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
         for other, before in enumerate(found):
             if isinstance(before, Nested) and not _told_apart(before, branch):
                 raise PlaceError(
-                    f"a configuration couldn't tell this branch from branch {other + 1} of the "
-                    "list; give each a constant of its own, such as name: sgd",
+                    f"this branch can't be distinguished from branch {other + 1} of the list; give "
+                    "each a constant of its own, such as name: sgd",
                     here,
                 )
         found.append(branch)

@@ -112,9 +112,9 @@ def _wrong(detail: ErrorDetails) -> str:
     if detail["input"] is None or kind == "too_short":
         return "is empty"
     if kind == "greater_than_equal":
-        return f"{given} is too small: the least is {context['ge']}"
+        return f"{given} is too small: the minimum is {context['ge']}"
     if kind == "less_than_equal":
-        return f"{given} is too large: the most is {context['le']}"
+        return f"{given} is too large: the maximum is {context['le']}"
     return f"{given} is not {_WANTED[kind]}" if kind in _WANTED else f"{given}: {detail['msg']}"
 
 

@@ -89,7 +89,8 @@ def at_point(planned: Planned, number: int) -> Planned:
     asked, points = planned.asked, front(planned)
     if asked is None or not points:
         raise UsageError(
-            f"--point: {planned.plan.strategy} decides as it goes, so there is no front of stages"
+            f"--point: {planned.plan.strategy} decides as results come in, so there is no front "
+            "of stages"
         )
     if not 1 <= number <= len(points):
         raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
@@ -133,7 +134,7 @@ def by_trials(planned: Planned) -> tuple[Plan, ...]:
     problem, asked, chosen = planned.problem, planned.asked, planned.plan.followed
     if asked is None or chosen is None:
         raise UsageError(
-            f"--axis trials: {planned.plan.strategy} decides as it goes how many there are"
+            f"--axis trials: {planned.plan.strategy} decides as results come in how many there are"
         )
     limits = Limits(asked.limits.deadline, None)
     now, epochs = chosen.stages[0].stage.trials, problem.experiment.span.max

@@ -178,8 +178,8 @@ class PlayedRuns:
             run(policy, counting, _Nothing())
         if not policy.ended:
             raise UsageError(
-                f"{experiment.strategy_name} would never end: {MAX_EVENTS:,} events of a simulated "
-                "run are over, and it goes on. Set --deadline or --budget, or fewer --trials"
+                f"{experiment.strategy_name} doesn't end: a simulated run goes on after "
+                f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
         return policy, counting.events
 

@@ -336,8 +336,8 @@ def refuse_endless(experiment: Experiment, limits: Limits) -> None:
     named = experiment.trials or experiment.objective or experiment.strategy.name
     if not named and limits.deadline is None and limits.budget is None:
         raise UsageError(
-            "nothing says when to stop: give --deadline and --budget for the best model that they "
-            "buy, or --trials for a fixed piece of work"
+            "no limit is set: give --deadline and --budget for the best model within them, or "
+            "--trials for a fixed number of trials"
         )
 
 

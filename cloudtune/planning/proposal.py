@@ -255,7 +255,7 @@ def _unsure(planned: Planned) -> Iterator[str]:
         before = f"{rentable.profile.instance_type}: " if several else ""
         yield from (f"{before}{text}" for text in rentable.profile.assumed)
     on_spot = any(rentable.behaviours for rentable in planned.rentables)
-    refused = "on-demand that can't be had" if on_spot else "offers that can't be had"
+    refused = "on-demand without capacity" if on_spot else "offers without capacity"
     left_out = ["trials that differ in speed among themselves", refused]
     if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].replans:
         left_out.append("replanning")
@@ -306,11 +306,11 @@ def _spot_text(planned: Planned) -> Iterator[str]:
         else:
             source = "as cloud.spot or the trace says"
         yield (
-            f"spot: to be had {there} of the time, lost {losses} times an hour; {source}; work "
+            f"spot: available {there} of the time, lost {losses} times an hour; {source}; work "
             "since the last epoch is lost"
         )
     if planned.plan.followed is not None:
-        yield "spot: the stages are those of a pool that is there; the forecast has it come and go"
+        yield "spot: the stages assume a pool with instances, the forecast one that comes and goes"
 
 
 def _range(values: Sequence[float], form: str) -> str:
@@ -327,8 +327,8 @@ def crowded(
     wanted = sum(m.instances * m.offer.gpus * shares.get(m.offer, 0.0) for m in plan.fleet)
     if wanted > cores:
         yield (
-            f"emulated: all these GPUs at work need {wanted:.1f} of this machine's cores, which "
-            f"has {cores}: epochs will take longer than planned"
+            f"emulated: all these GPUs at work need {wanted:.1f} cores, and this machine has "
+            f"{cores}: epochs will take longer than planned"
         )
 
 

@@ -350,9 +350,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
         elif name == SEER and SEER not in suited:
             raise UsageError(f"{kind} {SEER} is a part of the strategies best and seer-constant")
     if strategy in PLANNED and PLANNED[strategy].explores and not choice.planned:
-        raise UsageError(
-            f"{strategy} is nothing without its plan: leave the allocator or the fleet"
-        )
+        raise UsageError(f"{strategy} needs its plan: leave out the allocator or the fleet")
     return choice
 
 

@@ -459,7 +459,7 @@ class RunPolicy:
         if self.began is None:
             return "it never began"
         if not more and self.strategy.done(self.state):
-            return "its strategy has trained all that it was to train"
+            return "its strategy has trained everything"
         return ""
 
     def _go_on(self, event: RunContinued) -> None:

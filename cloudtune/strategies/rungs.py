@@ -240,7 +240,7 @@ def why_fewer(count: int, asked: int) -> str:
     if count >= asked:
         return ""
     left = f"only {count} more" if count else "no more"
-    return f"its search space has {left} to try: it is of listed values, and has an end"
+    return f"its search space has {left} to try: all its values are listed"
 
 
 class Judging:

@@ -96,8 +96,20 @@ def test_the_page_of_strategies_has_each_of_them() -> None:
 def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
     others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
-    listed = {row[0] for row in rows(section)} - {"strategy", "allocator"}
+    listed = set(re.findall(r"^- `([^`]+)`: ", section, re.MULTILINE))
     assert listed == others - {*registry.MENU, *registry.WIDTHS_MENU}
+
+
+def test_each_row_of_the_papers_has_a_test() -> None:
+    page = (ROOT / "docs/papers.md").read_text("utf-8")
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for paper in ("## Fluid", "## HyperSched", "## SEER"):
+        listed = re.findall(r"^- \*\*(\w+)\*\* (.*)$", below(page, paper), re.MULTILINE)
+        assert listed
+        for number, row in listed:
+            if "test_" not in row and "benchmarks.md" not in row:
+                name = re.sub(r"(\D+)(\d+)", r"\g<1>0?\2_", number.lower())
+                assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
 # ---- README --------------------------------------------------------------------------------------
@@ -156,9 +168,8 @@ def test_the_architecture_is_a_page() -> None:
     ],
 )
 def test_each_package_is_said_in_its_own_words(page: str, heading: str, depth: int) -> None:
-    said = dict(
-        cells[:2] for cells in rows(below((ROOT / "docs" / page).read_text("utf-8"), heading))
-    )
+    text = below((ROOT / "docs" / page).read_text("utf-8"), heading)
+    said = dict(re.findall(r"^- `([\w/]+)`: (.*)$", text, re.MULTILINE))
     names = [name for name in PYPROJECT["setuptools"]["packages"] if name.count(".") == depth]
     own = {
         f"cloudtune.{path.removeprefix('cloudtune/')}".replace("/", "."): it

@@ -44,7 +44,7 @@ def test_status_tells_of_a_cloud_that_cannot_be_asked(
     assert status.main(["--region", "eu-west-1"], standalone_mode=False) == 1
     told = capsys.readouterr()
     assert told.err == f"{UNASKED}\n"
-    assert told.out == "No instance of ours is alive.\n"
+    assert told.out == "No instance of cloudtune is alive.\n"
 
 
 def test_clouds_are_asked_whatever_the_records_look_like(

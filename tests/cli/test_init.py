@@ -115,8 +115,8 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
     ("source", "told"),
     [
         ("x = (\n", r"s.py:1: not valid Python: '\(' was never closed"),
-        ("print(1)\n", "nothing in it trains that could be tuned: no function that takes"),
-        ("def train(config): ...\n", "nothing in it trains"),
+        ("print(1)\n", "nothing to tune: no function that takes"),
+        ("def train(config): ...\n", "nothing to tune"),
         ("\0", "not valid Python"),
     ],
 )

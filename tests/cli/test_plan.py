@@ -602,8 +602,8 @@ def test_by_the_function_the_last_trial_is_narrow_and_by_the_second_as_wide_as_t
     ("billing", "said"),
     [
         ("day", "cloud.billing.*second.*minute.*hour.*function"),
-        ("{unit: function, minimum: 1m}", "cloud.billing.minimum.*none is billed; leave it out"),
-        ("{minimum: 1m}", "say by which unit bills are"),
+        ("{unit: function, minimum: 1m}", "cloud.billing.minimum.*bills none; leave it out"),
+        ("{minimum: 1m}", "is missing: write second, minute or hour"),
     ],
 )
 def test_a_billing_that_there_is_not_is_refused_with_its_line(

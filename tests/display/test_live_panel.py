@@ -82,8 +82,8 @@ def test_a_plan_made_anew_says_so_and_has_no_range() -> None:
     assert it is not None
     it.plan, it.replanned, it.planned_at = replace(MIXED, estimate=Estimate(1200.0, 4.0)), 1, 65.0
     seen = overview(policy, 70.0, forecast=FORECAST)
-    assert seen.time.outlook == Outlook(1200.0, None, None, "planned anew at 1:05")
-    assert "         ends at about 20:00 (range unknown; planned anew at 1:05)" in shown(seen)
+    assert seen.time.outlook == Outlook(1200.0, None, None, "replanned at 1:05")
+    assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in shown(seen)
 
 
 def test_dollars_are_those_billed_and_what_measuring_took() -> None:

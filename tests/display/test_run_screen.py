@@ -87,7 +87,7 @@ def test_trouble_is_told() -> None:
             screen.watch(event, policy.handle(event))
 
     lines = [line[7:] for line in printed(show)]
-    assert "t01 ran out of memory; goes on with 1/2 GPU or more" in lines
+    assert "t01 ran out of memory; continues with 1/2 GPU or more" in lines
     assert "the cloud takes i-000 back in 2m" in lines
     assert "i-000 left the cluster: its heartbeats have stopped" in lines
     assert "taken over; 1 instance rented, 1 asked for" in lines

@@ -81,7 +81,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert done.code == 0, done.out + done.err
     assert re.search(r"i-\w+ \(m7i.large, \$0.1008 an hour\) controls run ", done.err)
     assert "0 instances left (checked " in done.out
-    assert "$0.1008 an hour, carries the run" in done.out
+    assert "$0.1008 an hour, controls the run" in done.out
     assert outside.alive() == []
     heads = [each for each in outside.instances() if each["run"].endswith(".head")]
     assert len(heads) == 1
@@ -95,7 +95,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     again = outside("ann", "cloudtune", "plan", "experiment.yaml")
     assert again.code == 0, "the profile that the head measured is here"
     left = outside("ann", "cloudtune", "status", "--region", "us-east-1")
-    assert "No instance of ours is alive." in left.out
+    assert "No instance of cloudtune is alive." in left.out
 
 
 def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside) -> None:

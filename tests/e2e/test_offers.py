@@ -86,7 +86,7 @@ def test_a_run_whose_spot_instance_is_gone_goes_on_by_another_type(bench: Bench)
     bench.end(first["id"])
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
-    assert "plans anew: " in out
+    assert "replans: " in out
     told = bench.last_report()
     assert {trial["epoch"] for trial in told["trials"]} == {20, 10}
     longest = max(told["trials"], key=lambda trial: int(trial["epoch"]))

@@ -82,7 +82,10 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
         ("python main.py --lr {lr} {resume}", "{resume} needs to know where checkpoints are"),
         ("python main.py --lr {lr} {seed:-s}", "{seed:…} is for what may be false"),
         ("python main.py --lr {lr} {steps}", "{steps} is no parameter"),
-        ("python main.py --lr {lr} > log", "'>' is for a shell, and none runs here; write sh -c"),
+        (
+            "python main.py --lr {lr} > log",
+            "'>' is shell syntax, and no shell runs here; write sh -c",
+        ),
         ("python main.py --lr {lr} $HOME", "'$HOME' is for a shell"),
         ("A=1 python main.py --lr {lr}", "'A=1' is not a program; write env A=1"),
         ("pyhton main.py --lr {lr}", "no program pyhton on the PATH"),
@@ -93,7 +96,7 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
         ("python -c 'pass' {lr}", "nothing in `python -c 'pass' {lr}` is a file in HERE"),
         ("python main.py --lr {lr} --bach-size 3", "main.py: no option --bach-size for"),
         ("python main.py --lr {lr} --bach-size 3", "Did you mean '--batch-size'?"),
-        ("python main.py -b {lr}", "main.py: its parser wants --lr; add it to"),
+        ("python main.py -b {lr}", "main.py: its parser requires --lr; add it to"),
         ("train.py: train", "'train.py: train' is not file.py:function"),
     ],
 )
@@ -106,7 +109,7 @@ def test_a_wrong_command_is_refused_before_anything_is_rented(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"reports": {}}, "main.py: nothing here would report: no file in HERE names cloudtune"),
+        ({"reports": {}}, "main.py: nothing reports: no file in HERE names cloudtune"),
         ({"reports": {"file": "m", "printed": "(?P<a>.)"}}, "say file or printed, not both"),
         ({"reports": {"printed": "acc (.*)"}}, "names nothing; write (?P<name>…) around each"),
         ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),

@@ -225,7 +225,7 @@ def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> Non
         ("limits.deadline", "90", "--deadline: '90' has no unit"),
         ("limits.deadline", 90, "--deadline: '90' has no unit"),
         ("limits.budget", "-3", "--budget: '-3' is not a positive amount"),
-        ("trials", 0, "--trials: 0 is too small: the least is 1; write for example 12"),
+        ("trials", 0, "--trials: 0 is too small: the minimum is 1; write for example 12"),
         ("cloud.max_instances", 0, "--max-instances: 0 is too small"),
         ("cloud.provider", "asw", "--provider: 'asw' is not known; allowed: emulated, aws, local."),
         ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
@@ -272,28 +272,32 @@ BAD_FIELDS = [
     ("[true, false]", "[[1], 2]", "6: search.nesterov.grid: [1] is no value here; write text,"),
     ("[true, false]", "[yes, 2]", "6: search.nesterov.grid[0]: yes may mean text or true; write"),
     ("trials: 12", "trails: 12", "8: trails: unknown field; allowed: name, train, metric, search"),
-    ("trials: 12", "trials: 0", "8: trials: 0 is too small: the least is 1; write for example 12"),
-    ("trials: 12", "trials: 1000000", "8: trials: 1000000 is too large: the most is 100000;"),
+    (
+        "trials: 12",
+        "trials: 0",
+        "8: trials: 0 is too small: the minimum is 1; write for example 12",
+    ),
+    ("trials: 12", "trials: 1000000", "8: trials: 1000000 is too large: the maximum is 100000;"),
     ("trials: 12", 'trials: "12"', "8: trials: '12' is not a whole number; write for example 12"),
     ("trials: 12", "trials: true", "8: trials: true is not a whole number"),
     ("trials: 12", "trials: 1.5", "8: trials: 1.5 is not a whole number"),
     ("trials: 12", "directory: /", "8: directory: unknown field; allowed: name, train,"),
     ("min: 1, max: 27", "min: 9, max: 3", "9: epochs.max: 3 is below the min, 9; raise it"),
-    ("min: 1, max: 27", "min: 0, max: 3", "9: epochs.min: 0 is too small: the least is 1"),
+    ("min: 1, max: 27", "min: 0, max: 3", "9: epochs.min: 0 is too small: the minimum is 1"),
     ("min: 1, max: 27", "min: 1", "9: epochs.max: missing; write max: 27"),
     (
         "epochs: {min: 1, max: 27}",
         "epochs: 27",
         "9: epochs: 27 is not a mapping; write for",
     ),
-    ("eta: 3", "eta: 1", "10: eta: 1 is too small: the least is 2; write for example 3"),
+    ("eta: 3", "eta: 1", "10: eta: 1 is too small: the minimum is 2; write for example 3"),
     ("strategy: sha", "strategy: [sha]", "11: strategy: ['sha'] is not a mapping; write for"),
     ("strategy: sha", "strategy: {nam: asha}", "11: strategy.nam: unknown field; allowed: name,"),
     ("strategy: sha", "strategy: {name: asha, target: high}", "11: strategy.target: 'high': "),
     (
         "strategy: sha",
         "strategy: {name: asha, max_concurrent: 0}",
-        "11: strategy.max_concurrent: 0 is too small: the least is 1; write for example 8",
+        "11: strategy.max_concurrent: 0 is too small: the minimum is 1; write for example 8",
     ),
     ("2h", "90", "12: limits.deadline: '90' has no unit (seconds, minutes or hours?); write 90s,"),
     ("2h", "2 fortnights", "12: limits.deadline: '2 fortnights' is not a duration; write a"),
@@ -332,14 +336,18 @@ BAD_FIELDS = [
     (
         "on-demand",
         'any\n  vcpu_quotas: {"spot g": -8}',
-        "17: cloud.vcpu_quotas.spot g: -8 is too small: the least is 0",
+        "17: cloud.vcpu_quotas.spot g: -8 is too small: the minimum is 0",
     ),
     ("max_instances: 4", "max_instance: 4", "17: cloud.max_instance: unknown field; allowed:"),
     ("max_instances: 4", "max_instances: 0", "17: cloud.max_instances: 0 is too small"),
     ("~/cloudtune ", "gs://bucket ", "18: storage: 'gs://bucket' is no folder and no s3://bucket/"),
     ("~/cloudtune ", "s3:// ", "18: storage: 's3://' is no folder and no s3://bucket/prefix"),
-    ("seed: 0", "seed: -1", "19: seed: -1 is too small: the least is 0"),
-    ("seed: 0", "seed: 99999999999", "19: seed: 99999999999 is too large: the most is 4294967295"),
+    ("seed: 0", "seed: -1", "19: seed: -1 is too small: the minimum is 0"),
+    (
+        "seed: 0",
+        "seed: 99999999999",
+        "19: seed: 99999999999 is too large: the maximum is 4294967295",
+    ),
     ("seed: 0", "eta: 4", "19: eta: written twice, first on line 10; keep one"),
     ("seed: 0", "1: 4", "19: '1' is no field name; quote the name"),
     ("seed: 0", "? [a]\n: 4", "19: a list or mapping is no field name; quote the name"),
@@ -454,7 +462,7 @@ def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
         Experiment(**{**MINIMAL, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
     assert str(error.value).splitlines() == [
         (
-            "trials: a whole number of 16610 bits is too large: the most is 100000; "
+            "trials: a whole number of 16610 bits is too large: the maximum is 100000; "
             "write for example 12"
         ),
         (

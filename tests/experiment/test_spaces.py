@@ -259,7 +259,7 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
             "  opt:\n    choice:\n      - {lr: {uniform: [0, 1]}}\n      - {lr: 0.5}",
             10,
             "search.opt.choice[1]",
-            "tell this branch from branch 1",
+            "this branch can't be distinguished from branch 1",
         ),
         ("  opt:\n    choice: [{a: {grid: [1, 2]}}, {b: 1}]", 8, "search.opt.choice[0].a", "grid"),
         ("  opt:\n    choice: [{uniform: [0, 1]}, 3]", 8, "search.opt.choice[0]", "no branch"),

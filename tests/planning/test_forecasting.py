@@ -124,7 +124,7 @@ def test_limits_that_leave_no_time_for_an_epoch_are_infeasible() -> None:
 def test_a_run_without_limits_must_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert elastic_job(limits=Limits()).plan.estimate.seconds > 0
     monkeypatch.setattr("cloudtune.planning.forecasting.MAX_EVENTS", 50)
-    with pytest.raises(UsageError, match="would never end"):
+    with pytest.raises(UsageError, match="doesn't end: a simulated run"):
         elastic_job(limits=Limits())
 
 
@@ -307,7 +307,7 @@ def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
     assert plan.forecast.dollars.p95 > 2 * plan.estimate.dollars, "on-demand stands in"
     assert plan.forecast.within == 1.0
     found = propose(made)
-    (told,) = [text for text in found.assumptions if text.startswith("spot: to be had")]
+    (told,) = [text for text in found.assumptions if text.startswith("spot: available")]
     assert "assumed, as public traces" in told
     assert "17% to 99% of the time" in told
     assert "on spot that comes and goes" in plan_tables.forecast(found).title
@@ -366,7 +366,7 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
     rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
     assert rare.plan.forecast.dollars.mean > 2 * spread.mean
-    assert any("to be had 30% of the time" in text for text in propose(rare).assumptions)
+    assert any("available 30% of the time" in text for text in propose(rare).assumptions)
     without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
     assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
     assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
@@ -382,7 +382,7 @@ def test_on_demand_alone_is_forecast_by_its_stages() -> None:
     ("said", "told"),
     [
         ({"availability": 0.5}, "say both losses_per_hour and availability"),
-        ({"losses_per_hour": 0.0, "availability": 0.5}, "a pool that is away at times loses"),
+        ({"losses_per_hour": 0.0, "availability": 0.5}, "a pool that is empty at times loses"),
         ({"losses_per_hour": -1.0, "availability": 0.5}, "-1.0 is too small"),
         ({"losses_per_hour": 1.0, "availability": 0.0}, "0.0 is too small"),
     ],

@@ -285,7 +285,7 @@ def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:
     job = setting.job()
     policy, world, ledger = job.policy(), setting.world(), MemoryLedger()
     run(policy, world, ledger)
-    assert policy.why_over() == "its strategy has trained all that it was to train"
+    assert policy.why_over() == "its strategy has trained everything"
     spent, ended = policy.spent(policy.now), policy.over_at
     world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, 80.0, MORE))
     run(policy, world, ledger)

@@ -184,7 +184,7 @@ def test_h12_h16_h19_h20_each_rule_of_a_file_changes_one_thing(
 @pytest.mark.parametrize(
     ("rules", "told"),
     [
-        ("exploration_ratio: 0.5", "says nothing without fixed_exploration: true"),
+        ("exploration_ratio: 0.5", "needs fixed_exploration: true"),
         ("atom: 0", "strategy.rules.atom"),
         ("use_pausing: 1", "strategy.rules.use_pausing: 1 is not true or false"),
         ("no_speculations: true", "Did you mean 'no_speculation'?"),

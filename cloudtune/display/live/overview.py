@@ -168,7 +168,7 @@ def _range(spread: Spread, begin: float) -> tuple[float, float]:
 
 
 def _anew(at: float) -> str:
-    return f"planned anew at {format_clock(at)}"
+    return f"replanned at {format_clock(at)}"
 
 
 def _epochs(policy: RunPolicy) -> Bar:

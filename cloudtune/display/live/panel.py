@@ -137,7 +137,7 @@ def _bar(
 
 
 def _unlimited(plan: bool) -> str:
-    return "an unknown number: decided as it goes" if plan else "no limit"
+    return "unknown: decided as results come in" if plan else "no limit"
 
 
 def _outlook(bar: Bar, show: Callable[[float], str]) -> str:

@@ -154,11 +154,11 @@ def _changes(told: Told) -> list[Trace]:
         {
             "type": "scatter",
             "mode": "markers",
-            "name": "planned anew",
+            "name": "replanned",
             "x": told.clock.all(at for at, _ in changes),
             "y": [0.0 for _ in changes],
             "marker": {"symbol": "triangle-up", "size": 10, "color": PLAN},
             "text": [plain(each.why) for _, each in changes],
-            "hovertemplate": "planned anew: %{text}<extra></extra>",
+            "hovertemplate": "replanned: %{text}<extra></extra>",
         }
     ]

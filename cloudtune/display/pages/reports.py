@@ -123,7 +123,7 @@ def _sections(told: Told) -> Iterator[Section]:
         yield Section(f"{name} against time", drawn["metric"], wide=False)
         yield Section(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
     if "gpus" in drawn:
-        yield Section("GPUs: who had them", drawn["gpus"])
+        yield Section("GPUs: which trial had them", drawn["gpus"])
         yield Section("Fleet and spend", drawn["spend"])
         free = report.job.plan.free
         sheet = cost_tables.money(report.accounting, free=free)

@@ -79,7 +79,7 @@ def check_command(command: str, folder: Path, *, told: bool, here: bool) -> None
     _check_options(script, parse_file(script), words, command)
     if not told and not _reports(folder):
         raise ExperimentError(
-            f"{script}: nothing here would report: no file in {folder} names cloudtune. Call "
+            f"{script}: nothing reports: no file in {folder} names cloudtune. Call "
             "cloudtune.report({…}) once an epoch, or say where its numbers are: "
             "reports: {file: metrics.jsonl} or {printed: 'accuracy (?P<accuracy>[0-9.]+)'}"
         )
@@ -145,7 +145,9 @@ def _check_options(script: Path, tree: ast.Module, words: Iterable[Word], comman
             )
     for names in known.values():
         if names and not any(name.startswith(each) for name in names for each in given):
-            raise ExperimentError(f"{script}: its parser wants {names[-1]}; add it to `{command}`")
+            raise ExperimentError(
+                f"{script}: its parser requires {names[-1]}; add it to `{command}`"
+            )
 
 
 def _option(word: str) -> str:

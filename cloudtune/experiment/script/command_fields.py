@@ -96,8 +96,8 @@ def _shell(words: tuple[Word, ...]) -> str:
     for word in plain:
         if _OPERATORS.fullmatch(word) or _VARIABLE.search(word) or word.endswith(";"):
             return (
-                f"{shown(word)} is for a shell, and none runs here; write sh -c '…' around the "
-                "command if you want one"
+                f"{shown(word)} is shell syntax, and no shell runs here; write sh -c '…' around "
+                "the command if you want one"
             )
     return ""
 
@@ -109,13 +109,13 @@ def _unknown(experiment: Commanded, words: tuple[Word, ...]) -> str:
         if name not in parameters and name not in others:
             known = (*parameters, *others)
             return (
-                f"{{{name}}} is no parameter of the search and nothing else that is known: "
+                f"{{{name}}} is not a parameter of the search, nor one of the other placeholders: "
                 f"{', '.join(known)}.{nearest(name, known)} For a brace itself write {{{{ or }}}}"
             )
         if name == "resume" and experiment.checkpoints.folder is None:
-            return "{resume} needs to know where checkpoints are; say checkpoints: {folder: …}"
+            return "{resume} needs the folder of checkpoints; write checkpoints: {folder: …}"
         if instead is not None and name in others and name not in parameters and name != "resume":
-            return f"{{{name}:…}} is for what may be false, as a parameter or {{resume:…}}"
+            return f"{{{name}:…}} is for values that may be false: a parameter, or {{resume:…}}"
     return ""
 
 

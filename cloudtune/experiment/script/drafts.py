@@ -150,7 +150,7 @@ class Draft:
         head = (
             f"# {counted(count, 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
             if count
-            else "# Ranges are guesses by what parameters are called: look them through."
+            else "# Ranges are guesses from the parameters' names: check them."
         )
         return "\n".join(
             [
@@ -167,7 +167,7 @@ class Draft:
 _AFTER: Final = (
     "# trials: 16  # a cap; without it as many configurations as the limits allow",
     "",
-    "# Limits are given here or on the command line, which goes first:",
+    "# Limits are given here or on the command line, which overrides them:",
     "#   cloudtune run FILE --deadline 2h --budget '$40'",
     "# limits: {deadline: 2h, budget: $40}",
     "",
@@ -206,9 +206,9 @@ def _read(script: Path, tree: ast.Module) -> _Script:
         return found
     if not options:
         raise UsageError(
-            f"{script}: nothing in it trains that could be tuned: no function that takes a "
-            "configuration and calls cloudtune.report({…}), and no argparse options; write "
-            "def train(config), docs/scripts.md"
+            f"{script}: nothing to tune: no function that takes a configuration and calls "
+            "cloudtune.report({…}), and no argparse options; write def train(config), "
+            "docs/scripts.md"
         )
     found.reads_reports = bool(found.metric)
     found.tuned = [each for each in options if _kind(each) is not None]
@@ -342,7 +342,7 @@ def _metric(tree: ast.Module) -> tuple[str, str]:
     if not found:
         return "", f"{GAP}: the name of a number that it reports, and max if more is better"
     name, line = min(found, key=lambda it: _rank(it[0].lower()))
-    return name, f"line {line}: a number that it reports; is that the one?"
+    return name, f"line {line}: a reported number; is it the right one?"
 
 
 def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -404,7 +404,7 @@ def _space(value: _Value) -> str:
     if found is not None:
         return f"{found}  # {where}{known}; a guess by its name"
     if value.default is not _UNKNOWN and isinstance(value.default, bool | int | float | str):
-        return f"{{choice: [{_yaml(value.default)}]}}  # {where}: as it is there; add others"
+        return f"{{choice: [{_yaml(value.default)}]}}  # {where}: the value there; add others"
     return f"{{choice: []}}  # {GAP}: {where}"
 
 

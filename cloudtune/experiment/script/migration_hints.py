@@ -26,7 +26,7 @@ _FOLDER: Final = (
 _OWN_FOLDER: Final = (
     "write into a folder of your own (tempfile), and what is to stay into the checkpoint's"
 )
-_NOT_TOLD: Final = "a script isn't told; get_trial_id() and get_world_size() are there"
+_NOT_TOLD: Final = "not available; use get_trial_id() or get_world_size()"
 _SAVED: Final = "leave it out: a checkpoint is copied before report() returns"
 
 

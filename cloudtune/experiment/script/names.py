@@ -366,7 +366,7 @@ def _missing_keys(path: Path, function: str, keys: Collection[str]) -> Iterator[
 
 def _for_key(key: str) -> str:
     if "epoch" in key:
-        return "How many epochs there are says cloudtune: `for epoch in cloudtune.epochs():`"
+        return "cloudtune decides the number of epochs: `for epoch in cloudtune.epochs():`"
     return f"Write the value in the script, or under search: `{key}: {{choice: [...]}}`"
 
 

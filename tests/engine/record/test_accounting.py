@@ -379,8 +379,8 @@ def test_the_table_leaves_out_what_came_to_nothing() -> None:
         "  booting",
         "giving back",
         "to the minimum charge",
-        "charges by the launch",
-        "charges by the hour",
+        "charges per launch",
+        "charges per hour",
         "total",
     ]
     assert sheet.rows[0][1] == "7m 42s"

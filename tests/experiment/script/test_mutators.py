@@ -190,7 +190,7 @@ def test_the_name_to_import_from_is_told(tmp_path: Path) -> None:
 
 def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:
     for strategy, told in (
-        ("{name: asha, inherit: true}", "has a meaning for pbt alone"),
+        ("{name: asha, inherit: true}", "is only for pbt"),
         ("{name: pbt, inherit: sure}", "'sure' is not true or false"),
     ):
         path = written(tmp_path, FUNCTIONS + SPACES[0], f"{YAML}strategy: {strategy}\n")

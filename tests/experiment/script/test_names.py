@@ -122,7 +122,7 @@ WRONG = {
     ),
     "print(config['epochs'])": (
         "config['epochs'] is read, and `search` has no epochs; it has batch_size, lr. "
-        "How many epochs there are says cloudtune: `for epoch in cloudtune.epochs():`"
+        "cloudtune decides the number of epochs: `for epoch in cloudtune.epochs():`"
     ),
     "print(config['momentum'])": "under search: `momentum: {choice: [...]}`",
 }

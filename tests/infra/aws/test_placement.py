@@ -156,7 +156,7 @@ def test_a_plan_on_aws_says_whose_figures_it_goes_by(
 ) -> None:
     answer(stub, {"Score": 3})
     found = proposed(tmp_path, monkeypatch)
-    (told,) = [text for text in found.assumptions if text.startswith("spot: to be had")]
+    (told,) = [text for text in found.assumptions if text.startswith("spot: available")]
     assert "placement score 3 of 10 (us-east-1, asked" in told
     assert "not of interruptions" in told
     assert told in to_json(found)["assumptions"]
