@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 class HyperSched(Judging):
     """Pausing ASHA with one bracket, whose trials are judged again at each of their results.
 
-    At every result each rung that the trial has passed is looked at, the highest first: it is paused
-    where its score there is below what the rung asks for by now. A score that is new there is
-    compared with the others, and counts from then on (`_Rung.check_to_kill` of the published code,
-    ucbrise/hypersched at 8b5435e). Room goes to paused trials that no rung would
+    At every result each rung that the trial has passed is looked at, the highest first: the trial
+    is paused where its score there is below what the rung asks for by now. A new score is compared
+    with the others, and counts from then on (`_Rung.check_to_kill` of the published code,
+    ucbrise/hypersched at 8b5435e).
+
+    Room goes to paused trials that no rung would
     pause any more (the highest rung first), then to new ones, then to any that are paused. Once
     there is too little time for anything that doesn't run (`Admission`), whatever doesn't run has
     ended. `atom` is how many GPUs a trial starts with.

@@ -178,8 +178,9 @@ class Admission:
     """Whether something that doesn't run may start now: if it could still become a winner.
 
     The time left has to be at least what the trial that trained longest has trained (`L`, Tune's
-    `time_total_s`, which has no set-up in it), a set-up taken off (`s`), times eta; or what all `max_epochs` take on one atom (t1, the median epoch), if
-    that is less: time_left >= min((L - s) * eta, max_epochs * t1).
+    `time_total_s`, which has no set-up in it), a set-up taken off (`s`), times eta; or what all
+    `max_epochs` take on one atom (t1, the median epoch), if that is less:
+    time_left >= min((L - s) * eta, max_epochs * t1).
     """
 
     def __init__(self, *, max_epochs: int, eta: int, atom: Width, switches: Switches) -> None:
