@@ -19,7 +19,7 @@ from cloudtune.infra.emulator.faults import (
     Repeated,
     Throttle,
     kind_of,
-    told,
+    to_json,
 )
 from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
 from cloudtune.infra.emulator.requests import Ec2Error
@@ -58,8 +58,8 @@ class _Live:
     def rest(self) -> dict[str, Any]:
         """Return what is still to come, for JSON."""
         if isinstance(self.fault, Repeated):
-            return told(replace(self.fault, times=self.left))
-        return told(self.fault)
+            return to_json(replace(self.fault, times=self.left))
+        return to_json(self.fault)
 
 
 class Scenario:
