@@ -14,7 +14,6 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.client import client
@@ -67,15 +66,9 @@ class Ec2(SortedErrors):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._client = self._connect(Config(retries={"mode": "standard", "total_max_attempts": 5}))
+        self._client: EC2Client = client("ec2", endpoint, attempts=5, read_seconds=60)
         # A launch is never retried by the library: it would ask a dry pool again and again.
-        self._launcher = self._connect(
-            Config(retries={"mode": "standard", "total_max_attempts": 1})
-        )
-
-    def _connect(self, config: Config) -> EC2Client:
-        ec2: EC2Client = client("ec2", self.endpoint, config)
-        return ec2
+        self._launcher: EC2Client = client("ec2", endpoint, attempts=1, read_seconds=60)
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Launch one instance and return its id; asked again with the same token, the same id.
@@ -134,7 +127,7 @@ class Ec2(SortedErrors):
 
     def zones(self) -> tuple[str, ...]:
         """Return the availability zones of the region that take instances now, by name."""
-        zones = self._client.describe_availability_zones()["AvailabilityZones"]
+        zones = self._ec2.describe_availability_zones()["AvailabilityZones"]
         open_ones = (zone for zone in zones if zone.get("State") == "available")
         plain = (z for z in open_ones if z.get("ZoneType", _PLAIN_ZONE) == _PLAIN_ZONE)
         return tuple(sorted(zone["ZoneName"] for zone in plain))
@@ -181,7 +174,10 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
         "InstanceInitiatedShutdownBehavior": "terminate",
         # A machine that EC2 recovers boots without its lease, and would bill on.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
-        "TagSpecifications": [{"ResourceType": "instance", "Tags": pairs}],
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": pairs},
+            {"ResourceType": "volume", "Tags": pairs},
+        ],
         **request,
     }
 
