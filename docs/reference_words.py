@@ -173,6 +173,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "AWS: the role of the instances",
         "what `cloudtune aws setup` made",
     ),
+    "cloud.tags": ("AWS: tags of instances and volumes", "those of `cloudtune aws setup --tag`"),
     "cloud.request": (
         "AWS: [further fields of RunInstances](aws.md#the-experiment), as EC2 calls them",
         "none",

@@ -100,12 +100,13 @@ class Cloud:
 class HeadOffer:
     """The instance that would carry a run for a machine that can't: its type, what it costs.
 
-    `request` goes into its launch besides what that needs of itself.
+    `request` goes into its launch besides what that needs of itself, `tags` onto the instance.
     """
 
     instance_type: str
     usd_per_hour: float
     request: Mapping[str, Any]
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

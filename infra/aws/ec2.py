@@ -127,7 +127,7 @@ class Ec2(SortedErrors):
 
     def zones(self) -> tuple[str, ...]:
         """Return the availability zones of the region that take instances now, by name."""
-        zones = self._ec2.describe_availability_zones()["AvailabilityZones"]
+        zones = self._client.describe_availability_zones()["AvailabilityZones"]
         open_ones = (zone for zone in zones if zone.get("State") == "available")
         plain = (z for z in open_ones if z.get("ZoneType", _PLAIN_ZONE) == _PLAIN_ZONE)
         return tuple(sorted(zone["ZoneName"] for zone in plain))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.aws.account import names
+from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 
@@ -128,7 +128,7 @@ class Aws(Ec2Speaking):
 
     def completed(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
-        from cloudtune.infra.aws.account.found import made_for  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
         from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415
 
         settings = experiment.cloud
@@ -136,17 +136,19 @@ class Aws(Ec2Speaking):
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return experiment
-        found = made_for(Endpoint(settings.region))
+        defaults = run_defaults(Endpoint(settings.region))
         fields = {
             name: value
-            for name, value in found.cloud.items()
-            if getattr(settings, name) is None and value is not None
+            for name, value in defaults.cloud.items()
+            if not getattr(settings, name) and value
         }
+        if settings.subnet or not set(settings.zones) <= set(fields.get("subnets", ())):
+            fields.pop("subnets", None)
         cloud = settings.model_copy(update=fields)
-        storage = experiment.storage if stored or not found.storage else found.storage
+        storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
-        if charges.per_instance_hour is None and "image" in fields and found.disk_gb is not None:
-            added = pricing.added_usd_per_hour(found.disk_gb, address=True)
+        if charges.per_instance_hour is None and "image" in fields and defaults.disk_gb is not None:
+            added = pricing.added_usd_per_hour(defaults.disk_gb, address=True)
             charges = charges.model_copy(update={"per_instance_hour": added})
         changed = {"cloud": cloud, "storage": storage, "charges": charges}
         return experiment.model_copy(update=changed)
@@ -188,7 +190,8 @@ class Aws(Ec2Speaking):
             request["SecurityGroupIds"] = [settings.security_group]
         if settings.instance_profile is not None:
             request["IamInstanceProfile"] = {"Name": settings.instance_profile}
-        return Cloud(Endpoint(settings.region), request, {}, subnets=settings.subnets)
+        endpoint = Endpoint(settings.region)
+        return Cloud(endpoint, request, settings.tags, subnets=settings.subnets)
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
@@ -216,7 +219,9 @@ class Aws(Ec2Speaking):
                 for market in markets
             ]
         return [
-            *mistakes(self.calls(cloud.endpoint), attempts, {RUN_TAG: "preflight"}),
+            *mistakes(
+                self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
+            ),
             *quotas_lacking(cloud.endpoint, types, markets),
         ]
 
@@ -253,8 +258,8 @@ class Aws(Ec2Speaking):
         cloud = self.open(experiment, home, pace=False)
         theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
         request = {name: value for name, value in cloud.request.items() if name not in theirs}
-        request["IamInstanceProfile"] = {"Name": names.head(region)}
-        return HeadOffer(pricing.HEAD_TYPE, price, request)
+        request["IamInstanceProfile"] = {"Name": head_role(region)}
+        return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags)
 
     def own_address(self) -> str:
         """Return this machine's address within its VPC.

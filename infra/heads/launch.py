@@ -113,7 +113,13 @@ def launch(
             may be there: the message says so.
     """
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(remote.until))
-    tags = {RUN_TAG: head_of(run), INTENT_TAG: INTENT, LEASE_TAG: end, "Name": f"cloudtune {run}"}
+    tags = {
+        **offer.tags,
+        RUN_TAG: head_of(run),
+        INTENT_TAG: INTENT,
+        LEASE_TAG: end,
+        "Name": f"cloudtune {run}",
+    }
     tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
     token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", offer.instance_type, "", "")
     wanted = {**offer.request, **request(user_data(remote))}
