@@ -42,7 +42,7 @@ _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 def market_request(market: str, zone: str) -> dict[str, Any]:
-    """Return what RunInstances is told of the market, and of the zone where there is one.
+    """Return the arguments of RunInstances for a market, and for a zone if there is one.
 
     A spot instance is asked for once and ends when it is interrupted: whether another one takes
     its place is for the policy to say. No maximum price is named: EC2's own is the price on
@@ -211,10 +211,10 @@ def _reason(state: Mapping[str, str], transition: str) -> str:
 
 def _time_of(reason: str) -> float | None:
     """Return the time in a state transition reason, which EC2 gives to the second."""
-    found = _REASON_TIME.search(reason)
-    if found is None:
+    match = _REASON_TIME.search(reason)
+    if match is None:
         return None
-    at = datetime.strptime(found.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    at = datetime.strptime(match.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
     return at.timestamp()
 
 

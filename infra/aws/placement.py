@@ -83,7 +83,7 @@ def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished)
 
 
 def unscored(zone: str, why: str) -> SpotPools:
-    """Return the prior as it is, for a zone of which no score could be had."""
+    """Return the unweighted prior, for a zone without a score."""
     return SpotPools(zone, spot_prior(), f"assumed, as {SOURCE} were (no placement score: {why})")
 
 

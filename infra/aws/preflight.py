@@ -43,7 +43,7 @@ class Attempt:
 
 def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each thing that would refuse a launch, and what to do about it."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for attempt in attempts:
         error = ec2.try_launch(tags, attempt.request)
         if error is None or error_code(error) == _WOULD_HAVE:
@@ -52,10 +52,10 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
             continue  # of this moment alone
         hint = _HINTS.get(error_code(error), "")
         line = f"{attempt.what} would be refused: {error}{f' ({hint})' if hint else ''}"
-        if error_code(error) not in told:  # the same for each type
+        if error_code(error) not in reported:  # the same for each type
             yield line
-        told.add(error_code(error))
-    if not told and attempts:
+        reported.add(error_code(error))
+    if not reported and attempts:
         yield from _looked_at(ec2, attempts[0].request)
 
 
@@ -67,8 +67,8 @@ def quotas_lacking(
     Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
     """
     least: dict[str, InstanceType] = {}
-    for each in sorted(types, key=lambda each: each.vcpus, reverse=True):
-        least |= {f"{market} {each.name[0]}": each for market in markets}
+    for kind in sorted(types, key=lambda kind: kind.vcpus, reverse=True):
+        least |= {f"{market} {kind.name[0]}": kind for market in markets}
     for name, smallest in sorted(least.items()):
         vcpus = quota(endpoint, name)
         if vcpus is not None and vcpus < smallest.vcpus:

@@ -62,7 +62,7 @@ def check_credentials() -> None:
         UsageError: boto3 finds none.
     """
     try:
-        found = aws_session.session().get_credentials()
+        credentials = aws_session.session().get_credentials()
     except CALL_ERRORS as error:
         raise UsageError(
             f"live prices are asked of AWS, and its set-up here fails: {error}"
@@ -159,7 +159,8 @@ def _on_demand(endpoint: Endpoint) -> dict[str, float]:
     return prices
 
 
-        credentials = aws_session.session().get_credentials()
+def _products(endpoint: Endpoint) -> Iterator[str]:
+    with contextlib.closing(client("pricing", endpoint, region=_PRICE_LIST_REGION)) as prices:
         for family in _FAMILIES:
             fields = {**_FILTERS, **family, "regionCode": endpoint.region}
             filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]

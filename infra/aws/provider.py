@@ -41,9 +41,9 @@ class Ec2Speaking:
         """Return []: an emulated cloud has no account whose pools it could know."""
         return []
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
+    def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
         """Return it as it is: nothing is paced."""
-        return found
+        return profile
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
         """Return []: nothing of it runs on this machine."""
@@ -104,25 +104,25 @@ class Aws(Ec2Speaking):
         """Return live prices; the table's stand in for them where they are those of the region.
 
         Raises:
-            UsageError: nobody knows the region's prices, so a budget could not be kept.
+            UsageError: the region's prices are unknown, so a budget could not be kept.
         """
         from cloudtune.infra.aws.price_refresh import refreshed  # noqa: PLC0415  boto3 takes long
 
         region = settings.region
-        found = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
-        if region != pricing.PRICED_REGION and found.as_of == pricing.AS_OF:
-            why = "; ".join(found.warnings)
+        prices = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
+        if region != pricing.PRICED_REGION and prices.as_of == pricing.AS_OF:
+            why = "; ".join(prices.warnings)
             raise UsageError(
                 f"cloud.region: the prices of {region} could not be had, and without them a "
                 f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
             )
-        return found
+        return prices
 
     def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
         """Return the pools of public traces, weighed by AWS's placement scores where it has any."""
         from cloudtune.infra.aws.placement import Wished, pools_by_score  # noqa: PLC0415  boto3
 
-        types = tuple(sorted({each.name for each in self.instance_types(settings)}))
+        types = tuple(sorted({kind.name for kind in self.instance_types(settings)}))
         wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
         return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
@@ -212,10 +212,10 @@ class Aws(Ec2Speaking):
         else:
             attempts = [
                 Attempt(
-                    f"{each.name} {market}",
-                    {**cloud.request, **market_request(market, ""), "InstanceType": each.name},
+                    f"{kind.name} {market}",
+                    {**cloud.request, **market_request(market, ""), "InstanceType": kind.name},
                 )
-                for each in types
+                for kind in types
                 for market in markets
             ]
         return [
@@ -225,7 +225,7 @@ class Aws(Ec2Speaking):
             *quotas_lacking(cloud.endpoint, types, markets),
         ]
 
-    def found(
+    def clouds_in_use(
         self,
         home: Path,  # noqa: ARG002
         regions: Collection[str],

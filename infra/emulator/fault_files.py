@@ -90,20 +90,20 @@ def parse_fault(given: object) -> Fault:
 def _message(name: str, kind: type[Fault], detail: ErrorDetails) -> str:
     field = str(detail["loc"][0])
     if detail["type"] == "unexpected_keyword_argument":
-        names = [known.name for known in fields(kind)]
+        names = [field_of_kind.name for field_of_kind in fields(kind)]
         return f"{name} has no field {shown(field)}; {allowed_names(field, names)}"
     if detail["type"] == "missing":
         return f"{name} needs {shown(field)}"
     return f"{field}: {shown(detail['input'])}: {detail['msg']}"
 
 
-def _check_name(field: str, values: dict[str, Any], known: Callable[[], Iterable[str]]) -> None:
+def _check_name(field: str, values: dict[str, Any], names: Callable[[], Iterable[str]]) -> None:
     name = values.get(field, ANY)
-    if name == ANY or any(fnmatchcase(known_name, name) for known_name in known()):
+    if name == ANY or any(fnmatchcase(possible, name) for possible in names()):
         return
     if _PATTERN & set(name):
         raise UsageError(f"{field}: nothing that EC2 has fits the pattern {shown(name)}")
-    raise UsageError(f"{field}: EC2 has no {shown(name)}.{nearest(name, known())}")
+    raise UsageError(f"{field}: EC2 has no {shown(name)}.{nearest(name, names())}")
 
 
 @cache

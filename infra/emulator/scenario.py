@@ -132,13 +132,13 @@ class Scenario:
     def befall(self, pool: Pool) -> list[LaunchFault]:
         """Return what is to become of an instance that is being launched, and count it."""
         with self._lock:
-            found = [
+            faults = [
                 live.fault
                 for live in self._faults
                 if isinstance(live.fault, LaunchFault) and live.fault.fits(pool) and live.strikes()
             ]
             self._forget_spent()
-            return found
+            return faults
 
     def capacities(self) -> list[Capacity]:
         """Return the limits on how many instances there can be."""

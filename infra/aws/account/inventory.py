@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from cloudtune import aws_session
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account import policies, stack
@@ -110,8 +111,7 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         caller = clients["sts"].get_caller_identity()
     except (BotoCoreError, ClientError) as error:
         raise CloudtuneError(
-            f"AWS can't be asked who this is: {error}. Give this machine credentials, as for the "
-            "aws command (AWS_PROFILE, `aws configure`, `aws sso login`)"
+            f"AWS can't be asked who this is: {error}; {aws_session.LOG_IN}"
         ) from None
     reader = _Reader(clients)
     its_stack = reader(f"stack {STACK}", partial(stack.read, clients))

@@ -113,7 +113,7 @@ def test_without_an_emulator_every_command_says_so(
     assert ask("stop") == "stopped the emulator\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
-        EmulatorControl(Access.made("http://127.0.0.1:9")).ping()
+        EmulatorControl(Access.create("http://127.0.0.1:9")).ping()
 
 
 def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

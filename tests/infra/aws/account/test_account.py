@@ -313,7 +313,7 @@ def test_without_credentials_one_line_says_what_to_do(
     done = called(capsys, "aws", "check")
     assert done.code == 1
     assert done.err.count("\n") == 1
-    assert "Give this machine credentials" in done.err
+    assert "log in as for the aws command" in done.err
 
 
 def test_quotas_of_nothing_are_missing_and_say_what_to_ask_for() -> None:
