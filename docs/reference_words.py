@@ -123,6 +123,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cloud.subnets": ("AWS: the same by zone", "the account's default"),
     "cloud.security_group": ("AWS", "that of `cloudtune aws setup`"),
     "cloud.instance_profile": ("AWS: role of the instances", "that of `cloudtune aws setup`"),
+    "cloud.tags": ("AWS: tags of instances and volumes", "those of `cloudtune aws setup --tag`"),
     "cloud.request": ("AWS: [further fields of RunInstances](aws.md#the-experiment)", "none"),
     "cloud.slots": (
         "local: number of GPUs to use, or of CPU slots",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MODEL = "Amazon EC2 NVMe Instance Storage"
 DLAMI = Path("/opt/dlami/nvme")
 MOUNTED = Path("/run/cloudtune-nvme")
-"""Where we mount one that nobody has."""
+"""Where we mount one that isn't mounted yet."""
 _DLAMI_SECONDS = 20.0
 _POLL_SECONDS = 0.5
 _MAKE_SECONDS = 60.0
@@ -63,17 +63,17 @@ class Machine:
 
     def disks(self) -> list[Path]:
         """Return the disks of the instance store, as folders of /sys/block."""
-        return sorted(each for each in self.sys.glob("nvme*") if _model(each) == MODEL)
+        return sorted(disk for disk in self.sys.glob("nvme*") if _model(disk) == MODEL)
 
     def mounts_of(self, disk: Path) -> list[Path]:
         """Return where a disk is mounted, or a part of it, or a volume that it is a part of."""
-        numbers = {(each / "dev").read_text().strip() for each in _with_parts(disk)}
-        found = []
+        numbers = {(device / "dev").read_text().strip() for device in _with_parts(disk)}
+        places = []
         for line in self.mounts.read_text().splitlines():
             words = line.split()
             if len(words) > 4 and words[2] in numbers:
-                found.append(Path(words[4].replace("\\040", " ")))
-        return found
+                places.append(Path(words[4].replace("\\040", " ")))
+        return places
 
 
 def _model(disk: Path) -> str:
@@ -84,10 +84,10 @@ def _model(disk: Path) -> str:
 
 
 def _with_parts(disk: Path) -> Iterator[Path]:
-    """Give a disk, its partitions, and the volumes of which it or one of these is a part."""
-    for each in (disk, *disk.glob(f"{disk.name}p*")):
-        yield each
-        yield from (each / "holders").glob("*")
+    """Yield a disk, its partitions, and the volumes that contain one of them."""
+    for device in (disk, *disk.glob(f"{disk.name}p*")):
+        yield device
+        yield from (device / "holders").glob("*")
 
 
 def mounted_store(machine: Machine | None = None) -> Path | None:
@@ -102,22 +102,22 @@ def mounted_store(machine: Machine | None = None) -> Path | None:
 
 
 def prepared_store(machine: Machine | None = None) -> Path | None:
-    """Return where the instance store is mounted; a disk that nobody has used is mounted by us.
+    """Return where the instance store is mounted; an unused disk is mounted by us.
 
     For a machine that has just been rented, as its root: a disk is formatted only where it is of
     the instance store and has no partition, no volume and no file system. Where an image mounts
     them itself that is waited for. None where there is no such disk, or it can't be had.
     """
     machine = machine or Machine()
-    found = mounted_store(machine)
-    if found is not None or not machine.disks():
-        return found
+    store = mounted_store(machine)
+    if store is not None or not machine.disks():
+        return store
     if machine.dlami.parent.is_dir():
         give_up = time.monotonic() + _DLAMI_SECONDS
-        while found is None and time.monotonic() < give_up:
+        while store is None and time.monotonic() < give_up:
             time.sleep(_POLL_SECONDS)
-            found = mounted_store(machine)
-        return found
+            store = mounted_store(machine)
+        return store
     if os.geteuid() != 0 or " ".join(machine.uid_map.read_text().split()) != _WHOLE:
         return None
     return next((place for disk in machine.disks() if (place := _mount(machine, disk))), None)

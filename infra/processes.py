@@ -30,7 +30,7 @@ _START_TIME = 19
 
 
 def birth(pid: int) -> float:
-    """Return when a process began, in seconds that nobody's setting of the clock moves.
+    """Return when a process began, in seconds that setting the clock doesn't move.
 
     On Linux since the machine's boot: psutil's time since 1970 is reckoned from a boot time that
     moves whenever the clock is set, and a process must not seem another one then.
@@ -41,10 +41,10 @@ def birth(pid: int) -> float:
     if not psutil.LINUX:
         return psutil.Process(pid).create_time()
     try:
-        told = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
     except OSError:
         raise psutil.NoSuchProcess(pid) from None
-    return int(told.rpartition(")")[2].split()[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    return int(stat.rpartition(")")[2].split()[_START_TIME]) / os.sysconf("SC_CLK_TCK")
 
 
 def same_process(pid: int, born: float) -> bool:
@@ -88,7 +88,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class DamagedRecordError(CloudtuneError):
-    """A record of a process names none: nothing can be proved by it, so nobody is ended by it."""
+    """A record of a process names none: it proves nothing, so no process is ended by it."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ProcessGroup:
 
     `created` is the leader's `birth`: a pid that the system has given to another process
     since isn't ours. `mark` stands in the environment of all its processes (`GROUP_VARIABLE`): by
-    it they are known once the leader is dead. Nobody is ever signalled who can't be proved to be
+    it they are known once the leader is dead. Only processes are signalled that can be proved to be
     of the group: by the living leader's session, by the mark, or by descent from one of these.
     """
 
@@ -169,13 +169,15 @@ class ProcessGroup:
         """
         if not _is_pid(self.pid):
             return []
-        found = [each for each in psutil.process_iter() if _session(each) == self.pid]
-        found = [each for each in found if each.pid != os.getpid()]
+        members = [process for process in psutil.process_iter() if _session(process) == self.pid]
+        members = [process for process in members if process.pid != os.getpid()]
         try:
             leader = birth(self.pid)
         except psutil.NoSuchProcess:
-            return _with_descendants(found, [each for each in found if self._marked(each)])
-        return found if leader == self.created else []
+            return _with_descendants(
+                members, [process for process in members if self._marked(process)]
+            )
+        return members if leader == self.created else []
 
     def _marked(self, process: psutil.Process) -> bool:
         try:
@@ -187,22 +189,22 @@ class ProcessGroup:
         """Ask the group to end, then end it; returns when no member is left that can be ended.
 
         Whoever was a member once is waited for: without the leader, which may end first, the
-        others can no longer be told from strangers.
+        others can no longer be distinguished from strangers.
         """
-        known: set[psutil.Process] = set()
+        members: set[psutil.Process] = set()
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, max(grace, _LAST))):
             give_up = time.monotonic() + seconds
-            self._signal(self._living(known), number)
-            while self._living(known) and time.monotonic() < give_up:
+            self._signal(self._living(members), number)
+            while self._living(members) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
-    def _living(self, known: set[psutil.Process]) -> list[psutil.Process]:
+    def _living(self, members: set[psutil.Process]) -> list[psutil.Process]:
         """Return those that still run of the known members and of those that there are now."""
-        known.update(self.members())
+        members.update(self.members())
         child = _CHILDREN.get(self.pid)
         if child is not None:
             child.poll()
-        return list(filter(is_running, known))
+        return list(filter(is_running, members))
 
     def members_alive(self) -> bool:
         """Whether any process of the group still runs."""

@@ -1,6 +1,6 @@
 """What a cloud must give: prices, a place to rent in, and what it asks of an experiment.
 
-Everything that differs from cloud to cloud is asked here; nobody else looks at a provider's name.
+Everything that differs from cloud to cloud is asked here; no other code looks at provider names.
 `tests/contracts/provider.py` says whether an implementation is right.
 """
 
@@ -86,7 +86,7 @@ class Cloud:
 
     `request` goes into each request as it is (image, subnet, …), `tags` onto each instance.
     `subnets` are those of zones, where each zone has its own to be asked for.
-    `close` ends what was started on this machine for it, if nobody has an instance there any more.
+    `close` ends what was started on this machine for it, once no instance is left there.
     """
 
     endpoint: Endpoint
@@ -100,21 +100,22 @@ class Cloud:
 class HeadOffer:
     """The instance that would carry a run for a machine that can't: its type, what it costs.
 
-    `request` goes into its launch besides what that needs of itself.
+    `request` goes into its launch besides what that needs of itself, `tags` onto the instance.
     """
 
     instance_type: str
     usd_per_hour: float
     request: Mapping[str, Any]
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return one request of two, sections of both taken together; the second goes first."""
-    found = {**first, **second}
+    both = {**first, **second}
     for name in first.keys() & second.keys():
         if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
-            found[name] = merged(first[name], second[name])
-    return found
+            both[name] = merged(first[name], second[name])
+    return both
 
 
 def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
@@ -192,7 +193,7 @@ class Provider(Protocol):
 
     @property
     def asks_first(self) -> str:
-        """Whose money is spent, as a person is asked before renting; "" if nobody is asked."""
+        """Whose money is spent, for the question before renting; "" if none is asked."""
         ...
 
     @property
@@ -217,7 +218,7 @@ class Provider(Protocol):
         """Return what is offered in the region, the markets and the zones of an experiment.
 
         Raises:
-            UsageError: a budget could not be kept, as nobody knows the prices.
+            UsageError: a budget could not be kept, as prices are unknown.
         """
         ...
 
@@ -236,7 +237,7 @@ class Provider(Protocol):
         """
         ...
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
+    def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return what a profile that was measured without a pace is where training is paced.
 
         An epoch took `core_seconds` on one core of this machine. As it is, where nothing is paced.
@@ -262,7 +263,7 @@ class Provider(Protocol):
         """
         ...
 
-    def found(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return the clouds in which instances of ours may be, without starting any.
 
         `regions` are those that runs of this machine used; `asked` is one that a person named.
@@ -277,7 +278,7 @@ class Provider(Protocol):
         ...
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
-        """Return where else to ask if a zone has no capacity; () where nobody knows."""
+        """Return where else to ask if a zone has no capacity; () if that is unknown."""
         ...
 
     def calls(self, endpoint: Endpoint) -> Calls:
@@ -310,7 +311,7 @@ class Provider(Protocol):
         """Return what would carry a run that this machine can't; None where it can.
 
         Raises:
-            UsageError: nobody knows what that costs.
+            UsageError: its price is unknown.
         """
         ...
 

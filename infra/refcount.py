@@ -57,6 +57,6 @@ def in_use(folder: Path) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # nobody ever has
+    except OSError:  # it never was in use
         return False
     return False

@@ -44,15 +44,15 @@ def sweep(
     listed_by = time.monotonic() + _LISTED_SECONDS
     while True:
         try:
-            found = ec2.ours(run)
-            left = [instance for instance in found if instance.billing]
+            listed = ec2.ours(run)
+            left = [instance for instance in listed if instance.billing]
             with contextlib.suppress(*ec2.errors):  # not allowed: their leases may end them
                 ec2.terminate(ids(left))
         except ec2.errors as error:  # expired credentials too: they may be renewed meanwhile
             if time.monotonic() > give_up:
                 raise unasked(run, journal, error) from error
         else:
-            if not left and not (time.monotonic() < listed_by and _may_appear(journal, found)):
+            if not left and not (time.monotonic() < listed_by and _may_appear(journal, listed)):
                 return []
             if time.monotonic() > give_up:
                 return left
@@ -63,22 +63,22 @@ def _launched(journal: Journal) -> list[str]:
     return [note.instance for note in journal.read() if note.what == "launched"]
 
 
-def _may_appear(journal: Journal, found: list[Instance]) -> bool:
+def _may_appear(journal: Journal, listed: list[Instance]) -> bool:
     """Whether an instance may exist that EC2 doesn't list yet."""
     notes = list(journal.read())
     answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
     asked = {note.intent for note in notes if note.what == "asking"}
-    unanswered = asked - answered - {instance.intent for instance in found}
-    unseen = set(_launched(journal)) - {instance.id for instance in found}
+    unanswered = asked - answered - {instance.intent for instance in listed}
+    unseen = set(_launched(journal)) - {instance.id for instance in listed}
     return bool(unanswered or unseen)
 
 
 def unasked(run: str, journal: Journal, error: Exception) -> CleanupError:
     """Return what to raise where a cloud can't be asked what is left of a run."""
     launched = _launched(journal)
-    told = (
+    message = (
         f"EC2 can't be asked what is left of run {run}: {error}. It launched: "
         f"{', '.join(launched) or 'none'}. "
         "Run `cloudtune gc` when EC2 answers again, or look into the EC2 console."
     )
-    return CleanupError(told, launched)
+    return CleanupError(message, launched)

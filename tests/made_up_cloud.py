@@ -106,7 +106,7 @@ class Moon:
     def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
         return found
 
-    def found(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         named = {*regions, *([asked] if asked else [])}
         return [Cloud(Endpoint(region, provider="moon"), {}, {}) for region in sorted(named)]
 

@@ -363,7 +363,7 @@ def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
 
 def _calls(remote: Remote) -> Calls:
     provider = provider_named(remote.provider)
-    (cloud,) = provider.found(home.home(), (), remote.region)
+    (cloud,) = provider.clouds_in_use(home.home(), (), remote.region)
     return calls_to(cloud.endpoint)
 
 

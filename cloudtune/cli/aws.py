@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,8 @@ from cloudtune.cli.options import OUTPUT
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.infra.aws.account.found import Found
-    from cloudtune.infra.aws.account.report import Line
-    from cloudtune.infra.aws.account.steps import Step
+    from cloudtune.infra.aws.account.inventory import Inventory
+    from cloudtune.infra.aws.account.policies import Place
 
 REGION = click.option(
     "--region",
@@ -27,8 +25,21 @@ REGION = click.option(
     help="Region to rent in (default: of AWS_REGION or the AWS profile, else us-east-1).",
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Don't ask first.")
-VPC = click.option(
-    "--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC)."
+INSTANCES = click.option(
+    "--instances",
+    metavar="TYPES",
+    help="Types that runs may rent, such as 'g4dn.*,g5.*' (default: as in the last setup, or all "
+    "that cloudtune offers).",
+)
+ACCOUNT = click.option(
+    "--account", metavar="ID", help="Account number; with it, no credentials are needed."
+)
+TAGS = click.option(
+    "--tag",
+    "tags",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Tag for everything that setup and runs create. Repeatable.",
 )
 _OK = 0
 _LACKING = 1
@@ -45,68 +56,79 @@ def aws() -> None:
 
 @aws.command()
 @REGION
+@INSTANCES
+@click.option("--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC).")
 @click.option(
-    "--instances",
-    metavar="TYPES",
-    help="Types that runs may rent, such as 'g4dn.*,g5.*' (default: as in the last setup, or all "
-    "that cloudtune offers).",
+    "--subnets", metavar="IDS", help="Its subnets to use, one a zone (default: all of them)."
 )
-@VPC
+@TAGS
 @YES
 @OUTPUT
-def setup(region: str, instances: str | None, vpc: str | None, *, yes: bool, output: str) -> int:
+def setup(
+    *,
+    region: str,
+    instances: str | None,
+    vpc: str | None,
+    subnets: str | None,
+    tags: tuple[str, ...],
+    output: str,
+    yes: bool,
+) -> int:
     """Create what runs need: a security group, two roles, a bucket. Lists it and asks first.
 
-    Existing resources stay unchanged, except for policies of another version of cloudtune.
+    The resources are one CloudFormation stack, and runs read its settings. What you leave out stays
+    as in the last setup.
     """
-    from cloudtune.infra.aws.account import steps
+    from cloudtune.infra.aws.account import stack
+    from cloudtune.infra.aws.account.policies import SPOT_SERVICE
+    from cloudtune.infra.aws.account.template import PURPOSES
 
-    clients, account = _look(region, instances, vpc)
-    wanted = list(steps.to_make(clients, account))
+    clients, account = _look(region)
+    own_tags = _tags(tags) if tags else account.settings.tags
+    template = account.template_for(_listed(instances), own_tags)
+    parameters = account.parameters_for(clients, vpc, _listed(subnets))
+    with stack.ChangeSet(clients, template, parameters) as change_set:
+        steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
+        if not account.spot_role:
+            steps.append(f"create the role of {SPOT_SERVICE}: AWS's own, needed for spot")
+        if output == "json":
+            if steps and not yes:
+                raise UsageError(
+                    "-o json can't ask for confirmation: add --yes, or use `cloudtune aws check`"
+                )
+        else:
+            _print_identity(account)
+            _print_steps(steps, "create")
+            for name, why in account.unknown.items():
+                click.echo(f"unknown: {name}: {why}", err=True)
+            _confirm(yes=yes or not steps)
+        if change_set.changes:
+            change_set.execute()
+        if not account.spot_role:
+            stack.create_spot_role(clients)
     if output == "json":
-        if wanted and not yes:
-            raise UsageError(
-                "-o json can't ask for confirmation: add --yes, or use `cloudtune aws check`"
-            )
-    else:
-        _print_identity(account)
-        _print_steps("create", wanted)
-        for name, why in account.unknown.items():
-            click.echo(f"unknown: {name}: {why}", err=True)
-        if wanted:
-            _confirm(yes=yes)
-    for step in wanted:
-        if output != "json":
-            click.echo(f"creating {step.what}")
-        steps.done(step)
-    _, after = _look(region, instances, vpc)
-    left = [step.what for step in steps.to_make(clients, after)]
-    if output == "json":
-        created = [step.what for step in wanted]
-        click.echo(json.dumps({"region": region, "made": created, "missing": left}, indent=1))
-    elif left:
-        click.echo(f"still missing, according to AWS: {', '.join(left)}", err=True)
+        click.echo(json.dumps({"region": region, "made": steps}, indent=1))
     else:
         click.echo(f"ready: use `cloud: {{provider: aws, region: {region}}}` in an experiment")
-    return _LACKING if left else _OK
+    return _OK
 
 
 @aws.command()
 @REGION
 @click.option("--bucket", is_flag=True, help="Also delete the bucket, with all checkpoints.")
-@VPC
 @YES
-def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
+def teardown(region: str, *, bucket: bool, yes: bool) -> int:
     """Delete what setup created. Lists it and asks first.
 
     Refuses while instances of cloudtune are alive in the region. Keeps a bucket that isn't empty,
     unless you add --bucket. Keeps AWS's own role for spot instances.
     """
-    from cloudtune.infra.aws.account import steps
+    from cloudtune.infra.aws.account import stack
+    from cloudtune.infra.aws.account.policies import STACK
     from cloudtune.infra.aws.provider import AWS
     from cloudtune.infra.provider import Endpoint
 
-    clients, account = _look(region, None, vpc)
+    clients, account = _look(region)
     alive = AWS.calls(Endpoint(region)).ours(ended=False)
     if alive:
         raise UsageError(
@@ -114,26 +136,27 @@ def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
             f"{f', and {len(alive) - 1} more' if len(alive) > 1 else ''}: `cloudtune gc --all "
             f"--region {region}` terminates all instances"
         )
-    wanted = list(steps.to_remove(clients, account, with_bucket=bucket))
+    name = account.place.bucket
+    is_doomed = account.bucket and (bucket or stack.is_bucket_empty(clients, name))
+    steps = []
+    if account.stack is not None:
+        steps.append(f"delete stack {STACK}: the security group, the roles")
+    if is_doomed:
+        steps.append(f"delete bucket {name}, with everything in it")
     _print_identity(account)
-    _print_steps("delete", wanted)
-    kept = account.bucket and not any(step.what.startswith("bucket ") for step in wanted)
-    if kept:
-        click.echo(
-            f"  keep bucket {account.place.bucket}: it isn't empty (delete it with --bucket)"
-        )
-    if wanted:
-        _confirm(yes=yes)
-    for step in wanted:
-        click.echo(f"deleting {step.what}")
-        steps.done(step)
+    _print_steps(steps, "delete")
+    if account.bucket and not is_doomed:
+        click.echo(f"  keep bucket {name}: it isn't empty (delete it with --bucket)")
+    _confirm(yes=yes or not steps)
+    if account.stack is not None:
+        stack.delete(clients)
+    if is_doomed:
+        stack.delete_bucket(clients, name)
     return _OK
 
 
 @aws.command()
 @REGION
-@click.option("--instances", metavar="TYPES", hidden=True)
-@VPC
 @click.option(
     "--live",
     is_flag=True,
@@ -148,8 +171,6 @@ def teardown(region: str, vpc: str | None, *, bucket: bool, yes: bool) -> int:
 @OUTPUT
 def check(
     region: str,
-    instances: str | None,
-    vpc: str | None,
     report: Path | None,
     output: str,
     *,
@@ -161,9 +182,9 @@ def check(
     Each line names a resource and what to do about it. Exits with 1 if something is missing. --live
     makes the calls that runs depend on, and compares the answers with the expected ones.
     """
-    from cloudtune.infra.aws.account.report import lines
+    from cloudtune.infra.aws.account.inventory import lines
 
-    clients, account = _look(region, instances, vpc)
+    clients, account = _look(region)
     if live:
         return _live(clients, account, report, yes=yes)
     report_lines = lines(account)
@@ -171,28 +192,58 @@ def check(
         click.echo(json.dumps([vars(line) for line in report_lines], indent=1))
     else:
         _print_identity(account)
-        _print_lines(report_lines)
+        for line in report_lines:
+            click.echo(f"  {line.state:<8} {line.what}{f': {line.note}' if line.note else ''}")
     return _LACKING if any(line.state == "missing" for line in report_lines) else _OK
 
 
 @aws.command()
 @click.argument("who", type=click.Choice(["person", "maker", "head", "node"]))
 @REGION
-@click.option("--instances", metavar="TYPES", help="Types that runs may rent.")
-def policy(who: str, region: str, instances: str | None) -> None:
+@INSTANCES
+@ACCOUNT
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "cloudformation"]),
+    default="json",
+    help="The policy itself, or a template that creates it as a managed policy.",
+)
+def policy(who: str, region: str, instances: str | None, account: str | None, form: str) -> None:
     """Print an IAM policy: for a person, for setup, for heads or for the other instances.
 
     `person` allows to plan, run, watch and clean up, through heads. `setup` and `teardown` also
     need `maker`. Setup attaches `head` and `node` to the roles that it creates.
     """
     from cloudtune.infra.aws.account import policies
+    from cloudtune.infra.aws.account.template import managed_policy
 
-    _, account = _look(region, instances, None)
-    document = getattr(policies, who)(account.place)
+    document = getattr(policies, who)(_place(account, region, instances))
+    if form == "cloudformation":
+        document = managed_policy(f"cloudtune-{who}-{region}", document)
     click.echo(json.dumps(document, indent=2))
 
 
-def _live(clients: Any, account: Found, path: Path | None, *, yes: bool) -> int:
+@aws.command()
+@REGION
+@INSTANCES
+@TAGS
+@ACCOUNT
+def template(
+    region: str, instances: str | None, tags: tuple[str, ...], account: str | None
+) -> None:
+    """Print the CloudFormation template of `setup`, to read it or to deploy it yourself.
+
+    Deploy it as a stack named cloudtune. Its parameters are Vpc, an id, and Subnets: ids by zone as
+    JSON, for a VPC that isn't the default one.
+    """
+    from cloudtune.infra.aws.account.template import template as template_of
+
+    place = _place(account, region, instances)
+    click.echo(json.dumps(template_of(place, _tags(tags)), indent=2))
+
+
+def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> int:
     from cloudtune.infra.aws.account import live
     from cloudtune.infra.aws.provider import AWS
     from cloudtune.infra.provider import Endpoint
@@ -210,7 +261,7 @@ def _live(clients: Any, account: Found, path: Path | None, *, yes: bool) -> int:
     for answer in trial_calls.calls():
         answers.append(answer)
         word = "ok" if answer.ok else "NOT AS EXPECTED"
-        click.echo(f"{word}: {answer.call}: {answer.came} ({answer.seconds:.1f} s)")
+        click.echo(f"{word}: {answer.call}: {answer.answer} ({answer.seconds:.1f} s)")
         if not answer.ok:
             click.echo(f"    expected: {answer.expected}")
     if path is not None:
@@ -221,32 +272,43 @@ def _live(clients: Any, account: Found, path: Path | None, *, yes: bool) -> int:
     return _OK if all(answer.ok for answer in answers) else _LACKING
 
 
-def _look(region: str, instances: str | None, vpc: str | None) -> tuple[Any, Found]:
-    from cloudtune.infra.aws.account.found import Clients, look
-    from cloudtune.infra.aws.account.report import types_in_use
+def _look(region: str) -> tuple[Any, Inventory]:
+    from cloudtune.infra.aws.account.inventory import inventory_of
+    from cloudtune.infra.aws.account.stack import Clients
     from cloudtune.infra.provider import Endpoint
 
     clients = Clients(Endpoint(region))
-    wanted = None if instances is None else tuple(t.strip() for t in instances.split(","))
-    return clients, look(clients, region, types_in_use(clients, region, wanted), vpc)
+    return clients, inventory_of(clients, region)
 
 
-def _print_identity(account: Found) -> None:
-    click.echo(f"{account.who} in {account.place.region}")
+def _place(account: str | None, region: str, instances: str | None) -> Place:
+    from cloudtune.infra.aws.account.inventory import all_types
+    from cloudtune.infra.aws.account.policies import Place
+
+    place = _look(region)[1].place if account is None else Place(account, region, all_types())
+    return replace(place, types=_listed(instances) or place.types)
 
 
-def _print_steps(verb: str, steps: Sequence[Step]) -> None:
-    if not steps:
-        click.echo(f"nothing to {verb}")
-        return
-    click.echo(f"This will {verb}:")
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",")) if text else ()
+
+
+def _tags(pairs: tuple[str, ...]) -> dict[str, str]:
+    for pair in pairs:
+        key, equals, _ = pair.partition("=")
+        if not equals or not key or key.startswith(("aws:", "cloudtune:")):
+            raise UsageError(f"--tag {pair}: write KEY=VALUE, such as team=vision")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _print_identity(account: Inventory) -> None:
+    click.echo(f"{account.caller} in {account.place.region}")
+
+
+def _print_steps(steps: list[str], verb: str) -> None:
+    click.echo("This will" if steps else f"nothing to {verb}")
     for step in steps:
-        click.echo(f"  {step.what}{f': {step.why}' if step.why else ''}")
-
-
-def _print_lines(lines: Sequence[Line]) -> None:
-    for line in lines:
-        click.echo(f"  {line.state:<8} {line.what}{f': {line.note}' if line.note else ''}")
+        click.echo(f"  {step}")
 
 
 def _confirm(*, yes: bool) -> None:

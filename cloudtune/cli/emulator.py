@@ -10,14 +10,16 @@ import click
 
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.fault_files import read_faults
-from cloudtune.infra.emulator.faults import ANY, told
+from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
+from cloudtune.infra.emulator.faults import to_json
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
 from cloudtune.model.units import format_seconds, parse_seconds
 from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from cloudtune.infra.emulator.faults import Fault
 
 _BOOT = 4.0
 _LIVE = ("pending", "running")
@@ -111,72 +113,42 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
 
 
 @emulator.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("given", metavar="[FILE|JSON]", required=False)
 @click.option("--add", is_flag=True, help="Add to the pending faults instead of replacing them.")
 @click.option("--clear", is_flag=True, help="Clear the pending faults.")
-def faults(file: Path | None, add: bool, clear: bool) -> int:
-    """Set the pending faults from a JSON FILE; without one, show them."""
-    if clear and (file is not None or add):
+def faults(given: str | None, add: bool, clear: bool) -> int:
+    """Set the pending faults from a FILE or from JSON itself; without one, show them.
+
+    As in --add '{"kind": "capacity", "type": "g5.*", "market": "spot", "instances": 2}'.
+    """
+    if clear and (given is not None or add):
         raise UsageError("--clear can't be combined with FILE or --add")
-    if add and file is None:
-        raise UsageError("--add needs a FILE with the faults to add")
-    given = None if file is None else [told(fault) for fault in read_faults(file)]
+    if add and given is None:
+        raise UsageError("--add needs a FILE or JSON with the faults to add")
+    wanted = [] if given is None else [to_json(fault) for fault in _faults_of(given)]
     control = _control()
-    if clear:
-        control.clear()
-    elif given is not None and add:
-        control.add(*given)
-    elif given is not None:
-        control.replace(given)
+    if add:
+        control.add(*wanted)
+    elif clear or given is not None:
+        control.replace(wanted)
     _show_faults(control.faults())
     return 0
+
+
+def _faults_of(given: str) -> list[Fault]:
+    if not given.lstrip().startswith(("{", "[")):
+        return read_faults(Path(given))
+    try:
+        document = json.loads(given)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"not JSON: {error}") from None
+    return parse_faults(document if isinstance(document, list) else [document])
 
 
 def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
     click.echo("pending faults:" if faults else "pending faults: none")
     for fault in faults:
         click.echo(f"  {json.dumps(fault)}")
-
-
-@emulator.command()
-@click.argument("pool", metavar="TYPE[:MARKET[:ZONE]]")
-@click.argument("instances", metavar="N")
-def capacity(pool: str, instances: str) -> int:
-    """Limit a pool to N instances at a time; "any" lifts the limit.
-
-    Beyond it, EC2 answers InsufficientInstanceCapacity. Patterns work, as in 'g5.*:spot'.
-    """
-    parts = pool.split(":")
-    if len(parts) > 3:
-        raise UsageError(f"invalid pool {shown(pool)}; write it as g5.xlarge:spot:us-east-1a")
-    kind, market, zone = [part or ANY for part in parts] + [ANY] * (3 - len(parts))
-    limit = _count(instances)
-    control = _control()
-    control.capacity(kind, limit, market, zone)
-    _show_faults(control.faults())
-    return 0
-
-
-@emulator.command()
-@click.argument("market", metavar="MARKET")
-@click.argument("vcpus", metavar="N")
-def quota(market: str, vcpus: str) -> int:
-    """Limit a market (on-demand, spot) to N vCPUs at a time; "any" lifts the limit."""
-    limit = _count(vcpus)
-    control = _control()
-    control.quota(limit, market)
-    _show_faults(control.faults())
-    return 0
-
-
-def _count(given: str) -> int | None:
-    if given == "any":
-        return None
-    if not given.isdecimal():
-        raise UsageError(
-            f"{shown(given)} is not a number; write one from 0 up, or any for no limit"
-        )
-    return int(given)
 
 
 # ---- instances -----------------------------------------------------------------------------
@@ -199,37 +171,31 @@ def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
     return 0
 
 
-@emulator.command()
-@click.argument("instance")
-def kill(instance: str) -> int:
-    """Kill the processes of an instance; EC2 still reports it running, and bills it."""
-    control = _control()
-    instance_id = _instance(control, instance)
-    control.kill(instance_id)
-    click.echo(f"{instance_id} is dead; EC2 still reports it running")
-    return 0
+def _health(verb: str, what: str, result: str) -> None:
+    """Add a command that does something to the processes of an instance."""
+
+    def command(instance: str) -> int:
+        control = _control()
+        instance_id = _instance(control, instance)
+        getattr(control, verb)(instance_id)
+        click.echo(f"{instance_id} {result}")
+        return 0
+
+    argument = click.Argument(["instance"])
+    emulator.add_command(click.Command(verb, callback=command, params=[argument], help=what))
 
 
-@emulator.command()
-@click.argument("instance")
-def freeze(instance: str) -> int:
-    """Freeze the processes of an instance; EC2 still reports it running."""
-    control = _control()
-    instance_id = _instance(control, instance)
-    control.freeze(instance_id)
-    click.echo(f"{instance_id} is frozen; continue it with `cloudtune emulator thaw {instance_id}`")
-    return 0
-
-
-@emulator.command()
-@click.argument("instance")
-def thaw(instance: str) -> int:
-    """Continue the processes of a frozen instance."""
-    control = _control()
-    instance_id = _instance(control, instance)
-    control.thaw(instance_id)
-    click.echo(f"{instance_id} continues")
-    return 0
+_health(
+    "kill",
+    "Kill the processes of an instance; EC2 still reports it running, and bills it.",
+    "is dead; EC2 still reports it running",
+)
+_health(
+    "freeze",
+    "Freeze the processes of an instance; EC2 still reports it running.",
+    "is frozen; continue it with `cloudtune emulator thaw`",
+)
+_health("thaw", "Continue the processes of a frozen instance.", "continues")
 
 
 @emulator.command(context_settings={"ignore_unknown_options": True})

@@ -36,6 +36,13 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _own_tags(tags: dict[str, str]) -> dict[str, str]:
+    for name in tags:
+        if name.startswith(("aws:", "cloudtune:")):
+            raise refuse(f"{shown(name)} is reserved; choose another name", name)
+    return tags
+
+
 def _per_hour(value: object) -> object:
     return _PER_HOUR.sub("", value) if isinstance(value, str) else value
 
@@ -116,10 +123,11 @@ def _named_billing(value: object) -> object:
 
 
 class Cloud(Section):
-    """Where instances are rented; `image` and the five after it are for AWS alone.
+    """Where instances are rented; `image` and the six after it are for AWS alone.
 
     What isn't said of them is what `cloudtune aws setup` made. `subnets` are by zone, where each
-    has its own; `request` has further fields of EC2's RunInstances, as EC2 calls them.
+    has its own; `tags` go onto instances and volumes; `request` has further fields of EC2's
+    RunInstances, as EC2 calls them.
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
     by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
     this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
@@ -152,6 +160,9 @@ class Cloud(Section):
     )
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
     instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    tags: Annotated[dict[Text, Text], AfterValidator(_own_tags)] = Field(
+        default={}, examples=["{team: vision}"]
+    )
     request: dict[Text, Any] = Field(default={}, examples=["{KeyName: mine}"])
     slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
     price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(

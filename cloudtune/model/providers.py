@@ -44,7 +44,8 @@ PROVIDERS: dict[str, Registered] = {
         defaults={"instances": ("local-*",), "max_instances": 1},
         fixed=(
             *("region", "market", "zones", "vcpu_quotas"),
-            *("image", "subnet", "subnets", "security_group", "instance_profile", "request"),
+            *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
+            "request",
             *("instances", "max_instances"),
         ),
         why="is for rented instances, and provider local only has this machine; leave it out",

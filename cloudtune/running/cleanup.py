@@ -76,7 +76,7 @@ def open_clouds(region: str | None) -> list[Cloud]:
     return [
         cloud
         for name, regions in used.items()
-        for cloud in provider_named(name).found(home.home(), regions, region)
+        for cloud in provider_named(name).clouds_in_use(home.home(), regions, region)
     ]
 
 

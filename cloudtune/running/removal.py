@@ -136,7 +136,7 @@ def _clouds_of(folder: Path) -> list[Cloud]:
     provider, region = control.place_of(folder)
     if not provider or not region:
         return cleanup.open_clouds(None)
-    return provider_named(provider).found(home.home(), {region}, None)
+    return provider_named(provider).clouds_in_use(home.home(), {region}, None)
 
 
 def _storage_of(folder: Path) -> str | None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from botocore.config import Config
+
 from cloudtune import aws_session
 
 if TYPE_CHECKING:
-    from botocore.config import Config
-
     from cloudtune.infra.provider import Endpoint
 
 
-def client(service: str, endpoint: Endpoint, config: Config, region: str | None = None) -> Any:
+def client(
+    service: str,
+    endpoint: Endpoint,
+    *,
+    region: str | None = None,
+    attempts: int = 3,
+    read_seconds: float = 30.0,
+) -> Any:
     """Return boto3's client of a service at an endpoint; `region` if not in the endpoint's.
+
+    A call is made at most `attempts` times, and an answer waited for `read_seconds`.
 
     Raises:
         botocore.exceptions.BotoCoreError: the profile that AWS_PROFILE names doesn't exist.
@@ -24,5 +33,9 @@ def client(service: str, endpoint: Endpoint, config: Config, region: str | None 
         endpoint_url=endpoint.url,
         aws_access_key_id=endpoint.key,
         aws_secret_access_key=endpoint.secret,
-        config=config,
+        config=Config(
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            connect_timeout=5,
+            read_timeout=read_seconds,
+        ),
     )

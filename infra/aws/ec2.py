@@ -14,7 +14,6 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.client import client
@@ -43,7 +42,7 @@ _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 
 
 def market_request(market: str, zone: str) -> dict[str, Any]:
-    """Return what RunInstances is told of the market, and of the zone where there is one.
+    """Return the arguments of RunInstances for a market, and for a zone if there is one.
 
     A spot instance is asked for once and ends when it is interrupted: whether another one takes
     its place is for the policy to say. No maximum price is named: EC2's own is the price on
@@ -67,15 +66,9 @@ class Ec2(SortedErrors):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._client = self._connect(Config(retries={"mode": "standard", "total_max_attempts": 5}))
+        self._client: EC2Client = client("ec2", endpoint, attempts=5, read_seconds=60)
         # A launch is never retried by the library: it would ask a dry pool again and again.
-        self._launcher = self._connect(
-            Config(retries={"mode": "standard", "total_max_attempts": 1})
-        )
-
-    def _connect(self, config: Config) -> EC2Client:
-        ec2: EC2Client = client("ec2", self.endpoint, config)
-        return ec2
+        self._launcher: EC2Client = client("ec2", endpoint, attempts=1, read_seconds=60)
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Launch one instance and return its id; asked again with the same token, the same id.
@@ -181,7 +174,10 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
         "InstanceInitiatedShutdownBehavior": "terminate",
         # A machine that EC2 recovers boots without its lease, and would bill on.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
-        "TagSpecifications": [{"ResourceType": "instance", "Tags": pairs}],
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": pairs},
+            {"ResourceType": "volume", "Tags": pairs},
+        ],
         **request,
     }
 
@@ -215,10 +211,10 @@ def _reason(state: Mapping[str, str], transition: str) -> str:
 
 def _time_of(reason: str) -> float | None:
     """Return the time in a state transition reason, which EC2 gives to the second."""
-    found = _REASON_TIME.search(reason)
-    if found is None:
+    match = _REASON_TIME.search(reason)
+    if match is None:
         return None
-    at = datetime.strptime(found.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    at = datetime.strptime(match.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
     return at.timestamp()
 
 

@@ -1,40 +1,34 @@
-"""Placement scores: what AWS says, now, of the chance of the spot capacity that a run asks for.
+"""Placement scores: AWS's present chances of the spot capacity that a run wants.
 
-A score is from 1 to 10, for several instance types together in a region or a zone. It tells
-nothing of interruptions, and nothing of later: so it weighs the pools of the public traces
-(`spot_prior`) as one look at a pool would, and no more. AWS gives a low score to whoever names
-fewer than three types, so such a score says nothing and isn't asked for.
+A score is from 1 to 10, for several instance types together in a region or a zone. It says nothing
+about interruptions or about later: so it weighs the pools of the public traces (`spot_prior`) as
+one look at a pool would, and no more. AWS gives a low score to requests for fewer than three types,
+so such a score says nothing and isn't asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.aws.price_refresh import cache, cached
 from cloudtune.infra.aws.spot_prior import SOURCE, by_score, spot_prior
-from cloudtune.infra.processes import write_atomically
 from cloudtune.model.catalog import SpotPools
-from cloudtune.model.serialization import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from cloudtune.infra.provider import Endpoint
 
 FRESH_SECONDS = 3600.0
 LEAST_TYPES = 3
-_CONFIG = Config(
-    retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30
-)
 
 
 @dataclass(frozen=True)
@@ -70,8 +64,13 @@ def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished)
         why = f"AWS scores no fewer than {LEAST_TYPES} instance types together"
         return [unscored(zone, why) for zone in zones]
     path = folder / f"placement-{endpoint.region}.json"
-    scores = _kept(path, wished)
-    if scores is None or not 0 <= now - scores.asked_at < FRESH_SECONDS:
+    scores = cached(path, Scores)
+    is_fresh = (
+        scores is not None
+        and scores.wished == wished
+        and 0 <= now - scores.asked_at < FRESH_SECONDS
+    )
+    if scores is None or not is_fresh:
         try:
             scores = _ask(endpoint, now, wished)
         except ClientError as error:
@@ -79,15 +78,12 @@ def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished)
             return [unscored(zone, why) for zone in zones]
         except (*CALL_ERRORS, KeyError, TypeError, ValueError) as error:
             return [unscored(zone, str(error) or repr(error)) for zone in zones]
-        # A full disk must not keep anybody from planning: it is asked again next time.
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(encode(scores), indent=1))
+        cache(path, scores)
     return [_scored(scores, zone) for zone in zones]
 
 
 def unscored(zone: str, why: str) -> SpotPools:
-    """Return the prior as it is, for a zone of which no score could be had."""
+    """Return the unweighted prior, for a zone without a score."""
     return SpotPools(zone, spot_prior(), f"assumed, as {SOURCE} were (no placement score: {why})")
 
 
@@ -105,18 +101,13 @@ def _scored(scores: Scores, zone: str) -> SpotPools:
     )
 
 
-def _kept(path: Path, wished: Wished) -> Scores | None:
-    """Return the scores in a file; None where there are none of that wish that we can read."""
-    try:
-        scores = decode(Scores, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return scores if scores.wished == wished else None
-
-
 def _ask(endpoint: Endpoint, now: float, wished: Wished) -> Scores:
-    with contextlib.closing(client("ec2", endpoint, _CONFIG)) as ec2:
-        names = _zone_names(ec2) if wished.zones else {}
+    by_zone: dict[str, int] = {}
+    with contextlib.closing(client("ec2", endpoint)) as ec2:
+        names = {"": ""}  # scores have ids of zones, whose names differ from account to account
+        if wished.zones:
+            zones = ec2.describe_availability_zones()["AvailabilityZones"]
+            names = {zone["ZoneId"]: zone["ZoneName"] for zone in zones}
         answer = ec2.get_spot_placement_scores(
             InstanceTypes=list(wished.types),
             TargetCapacity=wished.instances,
@@ -124,15 +115,8 @@ def _ask(endpoint: Endpoint, now: float, wished: Wished) -> Scores:
             SingleAvailabilityZone=bool(wished.zones),
             RegionNames=[wished.region],
         )
-    by_zone: dict[str, int] = {}
-    for each in answer.get("SpotPlacementScores", ()):
-        zone = names.get(each.get("AvailabilityZoneId", ""), "") if wished.zones else ""
-        if each["Region"] == wished.region and (zone or not wished.zones):
-            by_zone[zone] = min(10, max(1, int(each["Score"])))
+    for score in answer.get("SpotPlacementScores", ()):
+        zone = names.get(score.get("AvailabilityZoneId", ""))
+        if score["Region"] == wished.region and zone is not None:
+            by_zone[zone] = min(10, max(1, int(score["Score"])))
     return Scores(wished, now, by_zone)
-
-
-def _zone_names(ec2: Any) -> dict[str, str]:
-    """Return the account's own names of zones by their ids, which are what scores go by."""
-    found: Sequence[Any] = ec2.describe_availability_zones()["AvailabilityZones"]
-    return {zone["ZoneId"]: zone["ZoneName"] for zone in found}

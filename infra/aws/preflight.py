@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from cloudtune.infra.aws.account.found import QUOTAS, quota
+from cloudtune.infra.aws.account.inventory import QUOTAS, lets_itself_in, quota
 from cloudtune.infra.aws.errors import error_code, refusal_kind
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ _HINTS: Mapping[str, str] = {
     "InvalidAMIID.NotFound": "cloud.image isn't in this region",
     "InvalidGroup.NotFound": "cloud.security_group isn't in the VPC of the subnet",
     "InvalidSubnetID.NotFound": "cloud.subnet isn't in this region",
-    "UnauthorizedOperation": "`cloudtune aws setup` writes the policies anew; `cloudtune aws "
-    "policy person` prints what a person needs",
+    "UnauthorizedOperation": "`cloudtune aws setup` updates the policies; `cloudtune aws policy "
+    "person` prints what a person needs; a service control policy is your organization's",
     "VcpuLimitExceeded": "ask for more in the console: Service Quotas, EC2",
 }
 
@@ -43,7 +43,7 @@ class Attempt:
 
 def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each thing that would refuse a launch, and what to do about it."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for attempt in attempts:
         error = ec2.try_launch(tags, attempt.request)
         if error is None or error_code(error) == _WOULD_HAVE:
@@ -52,10 +52,10 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
             continue  # of this moment alone
         hint = _HINTS.get(error_code(error), "")
         line = f"{attempt.what} would be refused: {error}{f' ({hint})' if hint else ''}"
-        if error_code(error) not in told:  # the same for each type
+        if error_code(error) not in reported:  # the same for each type
             yield line
-        told.add(error_code(error))
-    if not told and attempts:
+        reported.add(error_code(error))
+    if not reported and attempts:
         yield from _looked_at(ec2, attempts[0].request)
 
 
@@ -67,8 +67,8 @@ def quotas_lacking(
     Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
     """
     least: dict[str, InstanceType] = {}
-    for each in sorted(types, key=lambda each: each.vcpus, reverse=True):
-        least |= {f"{market} {each.name[0]}": each for market in markets}
+    for kind in sorted(types, key=lambda kind: kind.vcpus, reverse=True):
+        least |= {f"{market} {kind.name[0]}": kind for market in markets}
     for name, smallest in sorted(least.items()):
         vcpus = quota(endpoint, name)
         if vcpus is not None and vcpus < smallest.vcpus:
@@ -85,27 +85,21 @@ def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _image(ec2: Ec2, image: str | None) -> Iterator[str]:
-    found = _asked(ec2, "describe_images", ImageIds=[image])
-    if not found or not found["Images"]:
+    answer = _asked(ec2, "describe_images", ImageIds=[image])
+    if not answer or not answer["Images"]:
         return
-    (its,) = found["Images"]
-    if its.get("Architecture", "x86_64") != "x86_64":
-        yield f"cloud.image {image} is for {its['Architecture']}; the types here are x86_64"
-    if its.get("State", "available") != "available":
-        yield f"cloud.image {image} is {its['State']}"
+    (described,) = answer["Images"]
+    if described.get("Architecture", "x86_64") != "x86_64":
+        yield f"cloud.image {image} is for {described['Architecture']}; the types here are x86_64"
+    if described.get("State", "available") != "available":
+        yield f"cloud.image {image} is {described['State']}"
 
 
 def _group(ec2: Ec2, group: str) -> Iterator[str]:
-    found = _asked(ec2, "describe_security_groups", GroupIds=[group])
-    if not found or not found["SecurityGroups"]:
+    answer = _asked(ec2, "describe_security_groups", GroupIds=[group])
+    if not answer or not answer["SecurityGroups"]:
         return
-    rules = found["SecurityGroups"][0].get("IpPermissions", ())
-    within = any(
-        rule.get("IpProtocol") == "-1"
-        and group in {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", ())}
-        for rule in rules
-    )
-    if not within:
+    if not lets_itself_in(answer["SecurityGroups"][0]):
         yield (
             f"cloud.security_group {group} doesn't let its own members in, so no instance would "
             "join: add an inbound rule for all traffic from this same group"

@@ -1,8 +1,8 @@
 """Live prices from AWS: on demand from the Price List API, spot from EC2's price history.
 
-The calls only read. GetProducts is asked, not the bulk price file: that is some 450 MB for a
-region (2026), and the pages asked for here are a few. What is quoted is kept on disk and checked
-each time it is used (`price_checks`); what can't be asked is the table's, with a warning.
+The calls only read. GetProducts returns a few pages, where the bulk price file of a region has some
+450 MB (2026). Quotes are cached on disk and checked each time they are used (`price_checks`); the
+table replaces what AWS doesn't answer, with a warning.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS
-from cloudtune.infra.aws.price_checks import live_catalog
-from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep, kept, time_weighted_p90
+from cloudtune.infra.aws.price_checks import Quotes, live_catalog
 from cloudtune.infra.aws.pricing import HEAD_TYPE, rentable
+from cloudtune.infra.processes import write_atomically
+from cloudtune.model.serialization import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from typing import TypeVar
 
     from cloudtune.infra.provider import Endpoint
     from cloudtune.model.catalog import Catalog, Market
 
+    T = TypeVar("T")
+
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)
-# The Price List API lives in three regions, and knows the prices of all.
-_PRICE_LIST_REGION = "us-east-1"
-_CONFIG = Config(
-    retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30
-)
+_PRICE_LIST_REGION = "us-east-1"  # one of three that have the API; it knows all regions' prices
 _FILTERS = {
     "operatingSystem": "Linux",
     "preInstalledSw": "NA",
@@ -53,10 +52,7 @@ _PERMISSION: Mapping[Market, str] = {
     "on-demand": "pricing:GetProducts",
     "spot": "ec2:DescribeSpotPriceHistory",
 }
-
-
-class _StrangeAnswerError(Exception):
-    """AWS answered, but not with prices."""
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def check_credentials() -> None:
@@ -66,12 +62,12 @@ def check_credentials() -> None:
         UsageError: boto3 finds none.
     """
     try:
-        found = aws_session.session().get_credentials()
+        credentials = aws_session.session().get_credentials()
     except CALL_ERRORS as error:
         raise UsageError(
             f"live prices are asked of AWS, and its set-up here fails: {error}"
         ) from None
-    if found is None:
+    if credentials is None:
         raise UsageError(
             "live prices are asked of AWS, and there are no credentials for it here; "
             f"{aws_session.LOG_IN}, or use the table's prices"
@@ -93,41 +89,57 @@ def refreshed(
 
 
 def latest_quotes(endpoint: Endpoint, folder: Path, now: float) -> Quotes:
-    """Return what AWS quotes, or has quoted less than seven hours before `now` (Unix seconds).
+    """Return what AWS quotes, or quoted less than seven hours before `now` (Unix seconds).
 
-    Quotes are kept in `folder`, but never incomplete ones.
+    Quotes are cached in `folder`, but never incomplete ones.
     """
     path = folder / f"ec2-{re.sub(r'[^a-z0-9-]', '_', endpoint.region)}.json"
-    quotes = kept(path, endpoint.region, endpoint.url or "")
-    if quotes is not None and 0 <= now - quotes.taken_at < FRESH_SECONDS:
+    place = (endpoint.region, endpoint.url or "")
+    quotes = cached(path, Quotes)
+    if (
+        quotes is not None
+        and (quotes.region, quotes.endpoint) == place
+        and 0 <= now - quotes.taken_at < FRESH_SECONDS
+    ):
         return quotes
-    quotes = _ask(endpoint, now)
-    if not quotes.trouble:
-        # A full disk must not keep anybody from planning: it is asked again next time.
-        with contextlib.suppress(OSError):
-            keep(path, quotes)
-    return quotes
-
-
-def _ask(endpoint: Endpoint, now: float) -> Quotes:
     trouble: dict[Market, str] = {}
     on_demand = _attempt("on-demand", trouble, lambda: _on_demand(endpoint))
     spot = _attempt("spot", trouble, lambda: _spot(endpoint, now))
-    return Quotes(endpoint.region, endpoint.url or "", now, on_demand, spot, trouble)
+    quotes = Quotes(*place, now, on_demand, spot, trouble)
+    if not trouble:
+        cache(path, quotes)
+    return quotes
+
+
+def cached(path: Path, kind: type[T]) -> T | None:
+    """Return an answer of AWS from a file; None if there is none that can be read."""
+    try:
+        return decode(kind, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, *_UNREADABLE):
+        return None
+
+
+def cache(path: Path, answer: object) -> None:
+    """Write an answer of AWS to a file; a full disk only means that AWS is asked again."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(encode(answer), indent=1))
 
 
 def _attempt(
     market: Market, trouble: dict[Market, str], ask: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return an answer; where there is none, say why and return nothing."""
+    """Return the prices of a market; {} if there is no answer, with the reason in `trouble`."""
     try:
-        if found := ask():
-            return found
+        if prices := ask():
+            return prices
         trouble[market] = "AWS knows none"
     except ClientError as error:
         trouble[market] = f"{error} (it needs {_PERMISSION[market]})"
-    except (*CALL_ERRORS, _StrangeAnswerError) as error:
+    except CALL_ERRORS as error:
         trouble[market] = str(error)
+    except _UNREADABLE as error:
+        trouble[market] = f"an answer that can't be read ({error!r})"
     return {}
 
 
@@ -135,25 +147,20 @@ def _attempt(
 
 
 def _on_demand(endpoint: Endpoint) -> dict[str, float]:
-    """Return the price of each of our types that the price list of the region has.
-
-    A type that is listed twice counts at its dearest.
-    """
-    names = {HEAD_TYPE, *(each.instance_type.name for each in rentable())}
+    """Return the price of each of our types; of one that is listed twice, the higher price."""
+    names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable())}
     prices: dict[str, float] = {}
-    for product in _products(endpoint):
-        try:
-            name = product["product"]["attributes"]["instanceType"]
-            quoted = list(_hourly(product["terms"].get("OnDemand", {})))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _StrangeAnswerError(f"a product that can't be read ({error!r})") from error
+    for text in _products(endpoint):
+        product = json.loads(text)
+        name = product["product"]["attributes"]["instanceType"]
+        quoted = list(_hourly(product["terms"].get("OnDemand", {})))
         if name in names and quoted:
             prices[name] = max(*quoted, prices.get(name, 0.0))
     return prices
 
 
-def _products(endpoint: Endpoint) -> Iterator[Any]:
-    with contextlib.closing(client("pricing", endpoint, _CONFIG, _PRICE_LIST_REGION)) as prices:
+def _products(endpoint: Endpoint) -> Iterator[str]:
+    with contextlib.closing(client("pricing", endpoint, region=_PRICE_LIST_REGION)) as prices:
         for family in _FAMILIES:
             fields = {**_FILTERS, **family, "regionCode": endpoint.region}
             filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]
@@ -161,14 +168,7 @@ def _products(endpoint: Endpoint) -> Iterator[Any]:
                 ServiceCode="AmazonEC2", Filters=filters
             )
             for page in pages:
-                yield from map(_parsed, page.get("PriceList", ()))
-
-
-def _parsed(product: str) -> Any:
-    try:
-        return json.loads(product)
-    except ValueError as error:
-        raise _StrangeAnswerError(f"a product that is no JSON ({error})") from error
+                yield from page.get("PriceList", ())
 
 
 def _hourly(terms: Mapping[str, Any]) -> Iterator[float]:
@@ -181,36 +181,51 @@ def _hourly(terms: Mapping[str, Any]) -> Iterator[float]:
 # ---- spot ----------------------------------------------------------------------------------
 
 
-def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, SpotQuote]]:
-    """Return the newest price by type and zone, with the p90 of the week before `now`."""
+def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, float]]:
+    """Return a price by type and zone: the newest, or the p90 of the week before if higher.
+
+    The newest price may be a lucky one.
+    """
     changes: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for entry in _history(endpoint, now):
-        try:
-            name, zone = entry["InstanceType"], entry["AvailabilityZone"]
-            change = (entry["Timestamp"].timestamp(), float(entry["SpotPrice"]))
-        except (KeyError, ValueError, AttributeError) as error:
-            raise _StrangeAnswerError(f"a price that can't be read ({error!r})") from error
-        changes.setdefault(name, {}).setdefault(zone, []).append(change)
-    return {
-        name: {zone: _quote(seen, now) for zone, seen in by_zone.items()}
-        for name, by_zone in changes.items()
-    }
-
-
-def _history(endpoint: Endpoint, now: float) -> Iterator[Any]:
     end = datetime.fromtimestamp(now, UTC)
-    with contextlib.closing(client("ec2", endpoint, _CONFIG)) as ec2:
+    with contextlib.closing(client("ec2", endpoint)) as ec2:
         pages = ec2.get_paginator("describe_spot_price_history").paginate(
-            InstanceTypes=[each.instance_type.name for each in rentable()],
+            InstanceTypes=[listing.instance_type.name for listing in rentable()],
             ProductDescriptions=["Linux/UNIX"],
             StartTime=end - _HISTORY,
             EndTime=end,
         )
         for page in pages:
-            yield from page.get("SpotPriceHistory", ())
-
-
-def _quote(changes: list[tuple[float, float]], now: float) -> SpotQuote:
-    at, price = max(changes)
+            for entry in page.get("SpotPriceHistory", ()):
+                by_zone = changes.setdefault(entry["InstanceType"], {})
+                change = (entry["Timestamp"].timestamp(), float(entry["SpotPrice"]))
+                by_zone.setdefault(entry["AvailabilityZone"], []).append(change)
     begin = now - _HISTORY.total_seconds()
-    return SpotQuote(price, at, time_weighted_p90(changes, begin, now))
+    return {
+        name: {
+            zone: max(max(prices)[1], time_weighted_p90(prices, begin, now))
+            for zone, prices in by_zone.items()
+        }
+        for name, by_zone in changes.items()
+    }
+
+
+def time_weighted_p90(changes: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Return the lowest price that held for nine tenths of the time for which prices are known.
+
+    `changes` are (time, price), at least one, in any order; a price holds until the next change,
+    the last one until `end`. What lies before `begin` counts from then on.
+    """
+    ordered = sorted(changes)
+    until = [time for time, _ in ordered[1:]] + [end]
+    held = sorted(
+        (price, max(0.0, stop - max(begin, start)))
+        for (start, price), stop in zip(ordered, until, strict=True)
+    )
+    total = sum(seconds for _, seconds in held)
+    left = (0.9 - 1e-9) * total
+    for price, seconds in held:
+        left -= seconds
+        if seconds > 0 and left <= 0:
+            return price
+    return ordered[-1][1]

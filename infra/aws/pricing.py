@@ -124,7 +124,7 @@ def _listing(row: Mapping[str, str]) -> Listing:
 
 def instance_types() -> dict[str, InstanceType]:
     """Return every accelerated instance type by name, those without a price as well."""
-    return {each.instance_type.name: each.instance_type for each in listings()}
+    return {listing.instance_type.name: listing.instance_type for listing in listings()}
 
 
 def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
@@ -135,7 +135,7 @@ def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
 
 def rentable() -> tuple[Listing, ...]:
     """Return the rows of types that trials can train on: only those are ever offered."""
-    return tuple(each for each in listings() if not _why_not(each.instance_type))
+    return tuple(listing for listing in listings() if not _why_not(listing.instance_type))
 
 
 def unfit() -> dict[str, str]:
@@ -164,10 +164,10 @@ def catalog(
     us-east-1; in other regions they are a stand-in, and `source` says so.
     """
     offers = tuple(
-        each.offer(market, region, price, zone)
-        for each in rentable()
+        listing.offer(market, region, price, zone)
+        for listing in rentable()
         for market in markets
-        if (price := each.price(market)) is not None
+        if (price := listing.price(market)) is not None
         for zone in zones or ("",)
     )
     return Catalog(offers, source(region, markets), AS_OF, unfit=unfit())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.aws.account import names
+from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 
@@ -41,9 +41,9 @@ class Ec2Speaking:
         """Return []: an emulated cloud has no account whose pools it could know."""
         return []
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
+    def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
         """Return it as it is: nothing is paced."""
-        return found
+        return profile
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
         """Return []: nothing of it runs on this machine."""
@@ -104,31 +104,31 @@ class Aws(Ec2Speaking):
         """Return live prices; the table's stand in for them where they are those of the region.
 
         Raises:
-            UsageError: nobody knows the region's prices, so a budget could not be kept.
+            UsageError: the region's prices are unknown, so a budget could not be kept.
         """
         from cloudtune.infra.aws.price_refresh import refreshed  # noqa: PLC0415  boto3 takes long
 
         region = settings.region
-        found = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
-        if region != pricing.PRICED_REGION and found.as_of == pricing.AS_OF:
-            why = "; ".join(found.warnings)
+        prices = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
+        if region != pricing.PRICED_REGION and prices.as_of == pricing.AS_OF:
+            why = "; ".join(prices.warnings)
             raise UsageError(
                 f"cloud.region: the prices of {region} could not be had, and without them a "
                 f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
             )
-        return found
+        return prices
 
     def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
         """Return the pools of public traces, weighed by AWS's placement scores where it has any."""
         from cloudtune.infra.aws.placement import Wished, pools_by_score  # noqa: PLC0415  boto3
 
-        types = tuple(sorted({each.name for each in self.instance_types(settings)}))
+        types = tuple(sorted({kind.name for kind in self.instance_types(settings)}))
         wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
         return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
     def completed(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
-        from cloudtune.infra.aws.account.found import made_for  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
         from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415
 
         settings = experiment.cloud
@@ -136,17 +136,19 @@ class Aws(Ec2Speaking):
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return experiment
-        found = made_for(Endpoint(settings.region))
+        defaults = run_defaults(Endpoint(settings.region))
         fields = {
             name: value
-            for name, value in found.cloud.items()
-            if getattr(settings, name) is None and value is not None
+            for name, value in defaults.cloud.items()
+            if not getattr(settings, name) and value
         }
+        if settings.subnet or not set(settings.zones) <= set(fields.get("subnets", ())):
+            fields.pop("subnets", None)
         cloud = settings.model_copy(update=fields)
-        storage = experiment.storage if stored or not found.storage else found.storage
+        storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
-        if charges.per_instance_hour is None and "image" in fields and found.disk_gb is not None:
-            added = pricing.added_usd_per_hour(found.disk_gb, address=True)
+        if charges.per_instance_hour is None and "image" in fields and defaults.disk_gb is not None:
+            added = pricing.added_usd_per_hour(defaults.disk_gb, address=True)
             charges = charges.model_copy(update={"per_instance_hour": added})
         changed = {"cloud": cloud, "storage": storage, "charges": charges}
         return experiment.model_copy(update=changed)
@@ -188,7 +190,8 @@ class Aws(Ec2Speaking):
             request["SecurityGroupIds"] = [settings.security_group]
         if settings.instance_profile is not None:
             request["IamInstanceProfile"] = {"Name": settings.instance_profile}
-        return Cloud(Endpoint(settings.region), request, {}, subnets=settings.subnets)
+        endpoint = Endpoint(settings.region)
+        return Cloud(endpoint, request, settings.tags, subnets=settings.subnets)
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
@@ -209,18 +212,20 @@ class Aws(Ec2Speaking):
         else:
             attempts = [
                 Attempt(
-                    f"{each.name} {market}",
-                    {**cloud.request, **market_request(market, ""), "InstanceType": each.name},
+                    f"{kind.name} {market}",
+                    {**cloud.request, **market_request(market, ""), "InstanceType": kind.name},
                 )
-                for each in types
+                for kind in types
                 for market in markets
             ]
         return [
-            *mistakes(self.calls(cloud.endpoint), attempts, {RUN_TAG: "preflight"}),
+            *mistakes(
+                self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
+            ),
             *quotas_lacking(cloud.endpoint, types, markets),
         ]
 
-    def found(
+    def clouds_in_use(
         self,
         home: Path,  # noqa: ARG002
         regions: Collection[str],
@@ -253,8 +258,8 @@ class Aws(Ec2Speaking):
         cloud = self.open(experiment, home, pace=False)
         theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
         request = {name: value for name, value in cloud.request.items() if name not in theirs}
-        request["IamInstanceProfile"] = {"Name": names.head(region)}
-        return HeadOffer(pricing.HEAD_TYPE, price, request)
+        request["IamInstanceProfile"] = {"Name": head_role(region)}
+        return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags)
 
     def own_address(self) -> str:
         """Return this machine's address within its VPC.

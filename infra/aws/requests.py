@@ -51,5 +51,5 @@ def check_request(given: Mapping[str, Any]) -> None:
     report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **given}, shape)
     if report.has_errors():
         first = report.generate_report().splitlines()[0]
-        told = first if len(first) <= _MOST else f"{first[:_MOST]}…"
-        raise UsageError(f"cloud.request: {told} (EC2's API reference, RunInstances)")
+        short = first if len(first) <= _MOST else f"{first[:_MOST]}…"
+        raise UsageError(f"cloud.request: {short} (EC2's API reference, RunInstances)")

@@ -1,9 +1,9 @@
-"""How spot pools behave where nobody has said so: as those of public traces did.
+"""How spot pools behave if the experiment doesn't say so: as those of public traces did.
 
 AWS's Spot Instance Advisor says how much of a type's capacity was taken back in a month, which is
 a hundred to thousands of times less than what those lost who rented GPUs in the public traces; and
 it doesn't say when there are none to be had. So a small table of figures that were worked out from
-such traces stands in: each of its pools is as likely as another, and nobody knows beforehand which.
+such traces stands in: each of its pools is as likely as another.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def by_score(score: int) -> tuple[SpotBehaviour, ...]:
     there at times. No figure of AWS's says how well its scores foretell; that is our choice.
     """
     pools, x = spot_prior(), (score - 1) / 9
-    weights = [x * each.availability + (1 - x) * (1 - each.availability) for each in pools]
+    weights = [x * pool.availability + (1 - x) * (1 - pool.availability) for pool in pools]
     ideal = [_PARTS * weight / sum(weights) for weight in weights]
-    counts = [int(each) for each in ideal]
+    counts = [int(share) for share in ideal]
     by_rest = sorted(range(len(pools)), key=lambda at: counts[at] - ideal[at])
     for at in by_rest[: _PARTS - sum(counts)]:
         counts[at] += 1
-    return tuple(each for each, count in zip(pools, counts, strict=True) for _ in range(count))
+    return tuple(pool for pool, count in zip(pools, counts, strict=True) for _ in range(count))

@@ -89,7 +89,7 @@ _Actor = ray.remote(
 
 
 @dataclass(eq=False)
-class _Known:
+class _Agent:
     """An agent, how far it was listened to, and whether it has answered."""
 
     instance: str
@@ -140,7 +140,7 @@ class Agents:
         self._training = training
         self._hear = hear
         self._lost = lost
-        self._known: dict[str, _Known] = {}
+        self._agents: dict[str, _Agent] = {}
         self._starts: dict[str, int] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -151,38 +151,38 @@ class Agents:
         While the node is wanted its lease is renewed with that, as often as is needed.
         """
         with self._lock:
-            known = self._known.get(instance)
-            if known is None:
+            agent = self._agents.get(instance)
+            if agent is None:
                 self._start(instance, node, gpus)
                 return False
-        if not known.answered and not known.refused:
-            arrived, _ = ray.wait([known.hello], timeout=0)
-            known.answered = bool(arrived) and self._is_of_use(known)
-        if known.answered and wanted:
-            self._renew(known)
-        return known.answered
+        if not agent.answered and not agent.refused:
+            arrived, _ = ray.wait([agent.hello], timeout=0)
+            agent.answered = bool(arrived) and self._is_of_use(agent)
+        if agent.answered and wanted:
+            self._renew(agent)
+        return agent.answered
 
-    def _is_of_use(self, known: _Known) -> bool:
+    def _is_of_use(self, agent: _Agent) -> bool:
         """Whether a node that has answered has the GPUs of its type; else it is refused."""
         lack = ""
         with contextlib.suppress(RayError):  # who listens learns of it
-            lack = ray.get(known.hello)["lack"]
+            lack = ray.get(agent.hello)["lack"]
         if lack:
-            known.refused = True
-            self._refuse(known.instance, f"{known.instance} shows {lack}: of no use")
+            agent.refused = True
+            self._refuse(agent.instance, f"{agent.instance} shows {lack}: of no use")
         return not lack
 
-    def _renew(self, known: _Known) -> None:
+    def _renew(self, agent: _Agent) -> None:
         """Renew a lease now and then, and at once where the limits pay for less than was said.
 
         Or for more, where what was said is soon over.
         """
-        now, until, said = time.monotonic(), self._leased_until(), known.leased_until
+        now, until, said = time.monotonic(), self._leased_until(), agent.leased_until
         over_soon = said - unix_time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
         earlier = until < said - _EARLIER_SECONDS
-        if now >= known.renewed_at + RENEW_SECONDS or earlier or over_soon:
-            known.renewed_at, known.leased_until = now, until
-            known.actor.renew.options(concurrency_group="messages").remote(until)
+        if now >= agent.renewed_at + RENEW_SECONDS or earlier or over_soon:
+            agent.renewed_at, agent.leased_until = now, until
+            agent.actor.renew.options(concurrency_group="messages").remote(until)
 
     def _start(self, instance: str, node: str, gpus: int) -> None:
         self._starts[instance] = self._starts.get(instance, 0) + 1
@@ -199,16 +199,16 @@ class Agents:
 
     def _take(self, instance: str, node: str, gpus: int, actor: Any) -> None:
         hello = actor.hello.options(concurrency_group="hello").remote()
-        known = _Known(instance, node, gpus, actor, hello)
-        self._known[instance] = known
+        agent = _Agent(instance, node, gpus, actor, hello)
+        self._agents[instance] = agent
         name = f"{_PREFIX}{instance}"
-        known.thread = threading.Thread(target=self._listen, args=(known,), name=name, daemon=True)
-        known.thread.start()
+        agent.thread = threading.Thread(target=self._listen, args=(agent,), name=name, daemon=True)
+        agent.thread.start()
 
     def find(self) -> Mapping[str, Mapping[str, Described]]:
         """Listen to the agents that another controller left; return their sessions by instance."""
         named = ray.util.list_named_actors(all_namespaces=True)
-        names = {each["name"] for each in named if each["namespace"] == self._run}
+        names = {entry["name"] for entry in named if entry["namespace"] == self._run}
         described = {}
         for instance, (node, gpus) in _nodes().items():
             if f"{_PREFIX}{instance}" not in names:
@@ -222,8 +222,8 @@ class Agents:
 
     def call(self, instance: str, method: str, *arguments: object) -> Any:
         """Have an agent do something; returns Ray's reference to the answer, None without agent."""
-        known = self._known.get(instance)
-        return None if known is None else getattr(known.actor, method).remote(*arguments)
+        agent = self._agents.get(instance)
+        return None if agent is None else getattr(agent.actor, method).remote(*arguments)
 
     def forget(self) -> None:
         """Listen to no agent any more: their cluster is gone."""
@@ -232,50 +232,50 @@ class Agents:
     def close(self) -> None:
         """End all agents, and with them all workers.
 
-        What is still rented by then shuts itself down: nobody is left to keep its lease.
+        Instances that are left by then shut themselves down: nothing renews their leases.
         """
         self._closing.set()
         with self._lock:
-            known = list(self._known.values())
-        closed = [each.actor.close.remote() for each in known]
-        ended = [*closed, *(each.actor.power_off.remote() for each in known)]
+            agents = list(self._agents.values())
+        closed = [agent.actor.close.remote() for agent in agents]
+        ended = [*closed, *(agent.actor.power_off.remote() for agent in agents)]
         ray.wait(ended, num_returns=len(ended), timeout=_END_SECONDS) if ended else None
-        for each in known:
+        for agent in agents:
             with contextlib.suppress(Exception):  # whatever is wrong with one, the others must go
-                ray.kill(each.actor)
-        for each in known:
-            if each.thread is not None:
-                each.thread.join(_END_SECONDS)
+                ray.kill(agent.actor)
+        for agent in agents:
+            if agent.thread is not None:
+                agent.thread.join(_END_SECONDS)
 
-    def _listen(self, known: _Known) -> None:
+    def _listen(self, agent: _Agent) -> None:
         """Pass on what an agent has to tell, until it is gone."""
-        fetch = known.actor.messages.options(concurrency_group="messages")
+        fetch = agent.actor.messages.options(concurrency_group="messages")
         while not self._closing.is_set():
-            with known.lock:
-                after, acknowledged = known.acks.received, known.acks.acknowledged
+            with agent.lock:
+                after, acknowledged = agent.acks.received, agent.acks.acknowledged
             try:
                 asked = fetch.remote(after, acknowledged, _POLL_SECONDS)
-                found = ray.get(asked, timeout=_POLL_SECONDS + _ANSWER_SECONDS)
+                messages = ray.get(asked, timeout=_POLL_SECONDS + _ANSWER_SECONDS)
             except (ActorUnavailableError, GetTimeoutError):
                 self._closing.wait(0.1)  # it may be back
                 continue
             except Exception as error:  # noqa: BLE001  Ray's own, or that it was shut down
-                self._note_gone(known, (str(error).strip() or repr(error)).splitlines()[0])
+                self._note_gone(agent, (str(error).strip() or repr(error)).splitlines()[0])
                 return
-            for each in found:
-                with known.lock:
-                    known.acks.receive(each.number)
-                self._hear(known.instance, each, partial(known.settle, each.number))
+            for message in messages:
+                with agent.lock:
+                    agent.acks.receive(message.number)
+                self._hear(agent.instance, message, partial(agent.settle, message.number))
 
-    def _note_gone(self, known: _Known, reason: str) -> None:
+    def _note_gone(self, agent: _Agent, reason: str) -> None:
         if self._closing.is_set():
             return
         with self._lock:
-            del self._known[known.instance]
-            if known.instance in _nodes():  # what is asked for from now on waits for another
-                self._start(known.instance, known.node, known.gpus)
-            replaced = known.instance in self._known
-        self._lost(known.instance, f"the agent of {known.instance} is gone: {reason}", replaced)
+            del self._agents[agent.instance]
+            if agent.instance in _nodes():  # what is asked for from now on waits for another
+                self._start(agent.instance, agent.node, agent.gpus)
+            replaced = agent.instance in self._agents
+        self._lost(agent.instance, f"the agent of {agent.instance} is gone: {reason}", replaced)
 
 
 def _nodes() -> dict[str, tuple[str, int]]:

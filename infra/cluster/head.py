@@ -63,8 +63,8 @@ def health_checks(silent_seconds: float) -> dict[str, str]:
     which is seen in 3 s. So only an instance that hangs is held a minute for nothing.
     """
     per_second = {"initial_delay": 100, "period": 60, "timeout": 200}
-    told = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
-    checks = {name: str(round(part * silent_seconds)) for name, part in told.items()}
+    parts = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
+    checks = {name: str(round(part * silent_seconds)) for name, part in parts.items()}
     return {**checks, "RAY_health_check_failure_threshold": "5"}
 
 
@@ -155,9 +155,9 @@ class RayHead:
         """Take over the address and the intents of the head that was here before."""
         path = self.folder / INTENTS
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
-            self._ip, self._port = str(known["ip"]), int(known["port"])
-            self._intents = {name: _Intent.of(data) for name, data in known["intents"].items()}
+            state = json.loads(path.read_text(encoding="utf-8"))
+            self._ip, self._port = str(state["ip"]), int(state["port"])
+            self._intents = {name: _Intent.of(data) for name, data in state["intents"].items()}
         except FileNotFoundError:
             return
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -171,7 +171,7 @@ class RayHead:
         try:
             recorded = ProcessGroup.recorded(self.folder / RECORD)
         except DamagedRecordError:
-            return None  # nobody can be proved to be it; the run gets a head of its own
+            return None  # no process can be proved to be it; the run gets a new head
         if recorded is None:
             return None
         group, temp = recorded[0], Path(str(recorded[1].get("temp")))
@@ -210,7 +210,7 @@ class RayHead:
 
     @property
     def _session(self) -> Path:
-        return self.temp / "r"  # Ray opens its folder to everybody; nobody gets past ours
+        return self.temp / "r"  # Ray opens its folder to all users; ours is closed
 
     @property
     def autoscaler_events(self) -> Path:
@@ -342,8 +342,8 @@ class RayHead:
         Before it, what it is made from: whoever takes over must ask for exactly the same.
         """
         intents = {name: intent.to_json() for name, intent in self._intents.items()}
-        known = {"ip": self._ip, "port": self._port, "intents": intents}
-        write_atomically(self.folder / INTENTS, json.dumps(known))
+        state = {"ip": self._ip, "port": self._port, "intents": intents}
+        write_atomically(self.folder / INTENTS, json.dumps(state))
         # Ray reads it as YAML, in which a letter must not be written as two halves of one.
         write_atomically(self._config, json.dumps(self._settings(), ensure_ascii=False))
 

@@ -118,8 +118,8 @@ def _note(line: bytes) -> Note | None:
         note = Note(**json.loads(line))
     except (TypeError, ValueError):
         return None
-    told = (note.what, note.intent, note.instance, note.code, note.message)
-    whole = isinstance(note.at, int | float) and all(isinstance(each, str) for each in told)
+    texts = (note.what, note.intent, note.instance, note.code, note.message)
+    whole = isinstance(note.at, int | float) and all(isinstance(text, str) for text in texts)
     return note if whole else None
 
 
@@ -137,7 +137,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._seen: dict[str, Instance] = {}
         self._seen_until = -math.inf
         self._launched: dict[str, tuple[Instance, float]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     # ---- what is there -------------------------------------------------------------------
 
@@ -148,14 +148,14 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         ours.
         """
         with self._lock:
-            known = self._seen if time.monotonic() < self._seen_until else None
-        if known is None:
+            instances = self._seen if time.monotonic() < self._seen_until else None
+        if instances is None:
             until = time.monotonic() + self._look_seconds
             listed = {it.id: it for it in self._listed()}
             with self._lock:
-                known = self._with_launched(listed)
-                self._seen, self._seen_until = known, until
-        nodes = [head_instance(self.run), *known]
+                instances = self._with_launched(listed)
+                self._seen, self._seen_until = instances, until
+        nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
     def _with_launched(self, listed: Mapping[str, Instance]) -> dict[str, Instance]:
@@ -173,16 +173,16 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return {**listed, **{name: instance for name, (instance, _) in self._launched.items()}}
 
     def _listed(self) -> list[Instance]:
-        """Return the live instances; an error that isn't the cloud's is told, each kind once."""
+        """Return the live instances; an error that isn't the cloud's is noted, each kind once."""
         try:
             return self._ec2.ours(self.run, ended=False)
         except self._ec2.errors:
             raise
         except Exception as error:
-            told = type(error).__name__, printable(error)
-            if told not in self._told:
-                self._told.add(told)
-                self._note("broken", "", code=told[0], message=told[1])
+            failure = type(error).__name__, printable(error)
+            if failure not in self._reported:
+                self._reported.add(failure)
+                self._note("broken", "", code=failure[0], message=failure[1])
             raise
 
     def node_tags(self, node_id: str) -> dict[str, str]:
@@ -204,13 +204,13 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return node_id != head_instance(self.run) and self._instance(node_id) is None
 
     def internal_ip(self, node_id: str) -> str:
-        """Refuse: nodes register with Ray by themselves, nobody connects to them."""
+        """Refuse: nodes register with Ray by themselves."""
         raise NotImplementedError(f"{node_id} joins by its user data; its address is not needed")
 
     external_ip = internal_ip
 
     def set_node_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
-        """Ignore: tags are given at launch, and nobody updates a node from outside."""
+        """Ignore: tags are given at launch, and nodes aren't updated from outside."""
 
     def _instance(self, node_id: str) -> Instance | None:
         with self._lock:
@@ -296,7 +296,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("broken", intent, code=code, message=printable(error))
             raise NodeLaunchException(code, printable(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
-        made = Instance(
+        pending = Instance(
             id=instance,
             run=self.run,
             intent=intent,
@@ -309,7 +309,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             tags=named,
         )
         with self._lock:
-            self._launched[instance] = made, time.monotonic() + _UNLISTED_SECONDS
+            self._launched[instance] = pending, time.monotonic() + _UNLISTED_SECONDS
         self._look_anew()
         return {instance: {}}
 

@@ -44,7 +44,7 @@ class Emit(Protocol):
         """Return at once."""
 
 
-def parts_of(command: StartTrial, known: int) -> dict[str, Part]:
+def parts_of(command: StartTrial, keep_from: int) -> dict[str, Part]:
     """Return what each instance has of a session, rank 0 first; ranks of a node are together."""
     assignment = Assignment(
         command.trial,
@@ -52,20 +52,20 @@ def parts_of(command: StartTrial, known: int) -> dict[str, Part]:
         command.checkpoint,
         command.start_epoch,
         command.until_epoch,
-        known,
+        keep_from,
     )
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
-    size = sum(len(each) for each in workers.values())
+    size = sum(len(gpu_shares) for gpu_shares in workers.values())
     parts: dict[str, Part] = {}
     first = 0
     for node_rank, piece in enumerate(command.placement):
-        each = workers[piece.instance]
+        gpu_shares = workers[piece.instance]
         slots = tuple(
             WorkerSlot(first + local, local, size, len(workers), share, node_rank)
-            for local, share in enumerate(each)
+            for local, share in enumerate(gpu_shares)
         )
         parts[piece.instance] = Part(command.session, slots, piece.gpus, assignment, piece.gpu)
-        first += len(each)
+        first += len(gpu_shares)
     return parts
 
 
@@ -80,10 +80,10 @@ class TrialSession:
     """
 
     def __init__(
-        self, command: StartTrial, known: int, call: Callable[..., Any], emit: Emit
+        self, command: StartTrial, keep_from: int, call: Callable[..., Any], emit: Emit
     ) -> None:
         self.command = command
-        self._parts = parts_of(command, known)
+        self._parts = parts_of(command, keep_from)
         self._call = call
         self._emit = emit
         self._lock = threading.RLock()
@@ -109,7 +109,7 @@ class TrialSession:
     def adopt(self, ready: Iterable[int], alive: Iterable[str]) -> None:
         """Take the session over as it is: these ranks are set up, these instances know of it.
 
-        Events that another controller may not have recorded are told again.
+        Events that another controller may not have recorded are emitted again.
         """
         with self._lock:
             self._ready.update(ready)

@@ -157,7 +157,7 @@ class Watcher:
         self._end_the_stubborn(open_intents)
 
     def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
-        """End past Ray what it was told to end, twice and in vain."""
+        """End, past Ray, what it was asked twice in vain to end."""
         doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
         with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
             self._ec2.terminate(doomed)
@@ -235,15 +235,15 @@ class Watcher:
         """Take note that an instance takes no trials any more, whatever Ray says of its node."""
         with self._lock:
             wanted = {name: it for name, it in self._intents.items() if it.released_at is None}
-            found = [name for name, it in wanted.items() if it.instance == instance]
-        for intent in found:
+            intents = [name for name, it in wanted.items() if it.instance == instance]
+        for intent in intents:
             self._lose(intent, reason)
 
     def refuse(self, instance: str, reason: str) -> None:
         """Tell of an instance that has come, and is of no use."""
         with self._lock:
-            found = [name for name, it in self._intents.items() if it.instance == instance]
-        for intent in found:
+            intents = [name for name, it in self._intents.items() if it.instance == instance]
+        for intent in intents:
             self._lose(intent, reason, before_joining=True)
 
     def _lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
@@ -255,7 +255,7 @@ class Watcher:
         self._emit(lambda at: NodeLost(at, intent, reason))
 
     def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
-        """Take note that the cloud takes an instance back (Unix time); settled when it is told."""
+        """Take note that the cloud takes an instance back (Unix time); settled once reported."""
         with self._lock:
             self._notices[instance] = (due - self._began, settle)
 
@@ -298,7 +298,7 @@ class Watcher:
 
         It asks within seconds. Counted are looks and not seconds: after this machine has slept, or
         was stopped, the autoscaler must have had its time as well. Any progress begins the count
-        anew, as of many launches some wait for others.
+        again, as of many launches some wait for others.
         """
         asked = {note.intent for note in notes}
         waiting = [

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from cloudtune.model.events import Event
     from cloudtune.model.trial import TrialId
 
-    _Told: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
+    _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
     _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
 _JOIN_SECONDS = 8.0
@@ -78,7 +78,7 @@ class CloudWorld:
         directory: the user's folder; the workers get a copy of it.
         began: the run's time zero, in Unix seconds; limits count from it.
         leased_until: when what is rented must be gone if nothing more is decided, in seconds of
-            the run; never, where nobody says.
+            the run; by default never.
         dispensable: the trials whose checkpoints may go where the storage is full.
         resumes: the head is another controller's, whose agents and sessions live on: `take_over`
             them first.
@@ -105,15 +105,15 @@ class CloudWorld:
         self._directory = directory
         self._began = began
         # Simple, because a signal handler may put into it while the main thread takes from it.
-        self._events: queue.SimpleQueue[_Told] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
         self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
         self._unclaimed: dict[
             str, list[_Heard]
-        ] = {}  # messages of sessions that nobody adopted yet
-        self._found: Mapping[str, Mapping[str, Described]] = {}
-        self._told: Event | None = None
+        ] = {}  # messages of sessions that aren't adopted yet
+        self._left: Mapping[str, Mapping[str, Described]] = {}
+        self._event: Event | None = None
         self._settled: Sequence[Callable[[], None]] = ()
         self._hearing = threading.Lock()
         self._emitting = threading.Lock()
@@ -156,7 +156,7 @@ class CloudWorld:
         )
         _keep_quiet(self._head.folder / "ray.log")
         if self._resumes:
-            self._found = self._agents.find()
+            self._left = self._agents.find()
         self._watcher.start()
         if not self._resumes:
             self.emit(RunStarted)
@@ -188,9 +188,9 @@ class CloudWorld:
     def sessions_alive(self) -> dict[str, dict[str, Described]]:
         """Return the sessions that another controller left, with the ranks on each instance."""
         sessions: dict[str, dict[str, Described]] = {}
-        for instance, described in self._found.items():
-            for name, each in described.items():
-                sessions.setdefault(name, {})[instance] = each
+        for instance, described in self._left.items():
+            for name, session in described.items():
+                sessions.setdefault(name, {})[instance] = session
         return sessions
 
     def adopt(self, start: StartTrial, *, stopping: bool = False) -> None:
@@ -198,16 +198,16 @@ class CloudWorld:
 
         One that was `stopping` may have ended since: that is known before its messages are read.
 
-        Messages that the other controller got but may not have acknowledged are told again. A
-        session that no agent knows is lost, and nobody is to blame.
+        Messages that the other controller got but may not have acknowledged are emitted again. A
+        session that no agent knows is lost, without blame.
         """
         parts = self.sessions_alive().get(start.session, {})
         if not parts:
             reason = "it was gone when the run was taken over"
             self.emit(lambda at: TrialLost(at, start.session, reason, blameless=True))
             return
-        known = self._oldest_wanted(start.checkpoint, start.start_epoch)
-        session = TrialSession(start, known, self._agents.call, self.emit)
+        keep_from = self._oldest_wanted(start.checkpoint, start.start_epoch)
+        session = TrialSession(start, keep_from, self._agents.call, self.emit)
         self._loading[start.trial] = start
         ready = {rank for part in parts.values() for rank in part.ready}
         if stopping:
@@ -224,9 +224,9 @@ class CloudWorld:
         """Go on with what another controller has left, as its ledger tells."""
         self._last = in_flight.at
         self.emit(in_flight.first)
-        for name, known in in_flight.sessions.items():
+        for name, session in in_flight.sessions.items():
             if name not in self.sessions_alive():
-                self._tell_saved(known.start)  # first: once its instance is lost, so is its session
+                self._tell_saved(session.start)  # before its instance is lost
         for intent, launch in in_flight.launches.items():
             joined = intent in in_flight.joined
             self._watcher.expect(intent, in_flight.instances.get(intent), joined=joined)
@@ -238,19 +238,19 @@ class CloudWorld:
             if intent in self._head.intents:  # otherwise EC2 was never asked
                 self._head.give_back(intent)
             self._watcher.release(intent)
-        for name, known in in_flight.sessions.items():
-            self._take_over_session(name, known)
+        for name, session in in_flight.sessions.items():
+            self._take_over_session(name, session)
         for name in self.sessions_alive().keys() - in_flight.sessions.keys():
             self.disown(name)
         self._timers.update(in_flight.timers)
 
-    def _take_over_session(self, name: str, known: OpenSession) -> None:
+    def _take_over_session(self, name: str, session: OpenSession) -> None:
         if name in self.sessions_alive():
-            self.adopt(known.start, stopping=known.stopping)
-        elif known.stopping:
+            self.adopt(session.start, stopping=session.stopping)
+        elif session.stopping:
             self.emit(lambda at: TrialStopped(at, name))
         else:
-            self.adopt(known.start)
+            self.adopt(session.start)
 
     def _tell_saved(self, start: StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
@@ -330,7 +330,7 @@ class CloudWorld:
     def interrupt(self) -> None:
         """Tell the policy that a person wants the run to end. Safe in a signal handler.
 
-        Told a second time nobody waits any more: the next event is a `HurriedError`.
+        After a second call nothing is waited for: the next event is a `HurriedError`.
         """
         self._hurried, self._interrupted = self._interrupted, True
         self._events.put((Interrupted(unix_time() - self._began), ()))
@@ -360,24 +360,24 @@ class CloudWorld:
             if event is not None:
                 # Two threads may have been overtaken between clock and queue by a hair.
                 self._last = max(self._last, event.at)
-                self._told = dataclasses.replace(event, at=self._last)
-                return self._told
+                self._event = dataclasses.replace(event, at=self._last)
+                return self._event
         return None
 
     def _acknowledge(self) -> None:
         """Let old messages and checkpoints go: the policy has dealt with the last event."""
-        told, self._told = self._told, None
+        event, self._event = self._event, None
         for settle in self._settled:
             settle()
         self._settled = ()
         # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
-        if isinstance(told, TrialFailed):
-            self._loading.pop(told.session.rpartition(".")[0], None)
-        if isinstance(told, EpochDone) and told.checkpoint is not None:
-            self._loading.pop(told.session.rpartition(".")[0], None)
-            oldest = self._oldest_wanted(told.checkpoint, told.epoch)
-            if told.session in self._sessions:  # else it is of one that was found gone
-                self._sessions[told.session].acknowledge(oldest)
+        if isinstance(event, TrialFailed):
+            self._loading.pop(event.session.rpartition(".")[0], None)
+        if isinstance(event, EpochDone) and event.checkpoint is not None:
+            self._loading.pop(event.session.rpartition(".")[0], None)
+            oldest = self._oldest_wanted(event.checkpoint, event.epoch)
+            if event.session in self._sessions:  # else it is of one that was found gone
+                self._sessions[event.session].acknowledge(oldest)
 
     def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
         """Return from which epoch on a trial's checkpoints stay; `checkpoint` is one of these.
@@ -387,8 +387,8 @@ class CloudWorld:
         if checkpoint is None:
             return 0
         folder = _folder(checkpoint)
-        loading = [each for each in self._loading.values() if _folder(each.checkpoint) == folder]
-        return min([epoch, *(each.start_epoch for each in loading)])
+        loading = [start for start in self._loading.values() if _folder(start.checkpoint) == folder]
+        return min([epoch, *(start.start_epoch for start in loading)])
 
     def _check_alive(self) -> None:
         if self._watcher.failure is not None or not self._head.alive():
@@ -420,16 +420,16 @@ class CloudWorld:
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
             case StartTrial():
-                known = self._oldest_wanted(command.checkpoint, command.start_epoch)
+                keep_from = self._oldest_wanted(command.checkpoint, command.start_epoch)
                 self._loading[command.trial] = command
-                session = TrialSession(command, known, self._agents.call, self.emit)
+                session = TrialSession(command, keep_from, self._agents.call, self.emit)
                 self._sessions[command.session] = session
                 session.start()
             case ExtendTrial():
                 if command.session in self._sessions:  # else it was lost as the run was taken over
                     self._sessions[command.session].extend(command.until_epoch)
             case StopTrial():
-                # One that was gone when the run was taken over is told to be lost: nothing is left.
+                # One that was gone when the run was taken over is reported lost: nothing is left.
                 if command.session in self._sessions:
                     self._sessions[command.session].stop(stacks=command.stacks)
             case SetTimer():

@@ -1,1 +1,1 @@
-"""An EC2 on this machine, and the faults that it can be told to have."""
+"""An EC2 on this machine, and the faults that can be injected into it."""

@@ -24,7 +24,7 @@ class EmulatorControl:
 
     Faults are given as JSON has them, `{"kind": …}`: see docs/emulator.md. Every method raises
     UsageError where the emulator refuses what was asked, and CloudtuneError where it can't do it or
-    nobody answers.
+    nothing answers.
     """
 
     def __init__(self, access: Access) -> None:
@@ -41,7 +41,7 @@ class EmulatorControl:
 
     def instance(self, instance: str) -> dict[str, Any]:
         """Return all that there is to know of one instance."""
-        return next(each for each in self.instances() if each["id"] == instance)
+        return next(record for record in self.instances() if record["id"] == instance)
 
     def calls(self) -> list[dict[str, Any]]:
         """Return the newest calls to EC2, oldest first, each with the fault that it met."""

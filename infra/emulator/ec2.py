@@ -347,8 +347,8 @@ def _settings(instance: Any) -> dict[str, str]:
 
 
 def _gpus(instance_type: str) -> int:
-    known = known_types().get(instance_type)
-    return known.gpus if known is not None else 0
+    kind = known_types().get(instance_type)
+    return kind.gpus if kind is not None else 0
 
 
 def _script(user_data: Any) -> str | None:

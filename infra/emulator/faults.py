@@ -1,7 +1,7 @@
-"""The faults that the emulator injects, as data: what happens, to whom, and how often.
+"""The faults that the emulator injects, as data: what happens, to what, and how often.
 
-Three sorts: what becomes of *calls*, what becomes of *instances* once launched, and the *room*
-that there is for launches. docs/emulator.md shows each with its JSON.
+Faults are of calls, of instances once launched, and of the capacity for launches. The annotations
+are checked by `fault_files`; docs/emulator.md shows each with its JSON.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, assert_never
+
+from pydantic import ConfigDict, Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
 Market = Literal["on-demand", "spot"]
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 ANY = "*"
 
 
@@ -28,15 +33,21 @@ class Pool:
     zone: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Repeated:
-    """How often a fault strikes: `times` in all (None: without end), at a `rate` drawn by `seed`.
+class _Checked:
+    """What may be read from JSON: a field that isn't there is a mistake."""
 
-    Which of the calls or launches that fit are struck depends on their number and the seed alone.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated(_Checked):
+    """How often a fault strikes: `times` in all (None: no limit), at a `rate` drawn by `seed`.
+
+    Which of the calls or launches that fit are struck depends only on their number and the seed.
     """
 
-    times: int | None = None
-    rate: float = 1.0
+    times: Count | None = None
+    rate: Share = 1.0
     seed: int = 0
 
     def strikes(self, number: int) -> bool:
@@ -47,10 +58,10 @@ class Repeated:
 
 @dataclass(frozen=True, kw_only=True)
 class CallFault(Repeated):
-    """What becomes of a call; `action` may be a pattern, `match` wants these parameters as well."""
+    """A fault of calls; `action` may be a pattern, `match` requires parameters of the call."""
 
-    action: str
-    match: Mapping[str, str] = field(default_factory=dict)
+    action: Name
+    match: dict[str, str] = field(default_factory=dict)
 
     def fits(self, action: str, parameters: Mapping[str, str]) -> bool:
         """Return whether the fault is about this call."""
@@ -62,7 +73,7 @@ class CallFault(Repeated):
 class CallError(CallFault):
     """EC2 refuses with an error of its own, and does nothing."""
 
-    code: str
+    code: Name
     message: str = ""
 
 
@@ -74,12 +85,12 @@ class LostAnswer(CallFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throttle:
+class Throttle(_Checked):
     """EC2 allows `burst` calls of an action, then `per_second`; None takes AWS's own figures."""
 
-    action: str = ANY
-    burst: float | None = None
-    per_second: float | None = None
+    action: Name = ANY
+    burst: Seconds | None = None
+    per_second: Seconds | None = None
 
     def fits(self, action: str) -> bool:
         """Return whether the fault is about calls of this action."""
@@ -87,17 +98,12 @@ class Throttle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which instances a fault is about; `type` may be a pattern, and so may the others."""
+class Choice(_Checked):
+    """Which instances a fault is about; each field may be a pattern."""
 
-    type: str = ANY
-    market: str = ANY
-    zone: str = ANY
-
-    @property
-    def name(self) -> str:
-        """The choice as it is written on the command line."""
-        return f"{self.type}:{self.market}:{self.zone}"
+    type: Name = ANY
+    market: Name = ANY
+    zone: Name = ANY
 
     def fits(self, pool: Pool) -> bool:
         """Return whether the fault is about instances of this pool."""
@@ -117,7 +123,7 @@ class _OfLaunches(Choice, Repeated):
 class SlowBoot(_OfLaunches):
     """The instance stays pending for this long."""
 
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,52 +140,52 @@ class FailedBoot(_OfLaunches):
 class SlowEnd(_OfLaunches):
     """The instance is shutting-down for this long, not billing; its processes end at once."""
 
-    seconds: float
+    seconds: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hidden(_OfLaunches):
-    """EC2 hides the instance for so many calls about instances, and for so many seconds."""
+    """EC2 hides the instance from a number of calls about instances, and for some seconds."""
 
-    calls: int = 0
-    seconds: float = 0.0
+    calls: Count = 0
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reclaim(_OfLaunches):
-    """AWS takes a spot instance back: so long after it runs, its notice included."""
+    """AWS takes a spot instance back this long after it runs, its notice included."""
 
-    market: str = "spot"
-    after: float = 0.0
-    notice: float = 120.0
+    market: Name = "spot"
+    after: Seconds = 0.0
+    notice: Seconds = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill(_OfLaunches):
-    """The processes die so many seconds after the instance runs, and EC2 doesn't notice."""
+    """The processes die this many seconds after the instance runs, and EC2 doesn't notice."""
 
-    after: float = 0.0
+    after: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(_OfLaunches):
-    """The processes stand still from so many seconds after it runs; EC2 doesn't notice."""
+    """The processes freeze this many seconds after it runs, and EC2 doesn't notice."""
 
-    after: float = 0.0
+    after: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity(Choice):
     """No more of these than `instances` can be there at a time; None lifts the limit."""
 
-    instances: int | None
+    instances: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota(Choice):
     """No more than `vcpus` of these can run at a time; None lifts the limit."""
 
-    vcpus: int | None
+    vcpus: Count | None
 
 
 LaunchFault = SlowBoot | NoBoot | FailedBoot | SlowEnd | Hidden | Reclaim | Kill | Freeze
@@ -207,8 +213,8 @@ def kind_of(fault: Fault) -> str:
     return _NAMES[type(fault)]
 
 
-def told(fault: Fault) -> dict[str, Any]:
-    """Return a fault as JSON has it."""
+def to_json(fault: Fault) -> dict[str, Any]:
+    """Return a fault as JSON."""
     return {"kind": kind_of(fault), **asdict(fault)}
 
 

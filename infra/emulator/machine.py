@@ -33,7 +33,7 @@ _CAUSES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Ending:
-    """An end that is due: of which kind, when (epoch seconds), and AWS's code for the cause."""
+    """An end that is due: its kind, when (epoch seconds), and AWS's code for the cause."""
 
     due: float
     code: str
@@ -94,7 +94,7 @@ class Machine:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the machine has been told to end and its processes are being killed."""
+        """Whether the machine is ending and its processes are being killed."""
         return self.state in ENDS
 
     def is_hidden(self, now: float) -> bool:

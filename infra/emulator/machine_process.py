@@ -42,8 +42,8 @@ _SHUTDOWN_COMMAND = """\
 #!/bin/sh
 exec "{python}" -IS - "$@" <<'END'
 import json, sys, urllib.error, urllib.request
-told = json.dumps(sys.argv[1:]).encode()
-request = urllib.request.Request("{url}", told, {headers}, method="POST")
+body = json.dumps(sys.argv[1:]).encode()
+request = urllib.request.Request("{url}", body, {headers}, method="POST")
 try:
     print(urllib.request.urlopen(request, timeout=10).read().decode())
 except urllib.error.HTTPError as error:
@@ -121,11 +121,11 @@ def console(folder: Path) -> bytes:
 
 def kill(owners: Collection[Owner]) -> set[str]:
     """Send SIGKILL to every process of these machines; return the machines that still had one."""
-    found = _members(owners)
-    for process, _ in found:
+    members = _members(owners)
+    for process, _ in members:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    return {machine for _, machine in found}
+    return {machine for _, machine in members}
 
 
 def kill_all(owner: Owner, *, patience: float = 5.0) -> None:
@@ -140,7 +140,7 @@ def kill_all(owner: Owner, *, patience: float = 5.0) -> None:
 def freeze(owner: Owner, *, patience: float = 5.0) -> None:
     """Stop every process of a machine where it stands (SIGSTOP), until none moves any more."""
     deadline = time.monotonic() + patience
-    while moving := [each for each, _ in _members([owner]) if not _stands_still(each)]:
+    while moving := [member for member, _ in _members([owner]) if not _stands_still(member)]:
         for process in moving:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()

@@ -44,7 +44,7 @@ HERE = Housing(machine_process.start, lambda: "127.0.0.1")
 
 
 class Clock:
-    """This machine's time, moved by what `move` was told so far.
+    """This machine's time, moved by all calls of `move` so far.
 
     The processes of the machines have this machine's time whatever the clock says: a clock that
     has been moved is also one that disagrees with theirs.
@@ -130,7 +130,7 @@ class Machines:
             self._enter(machine, ending.to)
 
     def end_all(self) -> None:
-        """Begin the end of every live machine, as when the emulator is told to stop."""
+        """Begin the end of every live machine, as when the emulator stops."""
         for machine in self.live():
             machine.fate.end_seconds = 0.0
             self.end(machine, Ending(self.clock.now(), "Client.UserInitiatedShutdown"))

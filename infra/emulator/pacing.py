@@ -75,14 +75,14 @@ def core_factor(gpu: str) -> Factor:
     """
     row = next(row for row in _rows() if _is(row, "core_factor"))
     base, reference = float(row["value"]), row["gpu"]
-    known = None if gpu == reference else ratios.between(reference, gpu)
-    if known is not None:
-        how = f"{gpu} {known.ratio:.2f} times as fast as {reference} ({known.source}, {known.date})"
-        return Factor(base / known.ratio, f"{how}; {reference} set to {base:g} times a core's time")
+    ratio = None if gpu == reference else ratios.between(reference, gpu)
+    if ratio is not None:
+        how = f"{gpu} {ratio.ratio:.2f} times as fast as {reference} ({ratio.source}, {ratio.date})"
+        return Factor(base / ratio.ratio, f"{how}; {reference} set to {base:g} times a core's time")
     if gpu == reference:
         return Factor(base, f"{reference} set to {base:g} times a core's time")
-    nobody = f"no published ratio for {gpu}, so it counts as a {reference}"
-    return Factor(base, f"{nobody}, set to {base:g} times a core's time")
+    no_ratio = f"no published ratio for {gpu}, so it counts as a {reference}"
+    return Factor(base, f"{no_ratio}, set to {base:g} times a core's time")
 
 
 def pace_of(
@@ -167,7 +167,7 @@ def scale_here() -> float:
 
 
 def emulated(
-    found: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
+    profile: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
 ) -> ScalingProfile:
     """Return the profile of an emulated machine, from one that was measured on it without a pace.
 
@@ -178,19 +178,19 @@ def emulated(
         pace_of(machine.gpu, scale=scale, core_seconds=core_seconds),
         core_factor(machine.gpu),
     )
-    nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in found.epoch}
-    paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in found.epoch}
-    slow = [w for w, seconds in paced.items() if found.epoch[w].mean > seconds]
-    start = _at_least(found.start, pace.start_seconds)
-    resize = replace(found.resize, mean=found.resize.mean + start.mean - found.start.mean)
-    notes = [found.source, f"an epoch took {core_seconds:.3g} s on one core of this machine"]
+    nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in profile.epoch}
+    paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in profile.epoch}
+    slow = [w for w, seconds in paced.items() if profile.epoch[w].mean > seconds]
+    start = _at_least(profile.start, pace.start_seconds)
+    resize = replace(profile.resize, mean=profile.resize.mean + start.mean - profile.start.mean)
+    notes = [profile.source, f"an epoch took {core_seconds:.3g} s on one core of this machine"]
     notes.append(f"{factor.value:.3g} times that on a GPU ({factor.why}); widths by pacing.csv")
     if slow:
         widths = ", ".join(width_text(width) for width in sorted(slow))
         notes.append(f"at {widths} GPUs this machine can't keep that pace: what it took")
     return replace(
-        found,
-        epoch={width: _at_least(found.epoch[width], paced[width]) for width in found.epoch},
+        profile,
+        epoch={width: _at_least(profile.epoch[width], paced[width]) for width in profile.epoch},
         start=start,
         resize=resize,
         source="; ".join(notes),
@@ -200,8 +200,10 @@ def emulated(
     )
 
 
-def _at_least(found: Measurement, seconds: float) -> Measurement:
-    return found if found.mean > seconds else Measurement(seconds, NOISE * seconds, found.n)
+def _at_least(measured: Measurement, seconds: float) -> Measurement:
+    if measured.mean > seconds:
+        return measured
+    return Measurement(seconds, NOISE * seconds, measured.n)
 
 
 def core_seconds_of(
@@ -212,11 +214,11 @@ def core_seconds_of(
     It is what was timed, if one says; else what the narrowest width of the first one tells. None
     without profiles.
     """
-    known = list(profiles)
-    timed = [p.provenance.core_seconds for p, _ in known if p.provenance.core_seconds is not None]
+    pairs = list(profiles)
+    timed = [p.provenance.core_seconds for p, _ in pairs if p.provenance.core_seconds is not None]
     if timed:
         return timed[0]
-    for profile, machine in known[:1]:
+    for profile, machine in pairs[:1]:
         width = profile.widths[0]
         alone = profile.epoch_seconds(width) * speedup(pace_of(machine.gpu), width, 1)
         return alone / core_factor(machine.gpu).value / scale

@@ -61,7 +61,7 @@ def _room(pool: Pool, held: Sequence[Held], capacities: Sequence[Capacity], most
     room = most
     for capacity in capacities:
         if capacity.instances is not None and capacity.fits(pool):
-            there = sum(capacity.fits(each.pool) for each in held)
+            there = sum(capacity.fits(instance.pool) for instance in held)
             room = min(room, capacity.instances - there)
     return room
 
@@ -76,7 +76,9 @@ def check_quotas(wanted: Wanted, zone: str, held: Sequence[Held], quotas: Sequen
     for quota in quotas:
         if quota.vcpus is None or not quota.fits(pool):
             continue
-        running = sum(each.vcpus for each in held if each.runs and quota.fits(each.pool))
+        running = sum(
+            instance.vcpus for instance in held if instance.runs and quota.fits(instance.pool)
+        )
         asked = wanted.vcpus * wanted.most
         if running + asked > quota.vcpus:
             raise _over_quota(wanted.market, asked, running, quota.vcpus)
@@ -105,8 +107,8 @@ def pool_of(instance: Any) -> Pool:
 
 def vcpus_of(instance_type: str) -> int:
     """Return how many vCPUs a type has; 0 where our table doesn't know it."""
-    known = pricing.instance_types().get(instance_type)
-    return 0 if known is None else known.vcpus
+    kind = pricing.instance_types().get(instance_type)
+    return 0 if kind is None else kind.vcpus
 
 
 def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted | None:

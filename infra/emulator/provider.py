@@ -45,7 +45,7 @@ class OnThisMachine(Ec2Speaking):
     def check(self, experiment: Experiment) -> None:
         """Pass: nothing is needed that an experiment doesn't have."""
 
-    def found(
+    def clouds_in_use(
         self,
         home: Path,
         regions: Collection[str],
@@ -90,10 +90,10 @@ class Emulated(OnThisMachine):
         """Return the prices of our own table."""
         return pricing.catalog(settings.region, markets, settings.zones)
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
+    def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return what the pace of its type's GPUs makes of it."""
-        machine = self.known_types()[found.instance_type]
-        return pacing.emulated(found, machine, core_seconds, pacing.scale_here())
+        machine = self.known_types()[profile.instance_type]
+        return pacing.emulated(profile, machine, core_seconds, pacing.scale_here())
 
     def open(
         self,
@@ -107,8 +107,8 @@ class Emulated(OnThisMachine):
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None
         folder, region, types = home / self.folder, experiment.cloud.region, self.known_types()
-        known = [(each, types[each.instance_type]) for each in profiles]
-        core_seconds = pacing.core_seconds_of(known, pacing.scale_here())
+        measured = [(profile, types[profile.instance_type]) for profile in profiles]
+        core_seconds = pacing.core_seconds_of(measured, pacing.scale_here())
         return claimed(
             folder, lambda: emulated(folder, region, pace=seed, core_seconds=core_seconds)
         )
@@ -129,7 +129,7 @@ def emulated(
 def cloud_at(
     folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
 ) -> Cloud:
-    """Return the EC2 that runs in a folder; closing it ends it if nobody has an instance there."""
+    """Return the EC2 that runs in a folder; closing it ends it if no instance is left there."""
     close = partial(stop_emulator, folder, only_if_idle=True)
     return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
 

@@ -84,7 +84,7 @@ class Access:
     token: str = field(repr=False)
 
     @classmethod
-    def made(cls, endpoint: str) -> Access:
+    def create(cls, endpoint: str) -> Access:
         """Return new credentials for an endpoint."""
         key = f"EMULATED{secrets.token_hex(6).upper()}"
         return cls(endpoint, key, secrets.token_urlsafe(30), secrets.token_urlsafe(30))
@@ -108,7 +108,7 @@ class Access:
         return hmac.new(self.token.encode(), machine.encode(), hashlib.sha256).hexdigest()
 
     def metadata(self, machine: str) -> str:
-        """Return the address of a machine's metadata service, which nobody else can guess."""
+        """Return the address of a machine's metadata service, which others can't guess."""
         return f"{self.endpoint}/_imds/{machine}/{self.machine_key(machine)}"
 
     def is_for_us(self, request: Request) -> bool:
@@ -132,33 +132,33 @@ class Access:
         Raises:
             Ec2Error: it isn't signed, with no key that is known, not lately, or was changed.
         """
-        found = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
-        if found is None:
+        claim = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
+        if claim is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         token = request.headers.get(_SESSION_HEADER, "")
-        secret = self._own_secret(found["key"], token) or secret_of(found["key"], token)
+        secret = self._own_secret(claim["key"], token) or secret_of(claim["key"], token)
         if secret is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
-        _check_time(request, found["day"])
-        _check_body(request, found)
-        if token and _SESSION_HEADER not in found["signed"].split(";"):
+        _check_time(request, claim["day"])
+        _check_body(request, claim)
+        if token and _SESSION_HEADER not in claim["signed"].split(";"):
             raise _unsigned("its signature leaves out the session token")
-        if not _same(found["signature"], self._signature(request, found, secret)):
+        if not _same(claim["signature"], self._signature(request, claim, secret)):
             raise _unsigned("its signature doesn't fit it")
-        return Signed(found["service"], found["region"], found["key"])
+        return Signed(claim["service"], claim["region"], claim["key"])
 
     def _own_secret(self, key: str, token: str) -> str | None:
         return self.secret if _same(key, self.key) and not token else None
 
-    def _signature(self, request: Request, found: re.Match[str], secret: str) -> str:
+    def _signature(self, request: Request, claim: re.Match[str], secret: str) -> str:
         """Return the signature that a secret gives a request, as botocore computes it."""
         from botocore.auth import S3SigV4Auth, SigV4Auth  # noqa: PLC0415 - 0.3 s, servers only
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
         from botocore.credentials import Credentials  # noqa: PLC0415
 
-        kind = S3SigV4Auth if found["service"] == "s3" else SigV4Auth
-        auth = kind(Credentials(found["key"], secret), found["service"], found["region"])
-        signed = {name: request.headers.get(name, "") for name in found["signed"].split(";")}
+        kind = S3SigV4Auth if claim["service"] == "s3" else SigV4Auth
+        auth = kind(Credentials(claim["key"], secret), claim["service"], claim["region"])
+        signed = {name: request.headers.get(name, "") for name in claim["signed"].split(";")}
         url = self.endpoint + request.environ["REQUEST_URI"]
         asked = AWSRequest(request.method, url, signed, data=request.get_data())
         asked.context["timestamp"] = request.headers["X-Amz-Date"]
@@ -167,7 +167,7 @@ class Access:
 
 
 def _same(given: str, expected: str) -> bool:
-    """Compare in a time that says nothing about `expected`; what is empty lets nobody in."""
+    """Compare in a time that says nothing about `expected`; an empty one never matches."""
     return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
 
 
@@ -183,12 +183,12 @@ def _check_time(request: Request, day: str) -> None:
         raise Ec2Error("RequestExpired", "Request has expired.")
 
 
-def _check_body(request: Request, found: re.Match[str]) -> None:
+def _check_body(request: Request, claim: re.Match[str]) -> None:
     """Refuse what leaves host, time or body unsigned; only S3 lets uploads go unsigned."""
-    if not {"host", "x-amz-date"} <= set(found["signed"].split(";")):
+    if not {"host", "x-amz-date"} <= set(claim["signed"].split(";")):
         raise _unsigned("its signature leaves out the host or the time")
     claimed = request.headers.get("X-Amz-Content-SHA256")
-    loose = found["service"] == "s3" and "x-amz-content-sha256" in found["signed"]
+    loose = claim["service"] == "s3" and "x-amz-content-sha256" in claim["signed"]
     if claimed is None or (loose and not re.fullmatch("[0-9a-f]{64}", claimed)):
         return
     if not _same(claimed, hashlib.sha256(request.get_data()).hexdigest()):

@@ -19,7 +19,7 @@ from cloudtune.infra.emulator.faults import (
     Repeated,
     Throttle,
     kind_of,
-    told,
+    to_json,
 )
 from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
 from cloudtune.infra.emulator.requests import Ec2Error
@@ -58,8 +58,8 @@ class _Live:
     def rest(self) -> dict[str, Any]:
         """Return what is still to come, for JSON."""
         if isinstance(self.fault, Repeated):
-            return told(replace(self.fault, times=self.left))
-        return told(self.fault)
+            return to_json(replace(self.fault, times=self.left))
+        return to_json(self.fault)
 
 
 class Scenario:
@@ -132,13 +132,13 @@ class Scenario:
     def befall(self, pool: Pool) -> list[LaunchFault]:
         """Return what is to become of an instance that is being launched, and count it."""
         with self._lock:
-            found = [
+            faults = [
                 live.fault
                 for live in self._faults
                 if isinstance(live.fault, LaunchFault) and live.fault.fits(pool) and live.strikes()
             ]
             self._forget_spent()
-            return found
+            return faults
 
     def capacities(self) -> list[Capacity]:
         """Return the limits on how many instances there can be."""

@@ -163,7 +163,7 @@ class Application:
             response = self._ask_moto(request, self.ec2.place(region, parameters))
             if response.status_code == 200:
                 body = response.get_data()
-                instances = [found.decode() for found in _INSTANCE_ID.findall(body)]
+                instances = [instance.decode() for instance in _INSTANCE_ID.findall(body)]
                 self._tokens.remember(region, parameters, instances, body)
             return response
 
@@ -227,12 +227,12 @@ def serve(
     faults: Sequence[Fault],
     rules: Rules,
 ) -> None:
-    """Serve until told to stop or idle for `idle_exit` seconds; leaves no machine running."""
+    """Serve until a stop request or `idle_exit` idle seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
     application = Application(rules)
     server = make_server(rules.host, port, application, threaded=True, request_handler=QuietHandler)
-    access = Access.made(f"http://{rules.host}:{server.server_port}")
+    access = Access.create(f"http://{rules.host}:{server.server_port}")
     clock, scenario = application.clock, application.scenario
     ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, rules=rules)
     application.attach(ec2, access)

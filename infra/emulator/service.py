@@ -122,7 +122,7 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, rules: Rules | None = None) -> None:
-    """Serve an emulator in the foreground until it is told to stop or has been idle."""
+    """Serve an emulator in the foreground until a stop request or idleness."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--home", type=Path, required=True, help="its folder; made when missing")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
@@ -210,7 +210,7 @@ def _start(home: Path, command: Sequence[str]) -> Emulator:
 
 
 def _launch(home: Path, command: Sequence[str]) -> int:
-    """Start the emulator as nobody's child, so that no caller has to reap it; return its pid."""
+    """Start the emulator as a child of init, so that no caller has to reap it; return its pid."""
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
     # This machine as an instance is to have them again.
     environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))
@@ -251,7 +251,7 @@ def _runs(pid: int) -> bool:
 
 
 def _call(access: Access, method: str, path: str) -> dict[str, Any] | None:
-    """Return the JSON answer, of refusals too, or None where nobody answers."""
+    """Return the JSON answer, of refusals too, or None if nothing answers."""
     # A proxy of the environment knows nothing of this machine's loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     url = f"{access.endpoint}/_cloudtune/{path}"

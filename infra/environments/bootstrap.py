@@ -1,8 +1,8 @@
-"""What a head makes its own environment from, where its image has no cloudtune.
+"""What a head builds its own environment from, if its image has no cloudtune.
 
-Whoever launches it lays cloudtune as a wheel into the bucket, with the versions of Ray and torch.
-The head fetches that, gets uv, and installs; a later head fetches what the first one has packed.
-Its instances get the same environment, as they boot the same image.
+Its launcher puts cloudtune as a wheel into the bucket, with the versions of Ray and torch. The head
+fetches that, gets uv, and installs; a later head fetches what the first one packed. Its instances
+get the same environment, as they boot the same image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.infra.environments.cache import FOLDER, Shelf
+from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import Pack, fetched, find, searched, taken
 from cloudtune.infra.environments.spec import ROOT, pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
@@ -42,22 +42,23 @@ class Foundation:
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
-        made = self._made() if self.packed is None else fetched(self.packed)
+        built = self._build_lines() if self.packed is None else fetched(self.packed)
         return (
             'end() { echo "cloudtune-head: $1"; shutdown -P now; exit 1; }\n'
             f"{find(searched())}"
             'if [ -z "$python" ]; then\n'
-            f"{made}{taken(Path(self.place))}"
+            f"{built}{taken(Path(self.place))}"
             "fi\n"
             'echo "cloudtune-head: $("$python" -V 2>&1) at $python"\n'
         )
 
-    def _made(self) -> str:
+    def _build_lines(self) -> str:
         place, source = shlex.quote(self.place), shlex.quote(self.source.into)
         return (
             f"{fetched(self.source)}"
             f"place={place} source={source}\n"
             'rm -rf "$place"\n'
+            "python=$(command -v python3) || end 'the image has no python3'\n"
             "uv=$(command -v uv) || {\n"
             '  "$python" -m pip --version > /dev/null 2>&1 || {\n'
             "    apt-get update -qq; apt-get install -qq -y python3-pip || "
@@ -96,8 +97,8 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
         StorageError: the storage can't be reached.
     """
     python, wanted = platform.python_version(), tuple(pins(frozenset()))
-    told = json.dumps(["head", python, wanted, code_hash(), str(root)])
-    digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+    inputs = json.dumps(["head", python, wanted, code_hash(), str(root)])
+    digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest
     data = _source(wanted, f"{place}.source")
     uri = f"{storage.rstrip('/')}/{FOLDER}/{digest}/source.tar.gz"
@@ -111,7 +112,7 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     except (OSError, ValueError) as error:  # pyarrow's own are of these two
         raise StorageError(f"storage {uri}: {error}") from None
     source = Pack(uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0)
-    return Foundation(source, str(place), python, Shelf(storage, place).pack())
+    return Foundation(source, str(place), python, EnvironmentCache(storage, place).pack())
 
 
 def _source(wanted: tuple[str, ...], into: str) -> bytes:

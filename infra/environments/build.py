@@ -1,8 +1,8 @@
-"""Makes an environment by uv: a Python of its own, cloudtune, and what the script asks for.
+"""Builds an environment by uv: a Python of its own, cloudtune, and what the script needs.
 
-It is whole: the Python lies within, so that nothing of the image is needed but its libraries of C.
-It is built where it will stand, as its programs name their Python by its path, and counts once it
-has its `.complete`: what a crash has left is built anew.
+The Python lies within it, so that it needs nothing of the image but C libraries. It is built where
+it will stand, as its programs name their Python by its path, and counts once it has its
+`.complete`: what a crash left is built again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError, need
-from cloudtune.infra.environments.delivery import python_of
-from cloudtune.infra.environments.fetch import COMPLETE
+from cloudtune.infra.environments.delivery import COMPLETE, python_of
 from cloudtune.infra.environments.wheel import write_wheel
 from cloudtune.infra.processes import write_atomically
 
@@ -55,11 +54,11 @@ class Built:
         return python_of(self.place)
 
 
-def found(place: Path) -> Built | None:
-    """Return the environment that stands in a folder; None where there is none, or a part."""
+def built_at(place: Path) -> Built | None:
+    """Return the environment that stands in a folder; None if there is none, or only a part."""
     try:
-        told = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
-        return Built(place, told["version"], told["seconds"], tuple(told["packages"]))
+        written = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
+        return Built(place, written["version"], written["seconds"], tuple(written["packages"]))
     except (OSError, ValueError, KeyError):
         return None
 
@@ -72,9 +71,8 @@ def build(spec: Spec, say: Callable[[str], None]) -> Built:
             had together: the message has uv's last lines.
     """
     with _alone(spec.place):
-        there = found(spec.place)
-        if there is not None:
-            return there
+        if (built := built_at(spec.place)) is not None:
+            return built
         uv, began = uv_program(), time.monotonic()
         shutil.rmtree(spec.place, ignore_errors=True)
         work = spec.place / "work"
@@ -109,10 +107,10 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     ours.write_text(f"cloudtune @ {write_wheel(work).as_uri()}\n" + "\n".join(spec.lines) + "\n")
     pins.write_text("\n".join(spec.pins) + "\n")
     own = spec.folder if spec.file is None else spec.file.parent
-    asked = [str(ours)] if spec.file is None else [str(spec.file), str(ours)]
+    files = [str(ours)] if spec.file is None else [str(spec.file), str(ours)]
     _uv(
         [
-            *(uv, "pip", "compile", *asked, "-c", str(pins), "--python-version", spec.python),
+            *(uv, "pip", "compile", *files, "-c", str(pins), "--python-version", spec.python),
             *("-o", str(lock), "--quiet", "--no-annotate", "--no-emit-package", "cloudtune"),
         ],
         f"{spec.source}: the requirements can't be had together",
@@ -123,7 +121,7 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     python = _python(spec, uv, say)
     venv = spec.place / "venv"
     _uv([uv, "venv", "--quiet", "--python", str(python), str(venv)], "no environment can be made")
-    wanted = [word for each in asked for word in ("-r", each)]  # their options count here too
+    wanted = [word for file in files for word in ("-r", file)]  # their options count here too
     _uv(
         [
             *(uv, "pip", "install", "--quiet", "--python", str(python_of(spec.place))),
@@ -169,12 +167,12 @@ def _base_here(wanted: str, uv: str) -> Path | None:
         base = sys.base_prefix
     else:
         command = [uv, "python", "find", "--no-python-downloads", "--system", wanted]
-        looked = subprocess.run(
+        answer = subprocess.run(
             command, env=_environment(), capture_output=True, text=True, check=False
         )
-        if looked.returncode != 0:
+        if answer.returncode != 0:
             return None
-        base = str(Path(looked.stdout.strip()).resolve().parents[1])
+        base = str(Path(answer.stdout.strip()).resolve().parents[1])
     return None if base in _SYSTEM else Path(base)
 
 
@@ -185,7 +183,7 @@ def _ignored(folder: str, names: list[str]) -> set[str]:
 
 
 def complete(place: Path, uv: str, seconds: float) -> Built:
-    """Have an environment that is whole count, and return it."""
+    """Mark an environment as whole, and return it."""
     python = python_of(place)
     version = _run([str(python), "-c", "import platform; print(platform.python_version())"], "")
     listed = _uv([uv, "pip", "freeze", "--quiet", "--python", str(python)], "can't be listed")

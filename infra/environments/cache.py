@@ -1,11 +1,10 @@
 """Packs of environments in the storage of runs, by the hash of what they are made from.
 
-    STORAGE/environments/HASH/BUILD.building   somebody packs it, since it was written
-    STORAGE/environments/HASH/BUILD.tar.zst    the pack; gzip's where zstd isn't to be had
-    STORAGE/environments/HASH/manifest.json    which pack counts, written last
+    STORAGE/environments/HASH/TIME-….tar.zst    a pack; gzip's where zstd isn't installed
+    STORAGE/environments/HASH/manifest.json     which pack counts, written last
 
-Two who build the same at once disturb nobody: each has a pack of its own, and the last manifest
-names one of them. What a crash has left is removed by whoever packs the same a day later.
+Two machines that build the same at once don't disturb each other: each writes a pack of its own,
+and the last manifest names one of them. Whoever packs the same a day later deletes the others.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import shutil
 import subprocess
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.environments import fetch
-from cloudtune.infra.environments.build import Built, found
-from cloudtune.infra.environments.delivery import Pack
+from cloudtune.infra.environments.build import Built, built_at
+from cloudtune.infra.environments.delivery import Pack, zip_program
 from cloudtune.train.storage import StorageError, best_effort, delete, entries, filesystem, is_local
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 FOLDER = "environments"
 MANIFEST = "manifest.json"
-_BUILDING = ".building"
 _OLD_SECONDS = 24 * 3600.0
 _PIECE = 8 << 20
 
@@ -43,14 +41,12 @@ def is_there(pack: Pack) -> bool:
     Raises:
         StorageError: the storage can't be reached.
     """
-    try:
+    with _storage_errors(pack.uri):
         fs, path = filesystem(pack.uri)
         return bool(fs.get_file_info(path).size == pack.bytes)
-    except (OSError, ValueError) as error:  # pyarrow's own are of these two
-        raise StorageError(f"storage {pack.uri}: {error}") from None
 
 
-class Shelf:
+class EnvironmentCache:
     """The packs of one environment, which stands at `place`, in a storage.
 
     Raises:
@@ -60,38 +56,38 @@ class Shelf:
     def __init__(self, storage: str, place: Path) -> None:
         self.place = place
         self.uri = f"{storage.rstrip('/')}/{FOLDER}/{place.name}"
-        with self._told():
+        with _storage_errors(self.uri):
             self._fs, self._root = filesystem(self.uri)
 
     def pack(self) -> Pack | None:
-        """Return the pack that counts; None where there is none."""
-        with self._told():
+        """Return the pack that counts; None if there is none."""
+        with _storage_errors(self.uri):
             try:
                 with self._fs.open_input_stream(f"{self._root}/{MANIFEST}") as file:
-                    told = json.loads(file.read())
-                found = Pack(**told["pack"])
-                info = self._fs.get_file_info(f"{self._root}/{found.uri.rpartition('/')[2]}")
+                    pack = Pack(**json.loads(file.read())["pack"])
+                info = self._fs.get_file_info(self._path(pack))
             except (FileNotFoundError, ValueError, KeyError, TypeError):
                 return None
-        return found if info.is_file and info.size == found.bytes else None
+        return pack if info.is_file and info.size == pack.bytes else None
 
     def put(self, built: Built, say: Callable[[str], None]) -> Pack:
         """Pack what was built, and return it; from then on it counts."""
-        began, name = time.monotonic(), f"{int(time.time())}-{secrets.token_hex(4)}"
-        tail, compress = _compressor()
-        path = f"{self._root}/{name}{tail}"
-        with self._told():
+        began = time.monotonic()
+        tail, compress = ".tar.gz", "gzip -1"
+        if shutil.which("zstd") is not None:
+            tail, compress = ".tar.zst", "zstd -q -T0 -3"
+        name = f"{int(time.time())}-{secrets.token_hex(4)}{tail}"
+        with _storage_errors(self.uri):
             if is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(self._root, recursive=True)
-            self._write(f"{name}{_BUILDING}", {"began": time.time()})
-            size, digest = self._pack(path, compress)
-            seconds = built.seconds + time.monotonic() - began
-            uri = f"{self.uri}/{name}{tail}"
-            pack = Pack(uri, digest, size, str(self.place), built.version, round(seconds, 1))
-            told = {"pack": asdict(pack), "packages": built.packages}
-            self._write(MANIFEST, told)
+            size, digest = self._write(f"{self._root}/{name}", compress)
+            seconds = round(built.seconds + time.monotonic() - began, 1)
+            uri = f"{self.uri}/{name}"
+            pack = Pack(uri, digest, size, str(self.place), built.version, seconds)
+            manifest = json.dumps({"pack": asdict(pack), "packages": built.packages}, indent=1)
+            with self._fs.open_output_stream(f"{self._root}/{MANIFEST}") as out:
+                out.write(manifest.encode())
             with best_effort():
-                self._fs.delete_file(f"{self._root}/{name}{_BUILDING}")
                 self._tidy()
         say(f"setup: {size / 1e6:.0f} MB packed into {uri} in {time.monotonic() - began:.0f} s")
         return pack
@@ -102,69 +98,71 @@ class Shelf:
         Raises:
             CloudtuneError: it can't be unpacked.
         """
-        there = found(self.place)
-        if there is None:
-            try:
-                with self._told():
-                    shutil.rmtree(self.place, ignore_errors=True)
-                    fetch.unpack(self._pieces(pack), asdict(pack))
-            except StorageError as error:
-                raise CloudtuneError(f"setup: {pack.uri} can't be unpacked: {error}") from None
-            there = found(self.place)
-            if there is None:
-                raise CloudtuneError(f"setup: {pack.uri} is no environment: delete it")
-        return there
+        if (built := built_at(self.place)) is not None:
+            return built
+        shutil.rmtree(self.place, ignore_errors=True)
+        part = self.place.with_name(f"{self.place.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        try:
+            with _storage_errors(self.uri):
+                self._unpack(pack, part)
+        except StorageError as error:
+            raise CloudtuneError(f"setup: {pack.uri} can't be unpacked: {error}") from None
+        part.rename(self.place)
+        if (built := built_at(self.place)) is None:
+            raise CloudtuneError(f"setup: {pack.uri} is no environment: delete it")
+        return built
 
-    def _pieces(self, pack: Pack) -> Iterator[bytes]:
-        path = f"{self._root}/{pack.uri.rpartition('/')[2]}"
-        with self._fs.open_input_stream(path, compression=None) as file:
-            while data := file.read(_PIECE):
-                yield data
+    def _path(self, pack: Pack) -> str:
+        return f"{self._root}/{pack.uri.rpartition('/')[2]}"
 
-    def _pack(self, path: str, compress: list[str]) -> tuple[int, str]:
-        """Write the pack, and return its length and its SHA-256."""
-        size, digest, pipe = 0, hashlib.sha256(), subprocess.PIPE
-        command = ["tar", "-cf", "-", "--owner=0", "--group=0", "-C", str(self.place), "."]
+    def _write(self, path: str, compress: str) -> tuple[int, str]:
+        """Write a pack, and return its length and its SHA-256."""
+        size, digest = 0, hashlib.sha256()
+        command = ["tar", "-I", compress, "-cf", "-", "--owner=0", "--group=0"]
         with (
-            subprocess.Popen(command, stdout=pipe) as tar,
-            subprocess.Popen(compress, stdin=tar.stdout, stdout=pipe) as packed,
+            subprocess.Popen([*command, "-C", self.place, "."], stdout=subprocess.PIPE) as tar,
             self._fs.open_output_stream(path, compression=None) as out,
         ):
             assert tar.stdout is not None
-            assert packed.stdout is not None
-            tar.stdout.close()
-            while data := packed.stdout.read(_PIECE):
+            for data in iter(partial(tar.stdout.read, _PIECE), b""):
                 digest.update(data)
                 size += len(data)
                 out.write(data)
-            if (tar.wait(), packed.wait()) != (0, 0):
-                raise StorageError(f"{self.place} can't be packed: tar or {compress[0]} failed")
+        if tar.returncode != 0:
+            raise StorageError(f"{self.place} can't be packed: tar or {compress} failed")
         return size, digest.hexdigest()
 
-    def _write(self, name: str, told: dict[str, Any]) -> None:
-        with self._fs.open_output_stream(f"{self._root}/{name}") as out:
-            out.write(json.dumps(told, indent=1).encode())
+    def _unpack(self, pack: Pack, folder: Path) -> None:
+        digest = hashlib.sha256()
+        command = ["tar", "-I", zip_program(pack.uri), "-xf", "-", "--no-same-owner"]
+        with (
+            self._fs.open_input_stream(self._path(pack), compression=None) as file,
+            subprocess.Popen([*command, "-C", folder], stdin=subprocess.PIPE) as tar,
+        ):
+            assert tar.stdin is not None
+            for data in iter(partial(file.read, _PIECE), b""):
+                digest.update(data)
+                tar.stdin.write(data)
+        if tar.returncode != 0 or digest.hexdigest() != pack.sha256:
+            raise StorageError("it isn't what was packed, or the disk is full")
 
     def _tidy(self) -> None:
-        """Remove packs that don't count, of builds that began a day ago or before."""
+        """Delete packs that don't count and are older than a day."""
         counts = self.pack()
         for info in entries(self._fs, self._root):
             began = info.base_name.partition("-")[0]
-            old = began.isdecimal() and int(began) < time.time() - _OLD_SECONDS
-            if old and counts is not None and info.base_name != counts.uri.rpartition("/")[2]:
+            is_old = began.isdecimal() and int(began) < time.time() - _OLD_SECONDS
+            if is_old and counts is not None and info.base_name != counts.uri.rpartition("/")[2]:
                 delete(self._fs, info)
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except (OSError, ValueError) as error:  # pyarrow's own are of these two
-            raise StorageError(f"storage {self.uri}: {error}") from None
 
-
-def _compressor() -> tuple[str, list[str]]:
-    if shutil.which("zstd") is not None:
-        return ".tar.zst", ["zstd", "-q", "-T0", "-3", "-c"]
-    return ".tar.gz", ["gzip", "-1", "-c"]
+@contextlib.contextmanager
+def _storage_errors(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's own are of these two
+        raise StorageError(f"storage {uri}: {error}") from None

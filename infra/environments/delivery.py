@@ -1,12 +1,15 @@
-"""How an instance comes by its Python: the lines of its user data before it joins.
+"""How an instance gets its Python: the lines of its user data before it joins.
 
-With an environment, it is fetched; else a Python of the image is looked for that has cloudtune.
+With an environment, it fetches that; else it looks for a Python of its image that has cloudtune.
 Then a person's own commands run. What fails ends the machine, with one line on its console.
+
+The AWS CLI fetches packs, with the instance's role: it knows credentials, regions and retries. A
+presigned URL would do without it, but differs each time it is made, and a launch that is repeated
+with the same client token must have the same user data.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -15,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.environments import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +27,8 @@ MOST_BYTES = 16 * 1024
 SECONDS_VARIABLE = "CLOUDTUNE_SETUP_SECONDS"
 """What an instance took for all this, whole seconds: a part of its boot."""
 _REST_BYTES = 2048  # the lease and the command that joins
-_END = "CLOUDTUNE-FETCH"
+COMPLETE = ".complete"
+"""The file that an environment has once it is whole."""
 _HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
 
 
@@ -64,11 +67,12 @@ class Delivery:
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune."""
         end = 'end() { echo "cloudtune-node: $1"; shutdown -P now; exit 1; }\n'
-        found = self._found()
-        if self.pack is not None:
-            found = fetched(self.pack) + taken(Path(self.pack.into))
+        if self.pack is None:
+            python = self._search()
+        else:
+            python = fetched(self.pack) + taken(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
-        return end + found + "".join(map(_run, self.commands)) + took
+        return end + python + "".join(map(_run, self.commands)) + took
 
     def check(self) -> None:
         """Pass if it has room in the user data of an instance.
@@ -83,13 +87,13 @@ class Delivery:
                 "into a script, and keep that where instances reach it"
             )
 
-    def _found(self) -> str:
+    def _search(self) -> str:
         places = [self.python] if self.python else searched()
         missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
         if self.python:
             missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
-        told = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
-        return find(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + told
+        version = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
+        return find(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -111,8 +115,8 @@ def searched() -> list[str]:
 def find(places: Sequence[str]) -> str:
     """Return the lines of bash after which `$python` is the first that has cloudtune, or ""."""
     return (
-        f"for each in {shlex.join(places)}; do\n"
-        f'  python=$(command -v "$each") && "$python" -c {shlex.quote(_HAS_US)} 2> /dev/null'
+        f"for place in {shlex.join(places)}; do\n"
+        f'  python=$(command -v "$place") && "$python" -c {shlex.quote(_HAS_US)} 2> /dev/null'
         " && break\n"
         "  python=\n"
         "done\n"
@@ -128,15 +132,49 @@ def remark() -> str:
     return f"setup takes about {seconds} s of each instance's boot" if seconds else ""
 
 
+_FETCH = r"""fetch() {
+  rm -rf "$into" "$into.part"; mkdir -p "$into.part" || return
+  { get | tee /dev/fd/3 | sha256sum > "$into.sum"; } 3>&1 |
+    tar -I "$zip" -xf - --no-same-owner -C "$into.part" &&
+    grep -q "^$sum " "$into.sum" && mv "$into.part" "$into"
+}
+install() {
+  { apt-get update -qq; apt-get install -qq -y $1 || dnf install -q -y $1; } > /dev/null 2>&1
+}
+if [ -e "$into/.complete" ]; then
+  echo "cloudtune-node: environment $name is there already"
+else
+  command -v $zip > /dev/null || install $zip
+  command -v $client > /dev/null || install awscli
+  command -v $client > /dev/null || end "the image has no $client, which fetches the environment"
+  set -o pipefail
+  for pause in 1 4 10 0; do fetch && break; sleep $pause; done
+  [ -d "$into" ] || end "environment $name can't be fetched from $uri, or isn't what was packed"
+  rm -f "$into.sum"
+  echo "cloudtune-node: environment $name fetched and unpacked in $SECONDS s"
+fi
+"""
+
+
 def fetched(pack: Pack) -> str:
     """Return the lines of bash that fetch a pack, and end the machine where they can't."""
-    given = json.dumps({name: getattr(pack, name) for name in ("uri", "sha256", "bytes", "into")})
-    source = Path(fetch.__file__).read_text(encoding="utf-8")
-    return (
-        "python=$(command -v python3) || end 'the image has no python3, of any version'\n"
-        f'"$python" -I - {shlex.quote(given)} << "{_END}" || end "no environment, so it ends"\n'
-        f"{source}{_END}\n"
-    )
+    from_bucket = pack.uri.startswith("s3://")
+    get = 'aws s3 cp --only-show-errors "$uri" -' if from_bucket else 'cat "$uri"'
+    names = {
+        "uri": pack.uri,
+        "into": pack.into,
+        "sum": pack.sha256,
+        "name": Path(pack.into).name,
+        "zip": zip_program(pack.uri),
+        "client": get.partition(" ")[0],
+    }
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in names.items())
+    return f"{variables}\nget() {{ {get}; }}\n{_FETCH}"
+
+
+def zip_program(uri: str) -> str:
+    """Return the program that packed a pack, and unpacks it."""
+    return "zstd" if uri.endswith(".zst") else "gzip"
 
 
 def taken(place: Path) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.environments.build import Built, build, found
-from cloudtune.infra.environments.cache import Shelf
+from cloudtune.infra.environments.build import Built, build, built_at
+from cloudtune.infra.environments.cache import EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.environments.spec import ROOT, spec_of
 from cloudtune.model.providers import PROVIDERS
@@ -58,9 +58,9 @@ def ready(
 
 
 def own_environment() -> Built | None:
-    """Return the environment that this process runs in; None where it is none of ours."""
+    """Return the environment that this process runs in; None if cloudtune didn't build it."""
     place = Path(sys.prefix).parent
-    return found(place) if place.parent == ROOT else None
+    return built_at(place) if place.parent == ROOT else None
 
 
 def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]) -> None:
@@ -80,16 +80,16 @@ def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str],
 
 
 def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
-    """Return the pack of what is there, or is to be built, and where it stands here."""
-    shelf = Shelf(storage, what.place)
-    pack, there = shelf.pack(), found(what.place)
+    """Return the pack of an environment that is here or is to be built, and where it is here."""
+    cache = EnvironmentCache(storage, what.place)
+    pack, built = cache.pack(), built_at(what.place)
     if pack is None:
-        built = there or (what if isinstance(what, Built) else build(what, say))
-        return shelf.put(built, say), built
-    if there is None:
-        say(f"setup: {pack.bytes / 1e6:.0f} MB are fetched from {pack.uri}")
-        there = shelf.bring(pack)
-    return pack, there
+        built = built or (what if isinstance(what, Built) else build(what, say))
+        return cache.put(built, say), built
+    if built is None:
+        say(f"setup: fetching {pack.bytes / 1e6:.0f} MB from {pack.uri}")
+        built = cache.bring(pack)
+    return pack, built
 
 
 def _refuse_other_python(built: Built, experiment: Experiment) -> None:

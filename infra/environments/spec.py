@@ -39,10 +39,6 @@ _FORMAT = 1
 _DIGITS = 20
 _FILES = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
 """Options that name another file, and whether its lines are to be installed."""
-_OPTIONS = {
-    *("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--pre"),
-    *("--no-binary", "--only-binary", "--prefer-binary", "--trusted-host", "--require-hashes"),
-}
 _CONTINUED = re.compile(r"\\\n")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _AFTER = re.compile(r"\s--(hash|config-settings?|global-option)[= ].*")
@@ -56,8 +52,9 @@ _WHERE_FROM = (
 class Spec:
     """What one environment is made from.
 
-    `source` is what is to be installed as a person wrote it: a file, or the field. `lines` are
-    requirements that stand in no file. `folder` is where relative paths begin.
+    `source` is what to install as a person wrote it: a file, or the field. `lines` are requirements
+    that stand in no file. Relative paths begin in `folder`. `inputs` has everything that decides
+    the result, by name.
     """
 
     python: str
@@ -67,13 +64,12 @@ class Spec:
     lines: tuple[str, ...]
     pins: tuple[str, ...]
     root: Path
-    told: Mapping[str, str] = field(repr=False)
-    """All that counts, by name."""
+    inputs: Mapping[str, str] = field(repr=False)
 
     @property
     def digest(self) -> str:
-        """The hash of all that decides the result."""
-        text = json.dumps([_FORMAT, dict(self.told)], sort_keys=True)
+        """The hash of the inputs."""
+        text = json.dumps([_FORMAT, dict(self.inputs)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
     @property
@@ -106,7 +102,7 @@ def requirement_names(experiment: Experiment) -> list[str]:
     Raises:
         UsageError: as `check`.
     """
-    return [canonicalize_name(requirement.name) for requirement in _read(experiment).found]
+    return [canonicalize_name(requirement.name) for requirement in _read(experiment).requirements]
 
 
 def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
@@ -116,15 +112,17 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
         UsageError: as `check`.
     """
     setup, folder = experiment.setup, experiment.directory
-    seen = _read(experiment)
+    reader = _read(experiment)
     file = folder / setup.pip if isinstance(setup.pip, str) else None
     lines = setup.pip if isinstance(setup.pip, tuple) else ()
-    python, named = _python(setup.python), {canonicalize_name(each.name) for each in seen.found}
-    pinned = tuple(pins(named))
-    told = {
+    python = platform.python_version()
+    if setup.python is not None and not python.startswith(f"{setup.python}."):
+        python = setup.python
+    pinned = tuple(pins({canonicalize_name(named.name) for named in reader.requirements}))
+    inputs = {
         "python": python,
         "lines": "\n".join(lines),
-        **{f"file {os.path.relpath(path, folder)}": text for path, text in seen.files.items()},
+        **{f"file {os.path.relpath(path, folder)}": text for path, text in reader.files.items()},
         "pins": "\n".join(pinned),
         "cloudtune": code_hash(),
         "platform": f"{sys.platform} {platform.machine()}",
@@ -132,23 +130,17 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
         **{name: os.environ[name] for name in _WHERE_FROM if name in os.environ},
     }
     source = "setup.pip" if file is None else str(file)
-    return Spec(python, source, folder, file, lines, pinned, root, told)
+    return Spec(python, source, folder, file, lines, pinned, root, inputs)
 
 
-def _read(experiment: Experiment) -> _Read:
-    asked, seen = experiment.setup.pip, _Read()
-    if isinstance(asked, str):
-        path = experiment.directory / asked
-        seen.read(path, str(path))
+def _read(experiment: Experiment) -> _Reader:
+    reader, wanted = _Reader(), experiment.setup.pip
+    if isinstance(wanted, str):
+        path = experiment.directory / wanted
+        reader.read(path, str(path))
     else:
-        seen.found += [Requirement(line) for line in asked or ()]
-    return seen
-
-
-def _python(asked: str | None) -> str:
-    """Return the version to take: this process's own, unless another is asked for."""
-    own = platform.python_version()
-    return own if asked is None or own.startswith(f"{asked}.") else asked
+        reader.requirements += [Requirement(line) for line in wanted or ()]
+    return reader
 
 
 def pins(named: Collection[str]) -> Iterator[str]:
@@ -161,12 +153,12 @@ def pins(named: Collection[str]) -> Iterator[str]:
                 continue
 
 
-class _Read:
+class _Reader:
     """Files of requirements as they are read, each once."""
 
     def __init__(self) -> None:
         self.files: dict[Path, str] = {}
-        self.found: list[Requirement] = []
+        self.requirements: list[Requirement] = []
 
     def read(self, path: Path, place: str, *, counts: bool = True) -> None:
         """Read a file, and those that it names; `place` is where it is asked for.
@@ -194,13 +186,10 @@ class _Read:
             self.read(path.parent / value.strip(), place, counts=counts and _FILES[option])
         elif option in {"-e", "--editable"}:
             raise UsageError(f"{place}: {line}: what is editable stays where it is; leave out -e")
-        elif line.startswith("-"):
-            if option not in _OPTIONS:
-                raise UsageError(f"{place}: {shown(line)} is no option that is known here")
         elif _is_place(line):
             self._local(path.parent / line.partition(" ")[0], place)
-        elif counts:
-            self.found.append(_parsed(_AFTER.sub("", line), place))
+        elif counts and not line.startswith("-"):  # options are for uv
+            self.requirements.append(_parsed(_AFTER.sub("", line), place))
 
     def _local(self, path: Path, place: str) -> None:
         """Note the content of a wheel, or of a project's folder, that lies beside the script."""
@@ -209,9 +198,9 @@ class _Read:
         if not path.exists():
             raise UsageError(f"{place}: {path}: no such file; write a requirement such as tqdm>=4")
         digest = hashlib.sha256()
-        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if each.is_file() and "__pycache__" not in each.parts:
-                digest.update(each.name.encode() + each.read_bytes())
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(file.name.encode() + file.read_bytes())
         self.files[path] = digest.hexdigest()
 
     def _project(self, path: Path, text: str) -> None:
@@ -223,16 +212,16 @@ class _Read:
             raise UsageError(f"{path}: it has no [project]; list its dependencies there")
         for line in project.get("dependencies", ()):
             number = text[: max(0, text.find(str(line)))].count("\n") + 1
-            self.found.append(_parsed(str(line), f"{path}:{number}"))
+            self.requirements.append(_parsed(str(line), f"{path}:{number}"))
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that say something, what is continued joined, with their numbers."""
+    """Yield the lines that aren't empty with their numbers, continued ones joined."""
     number = 1
     for line in _CONTINUED.sub("\0", text).split("\n"):
-        said = _COMMENT.sub("", line.replace("\0", " ")).strip()
-        if said:
-            yield number, said
+        content = _COMMENT.sub("", line.replace("\0", " ")).strip()
+        if content:
+            yield number, content
         number += 1 + line.count("\0")
 
 

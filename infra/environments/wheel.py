@@ -62,5 +62,5 @@ def _metadata() -> str:
 
 
 def _digest(data: bytes) -> str:
-    found = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
-    return f"sha256={found.decode()}"
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+    return f"sha256={digest.decode()}"

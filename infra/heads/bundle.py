@@ -46,8 +46,8 @@ class Order:
     @classmethod
     def of(cls, data: bytes) -> Order:
         """Return what `to_bytes` gave."""
-        told = json.loads(data)
-        return cls(**{**told, "arguments": tuple(told["arguments"])})
+        fields = json.loads(data)
+        return cls(**{**fields, "arguments": tuple(fields["arguments"])})
 
 
 def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:

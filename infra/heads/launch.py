@@ -113,7 +113,13 @@ def launch(
             may be there: the message says so.
     """
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(remote.until))
-    tags = {RUN_TAG: head_of(run), INTENT_TAG: INTENT, LEASE_TAG: end, "Name": f"cloudtune {run}"}
+    tags = {
+        **offer.tags,
+        RUN_TAG: head_of(run),
+        INTENT_TAG: INTENT,
+        LEASE_TAG: end,
+        "Name": f"cloudtune {run}",
+    }
     tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
     token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", offer.instance_type, "", "")
     wanted = {**offer.request, **request(user_data(remote))}
@@ -139,4 +145,4 @@ def _refused(error: Exception, *, sure: bool) -> str:
 
 def living(calls: Calls, run: str) -> list[Instance]:
     """Return the heads of a run that still bill; more than one only if somebody forced it."""
-    return [each for each in calls.ours(head_of(run), ended=False) if each.billing]
+    return [head for head in calls.ours(head_of(run), ended=False) if head.billing]

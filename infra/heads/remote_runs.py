@@ -36,7 +36,7 @@ def refresh(folder: Path) -> None:
 
 
 def is_carried(folder: Path) -> bool | None:
-    """Whether a head carries a run now; None for one that this machine carries, or nobody.
+    """Whether a head carries a run now; None for one that needs no head.
 
     What is new of it is brought by the way. Asked more often, it looks every two seconds; once all
     of a head that has ended is here, no more.
@@ -69,11 +69,11 @@ def adopt(uri: str, runs: Path) -> Path:
         StorageError: the storage can't be reached.
     """
     store = HeadStore(uri)
-    told = store.read(REMOTE)
-    if told is None:
+    record = store.read(REMOTE)
+    if record is None:
         raise UsageError(f"{uri}: no run that a head carries is kept there; write STORAGE/RUN")
     folder = runs / store.uri.rpartition("/")[2]
     folder.mkdir(parents=True, exist_ok=True)
-    Remote(**json.loads(told)).keep(folder)
+    Remote(**json.loads(record)).keep(folder)
     fetch(store, folder, RUN)
     return folder

@@ -63,7 +63,7 @@ class State:
         return self.code is not None
 
     def is_alive(self, now: float) -> bool:
-        """Whether its command runs, as far as can be told at `now` (Unix time)."""
+        """Whether its command runs, as far as the record says at `now` (Unix time)."""
         return self.code is None and now - self.beat < STALE_SECONDS
 
 
@@ -76,14 +76,14 @@ class HeadStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        with self._told():
+        with self._errors():
             self._fs, root = filesystem(f"{self.uri}/{FOLDER}")
         self._root = root
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
         path = f"{self._root}/{name}"
-        with self._told():
+        with self._errors():
             if is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(path.rpartition("/")[0], recursive=True)
             with self._fs.open_output_stream(path) as out:
@@ -91,7 +91,7 @@ class HeadStore:
 
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
-        with self._told():
+        with self._errors():
             try:
                 with self._fs.open_input_stream(f"{self._root}/{name}") as file:
                     return bytes(file.read())
@@ -100,7 +100,7 @@ class HeadStore:
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""
-        with self._told():
+        with self._errors():
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
                     file.seek(min(begin, file.size()))
@@ -110,7 +110,7 @@ class HeadStore:
 
     def remove(self, name: str) -> None:
         """Remove a file that may not be there."""
-        with self._told(), contextlib.suppress(FileNotFoundError):
+        with self._errors(), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def listed(self) -> Mapping[str, tuple[int, float]]:
@@ -119,11 +119,11 @@ class HeadStore:
 
         top = f"{self._root}/{RECORD}"
         selector = fs.FileSelector(top, recursive=True, allow_not_found=True)
-        with self._told():
-            found = self._fs.get_file_info(selector)
+        with self._errors():
+            files = self._fs.get_file_info(selector)
         return {
             info.path.removeprefix(f"{top}/"): (info.size, _seconds(info.mtime))
-            for info in found
+            for info in files
             if info.is_file
         }
 
@@ -142,7 +142,7 @@ class HeadStore:
         self.write(STATE, json.dumps(asdict(state)).encode())
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except StorageError:
@@ -170,14 +170,14 @@ class Mirror:
         for path in sorted(self._folder.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
                 name, seen = path.relative_to(self._folder).as_posix(), path.stat()
-                known = (seen.st_size, seen.st_mtime_ns)
-                if not path.is_file() or kept_back(name) or self._brought.get(name) == known:
+                version = (seen.st_size, seen.st_mtime_ns)
+                if not path.is_file() or kept_back(name) or self._brought.get(name) == version:
                     continue
                 if name.endswith(_GROWING):
                     self._bring_pieces(path, f"{RECORD}/{self._prefix}{name}")
                 else:
                     self._store.write(f"{RECORD}/{self._prefix}{name}", path.read_bytes())
-                self._brought[name] = known
+                self._brought[name] = version
                 count += 1
         return count
 

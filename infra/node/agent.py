@@ -75,7 +75,7 @@ class _Worker:
     session: str = ""  # a spare one has none yet
     rank: int = 0
     log: str = ""
-    has_told: bool = False
+    has_reported: bool = False
     """Whether the worker has said why it ends."""
     listener: threading.Thread | None = None
 
@@ -94,7 +94,7 @@ class _Local:
     asked_at: float = 0.0
     stopping_since: float | None = None
     stacks_at: float | None = None
-    """When its workers were told to write down where they are; they are to end after that."""
+    """When its workers were ordered to write their stacks; they end after that."""
     begun: bool = False
     gone: int | None = None
     """The number of the session's last message."""
@@ -111,7 +111,7 @@ class _Local:
 
 
 @contextlib.contextmanager
-def _told_on_stderr() -> Iterator[None]:
+def _errors_to_stderr() -> Iterator[None]:
     """Say what went wrong where a person finds it, and go on."""
     try:
         yield
@@ -175,14 +175,14 @@ class Agent:
         """
         forks, gpus = self._forks, self._gpus
         forks.wait_until_warm(WARM_SECONDS)
-        told: dict[str, str | int] = {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note}
-        return {**told, "mps": gpus.notice, "lack": gpus.lacking(self._training)}
+        facts: dict[str, str | int] = {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note}
+        return {**facts, "mps": gpus.notice, "lack": gpus.lacking(self._training)}
 
     def renew(self, until: float) -> None:
         """Put off the end of this node to that time (Unix), by a lease at most."""
         lease = Lease.of_this_node()
         if lease is not None:
-            with _told_on_stderr():  # asked again in a minute
+            with _errors_to_stderr():  # asked again in a minute
                 self._leased_until = lease.renew(until)
 
     def _remark(self) -> None:
@@ -201,7 +201,7 @@ class Agent:
         """Shut the node down now, if it is rented: it ends though EC2 isn't let end it."""
         lease = Lease.of_this_node()
         if lease is not None:
-            with _told_on_stderr():
+            with _errors_to_stderr():
                 lease.end_now()
 
     def note_interruption(self, due: float) -> None:
@@ -271,7 +271,7 @@ class Agent:
         return self._outbox.wait(after, acknowledged, seconds)
 
     def describe(self) -> dict[str, Described]:
-        """Return the sessions of which anything is here, or is not acknowledged."""
+        """Return the sessions with processes or unacknowledged messages here."""
         with self._lock:
             return {
                 name: Described(
@@ -321,7 +321,7 @@ class Agent:
             place = environment(slot, len(part.slots), local.rendezvous)
             self._send(worker, Begin(*whom, time.time(), place, number))
             if listens and local.socket is not None:
-                with contextlib.suppress(OSError):  # it is gone; its end is told
+                with contextlib.suppress(OSError):  # it is gone; its end is reported
                     send_handle(worker.connection, local.socket.fileno(), os.getpid())
                 local.socket.close()
 
@@ -365,7 +365,7 @@ class Agent:
                 self._spares[gpu] = self._fork(gpu, seen, warm=warm)
 
     def _send(self, worker: _Worker, order: Order) -> None:
-        with contextlib.suppress(OSError):  # it is gone; its end is told
+        with contextlib.suppress(OSError):  # it is gone; its end is reported
             worker.connection.send(order)
 
     # ---- what the workers tell -----------------------------------------------------------
@@ -385,7 +385,7 @@ class Agent:
             body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, Failure | Done | Lost):
-                worker.has_told = True
+                worker.has_reported = True
                 self._end(local)
 
     def _not_its_own(self, worker: _Worker, body: Body) -> Body:
@@ -412,7 +412,7 @@ class Agent:
     def _note_end(self, local: _Local, worker: _Worker, status: int | None) -> None:
         # Asked to end, it exits with 0, or is killed when that takes too long.
         asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
-        if not worker.has_told and not asked:
+        if not worker.has_reported and not asked:
             self._outbox.add(worker.session, worker.rank, Lost(_cause(worker, status)))
             self._end(local)
         del local.workers[worker.rank]
@@ -490,17 +490,17 @@ class Agent:
         for gpu in self._gpus.check():
             with self._lock:
                 for worker in list(self._workers.values()):
-                    if worker.gpu == gpu and worker.share < 1.0 and not worker.has_told:
-                        worker.has_told = True
+                    if worker.gpu == gpu and worker.share < 1.0 and not worker.has_reported:
+                        worker.has_reported = True
                         self._outbox.add(worker.session, worker.rank, Lost(f"{_FAULT} {gpu}"))
                         self._end(self._locals[worker.session])
 
 
 def _cause(worker: _Worker, status: int | None) -> str:
     """Return how a worker ended, with the last line that it printed."""
-    told = f"the worker of rank {worker.rank} {how_it_ended(status)}; see {worker.log}"
+    cause = f"the worker of rank {worker.rank} {how_it_ended(status)}; see {worker.log}"
     with contextlib.suppress(OSError):
         lines = Path(worker.log).read_bytes()[-_TAIL_BYTES:].decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"{told}, which ends: {last}" if last else told
-    return told
+        return f"{cause}, which ends: {last}" if last else cause
+    return cause

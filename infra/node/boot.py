@@ -80,7 +80,7 @@ def user_data(join: Join, lease: str, token: str, delivery: Delivery | None = No
 
 
 def metadata(path: str, patience: float = 0.0, *, seconds: float = _ANSWER_SECONDS) -> str:
-    """Return one item of the instance metadata service (IMDSv2), asked again for so many seconds.
+    """Return one item of the instance metadata service (IMDSv2), asked again for some seconds.
 
     Each answer is waited for `seconds`. A service that doesn't answer yet, or has too much to do,
     is no reason to lose an instance.
@@ -161,7 +161,7 @@ def ray_command(join: Join, instance: str, address: str) -> list[str]:
         f"--labels={INSTANCE_LABEL}={instance},{INTENT_LABEL}={join.intent}",
     ]
     if "TMPDIR" in os.environ:
-        command.append(f"--temp-dir={os.environ['TMPDIR']}/r")  # Ray opens its folder to everybody
+        command.append(f"--temp-dir={os.environ['TMPDIR']}/r")  # Ray opens its folder to all users
     return command
 
 
@@ -172,12 +172,12 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
         "RAY_NODE_TYPE_NAME": join.intent,
         **ray_environment(address, os.environ[TOKEN_VARIABLE]),
     }
-    found = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
+    uuids = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
     # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
     others = {name: value for name, value in os.environ.items() if name != VISIBLE}
     threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray puts 1 in its place
-    told = {GPUS_VARIABLE: found, THREADS_VARIABLE: threads, STAGING_VARIABLE: staging()}
-    return {**others, **ours, **told, **lease_environment(join.until)}
+    facts = {GPUS_VARIABLE: uuids, THREADS_VARIABLE: threads, STAGING_VARIABLE: staging()}
+    return {**others, **ours, **facts, **lease_environment(join.until)}
 
 
 def main() -> int:

@@ -101,7 +101,7 @@ class Forks:
     ) -> Connection[Order, Body]:
         """Return the connection to a new worker of that name, which waits for what to train.
 
-        A worker that could not be forked is told of as one that ended.
+        A worker that could not be forked is reported as one that ended.
         """
         ours, its = socket.socketpair()
         with self._lock, its:

@@ -39,7 +39,7 @@ _ECHO_SECONDS = 5.0
 
 
 class NodeGpus:
-    """So many GPUs, named by number: real ones, or on a machine without as many, numbers only.
+    """The GPUs of a node, by number: real ones, or only numbers on a machine that lacks them.
 
     MPS is started when the first packed worker comes, so that a run without any has none of it.
     Where trials train fused, those that share a GPU meet in a folder for it in `folder`: each sees
@@ -50,11 +50,11 @@ class NodeGpus:
     def __init__(self, count: int, folder: Path | None = None, *, fused: bool = False) -> None:
         self._folder = folder
         self._fused = folder / "fused" if folder is not None and fused else None
-        found = gpus(os.environ.get(GPUS_VARIABLE))
-        self.lack = "" if len(found) >= count else f"{len(found)} of its {count} GPUs"
+        visible = gpus(os.environ.get(GPUS_VARIABLE))
+        self.lack = "" if len(visible) >= count else f"{len(visible)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
-        real = [gpu for gpu in found if gpu.name != STAND_IN]
-        self._count, self._emulated = max(1, count), len(real) < len(found)
+        real = [gpu for gpu in visible if gpu.name != STAND_IN]
+        self._count, self._emulated = max(1, count), len(real) < len(visible)
         self._gpus = tuple(real[:count]) if len(real) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
@@ -75,14 +75,14 @@ class NodeGpus:
             return ""
         if self.lack or training.program is not None or not self._gpus:
             return self.lack
-        told = subprocess.run(
+        words = subprocess.run(
             [sys.executable, "-c", _ASK_TORCH],
             env={**os.environ, VISIBLE: ",".join(gpu.uuid for gpu in self._gpus)},
             capture_output=True,
             text=True,
             check=False,
         ).stdout.split()
-        version, seen = (told or ["of an unknown version"])[0], (told or ["", "0"])[-1]
+        version, seen = (words or ["of an unknown version"])[0], (words or ["", "0"])[-1]
         few = seen != str(len(self._gpus))
         return f"GPUs of which its torch {version} can use {seen}" if few else ""
 
@@ -128,7 +128,7 @@ class NodeGpus:
     def is_faulted(self, gpu: int) -> bool:
         """Return whether what the workers on a GPU meet is the end of its MPS server.
 
-        One faulting client ends all; their errors are then nobody's own, for a while after the
+        One faulting client ends all; their errors are then not their own, for a while after the
         server was replaced too.
         """
         with self._lock:
@@ -144,10 +144,10 @@ class NodeGpus:
         with self._lock:
             if self._mps is None or time.monotonic() < self._checked_at + _CHECK_SECONDS:
                 return []
-            found = self._mps.check()
+            restarted = self._mps.check()
             self._checked_at = time.monotonic()
-            self._restarted |= dict.fromkeys(found, self._checked_at)
-            return found
+            self._restarted |= dict.fromkeys(restarted, self._checked_at)
+            return restarted
 
     def release(self, pid: int) -> None:
         """Take a worker's work off its GPU, so that it may be killed without harm to others."""

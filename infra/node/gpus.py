@@ -14,7 +14,7 @@ GPUS_VARIABLE = "CLOUDTUNE_GPUS"
 THREADS_VARIABLE = "CLOUDTUNE_THREADS"
 """The OMP_NUM_THREADS of a node's own environment, as found at its boot; Ray sets another."""
 STAND_IN = "cloudtune stand-in"
-"""The name of a GPU that nobody has: what an emulated machine names instead."""
+"""The GPU name of emulated machines, which no real GPU has."""
 _QUERY = "index,uuid,name,memory.total"
 _ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes up each GPU first
 
@@ -52,8 +52,8 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
     except (OSError, subprocess.SubprocessError):  # a driver that is broken drives no GPU
         return ()
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
-    found = tuple(_gpu(row) for row in rows if len(row) == _QUERY.count(",") + 1)
-    return found if visible is None else _visible(found, visible)
+    all_gpus = tuple(_gpu(row) for row in rows if len(row) == _QUERY.count(",") + 1)
+    return all_gpus if visible is None else _visible(all_gpus, visible)
 
 
 def own_gpus() -> tuple[Gpu, ...]:
@@ -66,10 +66,10 @@ def _gpu(row: list[str]) -> Gpu:
     return Gpu(int(index), uuid, name, int(memory) if memory.isdecimal() else 0)
 
 
-def _visible(found: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
+def _visible(all_gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
     chosen: list[Gpu] = []
     for name in (part.strip() for part in visible.split(",")):
-        fitting = [each for each in found if name and _is_named(each, name)]
+        fitting = [gpu for gpu in all_gpus if name and _is_named(gpu, name)]
         if len(fitting) != 1:
             break
         chosen += fitting
@@ -102,12 +102,12 @@ class GpuSlots:
         Whole GPUs are the lowest free ones. Shares of the same `number` sit on the same GPU, which
         is theirs alone until all of them have gone; no GPU ever holds more than one whole.
         """
-        each = shares(gpus)
-        chosen = self._for_share(number, each[0]) if each[0] < 1.0 else self.free()[: len(each)]
-        if len(chosen) < len(each):
+        parts = shares(gpus)
+        chosen = self._for_share(number, parts[0]) if parts[0] < 1.0 else self.free()[: len(parts)]
+        if len(chosen) < len(parts):
             return None
-        self._taken[session] = (tuple(chosen), each[0])
-        if each[0] < 1.0:
+        self._taken[session] = (tuple(chosen), parts[0])
+        if parts[0] < 1.0:
             self._shared.setdefault(number, (chosen[0], []))[1].append(session)
         return tuple(chosen)
 

@@ -3,11 +3,11 @@
 The user data sets the first one before anything else runs (`first_lease`). From then on the
 controller renews through the node, `LEASE_MINUTES` at a time, and never past the time to which
 deadline and budget pay for what is rented now. So a controller that died, or that can't reach its
-nodes, costs at most a lease, and neither limit is passed; nobody has to notice. The machine itself
-knows whole minutes only: the second is kept by the node's agent, and of the first lease, before
+nodes, costs at most a lease, and neither limit is passed. The machine itself knows whole minutes
+only: the second is kept by the node's agent, and of the first lease, before
 there is an agent, by the shell that runs the user data.
 
-The tag `cloudtune:lease` has the hard end, not the end of the lease that runs: tagging anew with
+The tag `cloudtune:lease` has the hard end, not the end of the lease that runs: tagging again with
 each renewal would be a call to EC2 a minute for each instance. So `cloudtune gc` takes an instance
 of another machine's run for an orphan only when it has outlived its run's last moment, which on its
 own it can't: while its controller lives its tag is in the future, and when that dies it has ended
@@ -39,7 +39,7 @@ LEASE_MINUTES = 15
 RENEW_SECONDS = 60.0
 """How often the controller is to renew: a dozen renewals may get lost."""
 POWER_OFF_SECONDS = 1.5
-"""What a machine may take to be gone once it is told so: emulated ones took 0.2 to 0.8 s here."""
+"""What a machine may take to be gone after the order: emulated ones took 0.2 to 0.8 s here."""
 END_VARIABLE = "CLOUDTUNE_LEASE_END"
 COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
 FIRST_VARIABLE = "CLOUDTUNE_FIRST_LEASE"
@@ -99,7 +99,7 @@ class Lease:
     def renew(self, until: float) -> float:
         """Put the end off, so that the machine is gone by `until` (Unix); return when it ends now.
 
-        No further than a lease from now, nor past the hard end. The machine is told in whole
+        No further than a lease from now, nor past the hard end. The machine takes whole
         minutes, rounded up: who keeps it to the second calls `end_now` then.
 
         Raises:
@@ -167,5 +167,5 @@ def lease_environment(end: float | None) -> dict[str, str]:
     return {END_VARIABLE: repr(end), COMMAND_VARIABLE: command}
 
 
-if __name__ == "__main__":  # by `first_lease`, where nobody answers an emulated machine's shutdown
+if __name__ == "__main__":  # by `first_lease`, where nothing answers an emulated machine's shutdown
     _end_this_machine()

@@ -75,9 +75,9 @@ class LogCopies:
         with self._copying, contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.glob("*.log")):
                 size = path.stat().st_size
-                known = self._copied.get(path.name)
-                grown = size > 0 if known is None else size != known.size
-                due = at_once or known is None or time.monotonic() >= known.at + pause
+                copied = self._copied.get(path.name)
+                grown = size > 0 if copied is None else size != copied.size
+                due = at_once or copied is None or time.monotonic() >= copied.at + pause
                 if grown and due:
                     self._keep(path, size)
 

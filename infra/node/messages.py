@@ -66,7 +66,7 @@ class WorkerSlot:
 class Assignment:
     """One trial for one worker: from which checkpoint and epoch, until which.
 
-    Checkpoints that the worker saved itself, from epoch `known` on, stay.
+    Checkpoints that the worker saved itself, from epoch `keep_from` on, stay.
     """
 
     trial: str
@@ -74,7 +74,7 @@ class Assignment:
     checkpoint: str | None
     start_epoch: int
     until_epoch: int
-    known: int
+    keep_from: int
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Described:
 class Fork:
     """Fork a worker with this environment; the socket that it is to speak through comes along.
 
-    `warm`: it makes its GPU ready at once, before it is told what to train.
+    `warm`: it makes its GPU ready at once, before it knows what to train.
     """
 
     name: str
@@ -299,17 +299,17 @@ class Outbox:
             return self.last
 
     def wait(self, after: int, acknowledged: int, seconds: float) -> list[Message]:
-        """Return the messages after a number, once there are any; none after so many seconds.
+        """Return the messages after a number, once there are any; none after that many seconds.
 
         Messages up to the acknowledged number are dropped.
         """
         with self._changed:
-            self._kept = [each for each in self._kept if each.number > acknowledged]
+            self._kept = [message for message in self._kept if message.number > acknowledged]
             self._changed.wait_for(lambda: self._closed or self.last > after, seconds)
-            return [each for each in self._kept if each.number > after]
+            return [message for message in self._kept if message.number > after]
 
     def close(self) -> None:
-        """Let everybody who waits go."""
+        """Release all waiters."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -8,7 +8,7 @@ Facts from NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps, legacy 
   FAULT) until they all have gone. A daemon per GPU keeps that to one GPU.
 - A client that is killed in the midst of its work may leave the server undefined; after
   `terminate_client` it has no work left on the GPU, and may be killed.
-- Devices are numbered anew under a daemon, so they are named by UUID, by daemon and clients alike.
+- Devices are renumbered under a daemon, so they are named by UUID, by daemon and clients alike.
 
 No GPU is reset, its compute mode stays as it is, and nothing here needs root.
 """
@@ -56,7 +56,7 @@ class Daemon:
         self._gpu = gpu
         self._patience = patience
         self._leader: psutil.Process | None = None
-        self._known: set[psutil.Process] = set()  # its servers, which may outlive it
+        self._helpers: set[psutil.Process] = set()  # its servers, which may outlive it
 
     @property
     def directories(self) -> dict[str, str]:
@@ -97,7 +97,7 @@ class Daemon:
         """Whether the daemon answers, and none of its servers has faulted."""
         if self._leader is None or not is_running(self._leader):
             return False
-        self._known.update(_children(self._leader))
+        self._helpers.update(_children(self._leader))
         try:
             return not any(
                 "FAULT" in self._ask(f"get_server_status {server}").upper()
@@ -120,11 +120,11 @@ class Daemon:
     def stop(self) -> None:
         """End it and its servers: asked first, then by its own pid; its folder goes as well."""
         if self._leader is not None:
-            doomed = [self._leader, *{*_children(self._leader), *self._known}]
+            doomed = [self._leader, *{*_children(self._leader), *self._helpers}]
             if not (self._quits() and waited(lambda: not any(map(is_running, doomed)))):
                 _kill(doomed)
         self._leader = None
-        self._known.clear()
+        self._helpers.clear()
         shutil.rmtree(self._pipes, ignore_errors=True)
 
     def _quits(self) -> bool:

@@ -122,7 +122,7 @@ class Watched(os._Environ[str]):  # noqa: SLF001  what os.environ is
 
 
 class Watch:
-    """Notes which of `VARIABLES` anybody in this process reads, while it is entered."""
+    """Notes which of `VARIABLES` are read in this process, while it is entered."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()

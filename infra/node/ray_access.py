@@ -1,11 +1,11 @@
 """Who may speak to a run's Ray, and where it listens.
 
-Ray runs what it is told by anybody whom it lets in, so each run has a random token, without which
+Ray runs whatever a caller that it lets in asks for, so each run has a random token, without which
 no process of its cluster answers. What runs on one machine alone listens on its loopback only.
 
 `python -m` is `ray start`, with three differences that it has no option for: a node at the loopback
 address stays there (`ray start` puts the machine's other address in its place), Ray's client
-server, which nobody here uses, isn't started, and it ends once the node has left its cluster.
+server, which is unused here, isn't started, and it ends once the node has left its cluster.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def token_of(folder: Path) -> str:
 
 
 def ray_environment(address: str, token: str) -> dict[str, str]:
-    """Return what every process of a run's cluster is told, at that address of its machine."""
+    """Return the environment of a cluster's processes, at this address of their machine."""
     return {
         "RAY_AUTH_MODE": "token",
         TOKEN_VARIABLE: token,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        "RAY_enable_metrics_collection": "0",  # a server on every node that nobody reads
+        "RAY_enable_metrics_collection": "0",  # a server on every node, which is never read
         _ELSEWHERE_VARIABLE: str(int(address != _LOOPBACK)),
     }
 
@@ -69,10 +69,10 @@ def start() -> None:
     from ray._private import node, ray_constants, services  # noqa: PLC0415  in this process only
     from ray.scripts import scripts  # noqa: PLC0415
 
-    # Of no use here, as nobody looks at it: seconds of each run's start.
+    # Unused here, and it takes seconds of each run's start.
     node.Node.start_api_server = lambda *_, **__: None
     # What can't import gRPC starts no client server.
-    scripts.get_ray_client_dependency_error = lambda: ImportError("nobody is to use it")
+    scripts.get_ray_client_dependency_error = lambda: ImportError("it is not to be used")
     dead_processes = node.Node.dead_processes
 
     def dead_ones(self: Any) -> Any:

@@ -22,19 +22,19 @@ _NOT_FOUND = 404
 
 
 def interruption() -> float | None:
-    """Return when this instance is to be taken back (Unix time); None while nobody says so.
+    """Return when this instance is to be taken back (Unix time); None while there is no notice.
 
     Raises:
         OSError: the metadata service can't be asked.
     """
     try:
-        told = json.loads(metadata("spot/instance-action"))
+        notice = json.loads(metadata("spot/instance-action"))
     except urllib.error.HTTPError as error:
         with error:
             if error.code == _NOT_FOUND:
                 return None
             raise
-    return datetime.fromisoformat(told["time"]).timestamp()
+    return datetime.fromisoformat(notice["time"]).timestamp()
 
 
 class NoticeWatch:

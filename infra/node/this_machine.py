@@ -51,13 +51,13 @@ def this_machine(slots: int | None = None) -> InstanceType:
     Raises:
         UsageError: it has fewer GPUs.
     """
-    found = own_gpus()
-    if found and slots is not None and slots > len(found):
+    own = own_gpus()
+    if own and slots is not None and slots > len(own):
         raise UsageError(
-            f"cloud.slots: this machine has {len(found)} GPUs that may be used, not {slots}; "
+            f"cloud.slots: this machine has {len(own)} GPUs that may be used, not {slots}; "
             "write a smaller number, or leave it out"
         )
-    taken = found[:slots]
+    taken = own[:slots]
     count = len(taken) or slots or cores()
     models = Counter(model(gpu) for gpu in taken) or Counter({CPU: count})
     return InstanceType(
@@ -140,6 +140,6 @@ def environment(folder: Path, metadata: str) -> dict[str, str]:
 
 
 def _past_proxies(own: Mapping[str, str]) -> dict[str, str]:
-    known = own.get("no_proxy") or own.get("NO_PROXY") or ""
-    past = ",".join(filter(None, (known, "127.0.0.1", "localhost")))
+    hosts = own.get("no_proxy") or own.get("NO_PROXY") or ""
+    past = ",".join(filter(None, (hosts, "127.0.0.1", "localhost")))
     return {"no_proxy": past, "NO_PROXY": past}

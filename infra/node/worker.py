@@ -107,7 +107,7 @@ def warm_up() -> None:
 class Worker:
     """Trains one session in this process, as the agent at the other end of the connection says.
 
-    The worker ends the process when it is told to stop, or the agent is gone.
+    The worker ends the process when it gets a stop order, or the agent is gone.
     """
 
     def __init__(self, connection: Connection[Body, Order]) -> None:
@@ -153,7 +153,7 @@ class Worker:
                     case Stop():
                         self._stop()
         except (EOFError, OSError):
-            os._exit(1)  # the agent is gone, and nobody would ever hear of what is trained here
+            os._exit(1)  # the agent is gone, and could not report what is trained here
 
     def _grant(self, until_epoch: int) -> None:
         with self._opening:
@@ -243,7 +243,7 @@ class Worker:
 
 
 def _place(begin: Begin, device: str) -> dict[str, Any]:
-    """Return what a session is told of its trial and its place in it, as JSON may have it."""
+    """Return what a session needs to know of its trial and its place in it, as JSON."""
     training, slot, assignment = begin.training, begin.slot, begin.assignment
     return {
         "trial_id": assignment.trial,
@@ -260,39 +260,39 @@ def _place(begin: Begin, device: str) -> dict[str, Any]:
         "seed": training.seed,
         "born": time.monotonic() - (time.time() - begin.asked_at),
         "share": slot.share,
-        "known": assignment.known,
+        "known": assignment.keep_from,
     }
 
 
 def failure_of(error: BaseException, world_size: int) -> Failure:
     """Return an error that ended the user's function, in text that any file and terminal takes."""
     failure = _failure_of(error, world_size)
-    line, told = plain(failure.error, _LINE_BYTES), plain(failure.traceback, _TEXT_BYTES)
-    return replace(failure, error=line, traceback=told)
+    line, trace = plain(failure.error, _LINE_BYTES), plain(failure.traceback, _TEXT_BYTES)
+    return replace(failure, error=line, traceback=trace)
 
 
 def _failure_of(error: BaseException, world_size: int) -> Failure:
     line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    texts = [f"{type(each).__name__}: {each}" for each in _chain(error)]
+    texts = [f"{type(cause).__name__}: {cause}" for cause in _chain(error)]
     memory = any(word in text for text in texts for word in ("OutOfMemoryError", *_NO_MEMORY))
-    names = {base.__name__ for each in _chain(error) for base in type(each).__mro__}
+    names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}
     broken = "DistError" in names or any(word in text for text in texts for word in _NO_PEER)
-    told = "".join(traceback.format_exception(error))
-    several = next((each for each in _chain(error) if isinstance(each, NotOneModelError)), None)
+    trace = "".join(traceback.format_exception(error))
+    several = next((cause for cause in _chain(error) if isinstance(cause, NotOneModelError)), None)
     if several is not None:
-        return Failure(str(several), told, unsynced=True)
+        return Failure(str(several), trace, unsynced=True)
     hint = next((_HINTS[said] for said in _HINTS for text in texts if said in text), "")
     if hint:  # the script's own, though nccl tells of it as of a peer that is gone
-        return Failure(f"{type(error).__name__}: {hint}", told)
-    return Failure(line, told, memory, peer=world_size > 1 and broken and not memory)
+        return Failure(f"{type(error).__name__}: {hint}", trace)
+    return Failure(line, trace, memory, peer=world_size > 1 and broken and not memory)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Give an error, what it came from, and so on."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _write_to(log: str) -> None:

@@ -2,7 +2,7 @@
 
 The zygote has one thread, runs no torch operation and touches no GPU, so that a fork of it is as
 good as a fresh process: a few milliseconds instead of seconds, and the imported pages are shared.
-The user's module is imported too, where that leaves it so; else the process starts itself anew
+The user's module is imported too, where that leaves it so; else the process restarts itself
 without.
 """
 
@@ -117,7 +117,7 @@ class Zygote:
             if order.warm:
                 worker.warm_up()
             worker.Worker(Connection(fd)).run()
-        except BaseException:  # noqa: BLE001  told by the exit status, and by the log
+        except BaseException:  # noqa: BLE001  the exit status and the log report it
             faulthandler.dump_traceback(all_threads=False)
             sys.excepthook(*sys.exc_info())
             os._exit(1)
@@ -126,7 +126,7 @@ class Zygote:
 
     def _reap(self) -> None:
         for pid in list(self._children):
-            # Not reaped yet, its number is nobody else's: what it has left in its group is its own.
+            # Until it is reaped its number isn't given again: what is in its group is its own.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 _kill_group(pid)
                 _, status = os.waitpid(pid, 0)
@@ -230,8 +230,8 @@ def _fork_can_train() -> bool:
             os._exit(1)
     give_up = time.monotonic() + _PROBE_SECONDS
     while time.monotonic() < give_up:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             return status == 0
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.config import Config
 
+from cloudtune.infra.aws.account.inventory import inventory_of
+from cloudtune.infra.aws.account.stack import ChangeSet
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cloudtune.infra.aws.account.stack import Clients
     from cloudtune.infra.emulator.requests import Access
 
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
@@ -27,6 +30,14 @@ _PROGRAM = (sys.executable, str(Path(__file__).with_name("__main__.py")), "emula
 def start(home: Path, boot_seconds: float = 4.0) -> Emulator:
     """Start the stand-in of a home; `stop_emulator` ends it like the product's emulator."""
     return ensure_emulator(home, boot_seconds, program=_PROGRAM)
+
+
+def set_up(clients: Clients, region: str = "us-east-1", types: tuple[str, ...] = ()) -> None:
+    """Deploy the stack of `cloudtune aws setup`."""
+    account = inventory_of(clients, region)
+    parameters = account.parameters_for(clients, None, ())
+    with ChangeSet(clients, account.template_for(types, {}), parameters) as change_set:
+        change_set.execute()
 
 
 class Account:

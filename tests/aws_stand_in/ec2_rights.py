@@ -29,6 +29,7 @@ _RESOURCES = {
     "CreateSecurityGroup": [("security-group", ""), ("vpc", "VpcId")],
     "DeleteSecurityGroup": [("security-group", "GroupId")],
     "AuthorizeSecurityGroupIngress": [("security-group", "GroupId")],
+    "RevokeSecurityGroupIngress": [("security-group", "GroupId")],
 }
 """The kinds of resources that an action names, and by which parameter; "" makes a new one."""
 _KINDS = {"i": "instance", "sg": "security-group", "vol": "volume", "eni": "network-interface"}

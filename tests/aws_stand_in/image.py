@@ -4,6 +4,7 @@
     /tmp /run /root …   empty, and its own
     /usr/local/sbin     the programs of its image, before all others on the PATH
     python3             the Python of whoever started the cloud, with cloudtune: a baked image
+    aws                 the one command of the AWS CLI that instances use
     nvidia-smi          names the GPUs that its type has
     shutdown            ends the machine, as EC2's does by way of the hypervisor
 
@@ -37,6 +38,12 @@ def python_folders() -> list[Path]:
 def python_program() -> str:
     """Return a program `python3` that is the Python of this process."""
     return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
+
+
+def aws_program() -> str:
+    """Return a program `aws` for `aws s3 cp --only-show-errors s3://BUCKET/KEY -`, by boto3."""
+    cli = Path(__file__).with_name("aws_cli.py")
+    return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(cli))} "$@"\n'
 
 
 def nvidia_smi(gpus: int, name: str) -> str:

@@ -121,6 +121,7 @@ def _image(machine: Machine, access: Access) -> Path:
     programs.mkdir(exist_ok=True)
     machine_process.write_shutdown_command(machine.folder, machine.id, access)
     image.write_program(programs / "python3", image.python_program())
+    image.write_program(programs / "aws", image.aws_program())
     if machine.gpus:
         image.write_program(programs / "nvidia-smi", image.nvidia_smi(machine.gpus, STAND_IN))
     return programs

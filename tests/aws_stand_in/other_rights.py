@@ -98,6 +98,9 @@ def asked(service: str, region: str, request: Request) -> list[Asked]:
     if service == "iam":
         return list(_iam(parameters, context))
     action = f"{service}:{parameters.get('Action', '')}"
+    if stack := parameters.get("StackName"):
+        arn = f"arn:aws:cloudformation:{region}:{DEFAULT_ACCOUNT_ID}:stack/{stack}/*"
+        return [Asked(action, arn, context)]
     if action == "sts:GetCallerIdentity":  # which needs no right (STS API reference)
         return []
     return [Asked(action, "*", context)]

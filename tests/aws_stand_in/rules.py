@@ -12,8 +12,11 @@ import time
 from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
+import boto3
+from botocore.config import Config
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from werkzeug.wrappers import Response
@@ -25,6 +28,7 @@ from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.aws_stand_in.principals import Principals
 from tests.aws_stand_in.rates import AccountRates
+from tests.aws_stand_in.stacks import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,6 +57,8 @@ class StandIn(Rules):
         self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
     ) -> None:
         self._scenario = scenario
+        self._access = access
+        self._stacks = Stacks()
         self._rates = AccountRates(machines.clock.now)
         self._principals = Principals(access, machines.clock.now)
 
@@ -90,6 +96,8 @@ class StandIn(Rules):
             check_rights(self._who(signed), asked)
         except DeniedError as denied:
             return _denial(denied, request)
+        if signed.service == "cloudformation":
+            return self._stack(signed, request)
         if signed.service == "servicequotas":
             action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
             given = request.get_json(force=True)
@@ -109,6 +117,23 @@ class StandIn(Rules):
             return None
         answer = self._role_metadata(machine, item)
         return (404, "not found") if answer is None else (200, answer)
+
+    def _stack(self, signed: Signed, request: Request) -> Response:
+        who = self._who(signed)
+
+        def client(service: str) -> Any:
+            return boto3.client(
+                service,  # type: ignore[call-overload]
+                region_name=signed.region,
+                endpoint_url=self._access.endpoint,
+                aws_access_key_id=signed.key,
+                aws_secret_access_key=who.secret,
+                aws_session_token=who.token or None,
+                config=Config(proxies={}, s3={"addressing_style": "path"}),
+            )
+
+        given = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
+        return Response(self._stacks.answer(signed.region, given, client), mimetype="text/xml")
 
     def _who(self, signed: Signed) -> Principal:
         principal = self._principals.find(signed.key)

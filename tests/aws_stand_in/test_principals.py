@@ -115,7 +115,7 @@ def test_a_person_has_a_key_of_their_own(account: Account) -> None:
 
 def test_a_roles_keys_are_renewed_before_they_end_and_refused_after() -> None:
     now = [1_000_000.0]
-    principals = Principals(Access.made("http://127.0.0.1:1"), lambda: now[0])
+    principals = Principals(Access.create("http://127.0.0.1:1"), lambda: now[0])
     iam = iam_backends[ACCOUNT][PARTITION]
     role = iam.create_role("short-lived", "{}", "/", None, "", [], None)
     try:

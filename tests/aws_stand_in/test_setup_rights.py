@@ -9,12 +9,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from benchmarks.rights import PLACE, World, failures
-from cloudtune.infra.aws.account import names, policies
-from cloudtune.infra.aws.account.found import Clients, look
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.aws.account import policies, stack
+from cloudtune.infra.aws.account.inventory import inventory_of
 from cloudtune.infra.aws.account.policies import Place
-from cloudtune.infra.aws.account.steps import done, to_make, to_remove
+from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.provider import RUN_TAG, Endpoint
+from tests.aws_stand_in.account import set_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,28 +77,38 @@ def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
     both = [*policies.person(place)["Statement"], *policies.maker(place)["Statement"]]
     who = world.person({"Version": "2012-10-17", "Statement": both})
     clients = Clients(Endpoint("eu-west-1", who.url, who.key, who.secret))
-    for step in to_make(clients, look(clients, "eu-west-1", place.types)):
-        done(step)
-    after = look(clients, "eu-west-1", place.types)
-    assert list(to_make(clients, after)) == []
+    set_up(clients, "eu-west-1", place.types)
+    stack.create_spot_role(clients)
+    after = inventory_of(clients, "eu-west-1")
     assert after.unknown == {}
+    assert (after.is_current, after.place.types) == (True, place.types)
     assert after.quotas["on-demand g"] == 768.0
-    for step in to_remove(clients, after, with_bucket=False):
-        done(step)
-    assert look(clients, "eu-west-1", place.types).group is None
+    set_up(clients, "eu-west-1", ("g4dn.*",))
+    assert inventory_of(clients, "eu-west-1").place.types == ("g4dn.*",)
+    stack.delete(clients)
+    stack.delete_bucket(clients, place.bucket)
+    assert inventory_of(clients, "eu-west-1").stack is None
 
 
-def test_without_the_makers_rights_setup_says_which_and_loses_nothing(world: World) -> None:
+def test_without_the_makers_rights_setup_says_which_and_undoes_the_rest(world: World) -> None:
     place = Place(PLACE.account, "eu-west-2", ("g5.*",))
     who = world.person(dict(policies.person(place)))
     clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))
-    step = next(to_make(clients, look(clients, "eu-west-2", place.types)))
-    with pytest.raises(Exception, match=r"ec2:CreateSecurityGroup.* goes on from here"):
-        done(step)
+    with pytest.raises(
+        CloudtuneError, match=r"cloudformation:CreateChangeSet.*continues from here"
+    ):
+        set_up(clients, "eu-west-2", place.types)
+    less = dict(policies.maker(place))
+    less["Statement"] = [it for it in less["Statement"] if it["Sid"] != "MakeRoles"]
+    both = [*policies.person(place)["Statement"], *less["Statement"]]
+    who = world.person({"Version": "2012-10-17", "Statement": both})
+    clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))
+    with pytest.raises(CloudtuneError, match=r"NodeRole: .*iam:CreateRole.*undid the rest"):
+        set_up(clients, "eu-west-2", place.types)
+    assert inventory_of(clients, "eu-west-2").group is None
 
 
 def test_policies_keep_to_iams_sizes() -> None:
     person, maker = json.dumps(policies.person(PLACE)), json.dumps(policies.maker(PLACE))
-    assert names.head("us-east-1") in person
     assert max(len(person), len(maker)) < 6144, "a managed policy's limit (IAM quotas, 2026-11)"
     assert len(json.dumps(policies.head(PLACE))) < 10240, "a role's inline policies together"

@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 
 from cloudtune.cli.catalog import catalog
 from cloudtune.errors import UsageError
-from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep
+from cloudtune.infra.aws.price_checks import Quotes
+from cloudtune.infra.aws.price_refresh import cache
 from cloudtune.infra.aws.pricing import AS_OF, interruptions_per_hour
 
 if TYPE_CHECKING:
@@ -158,15 +159,15 @@ def test_a_refresh_shows_live_prices_and_what_was_refused(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     now = time.time()
-    refused = {"us-east-1a": SpotQuote(0.0, now, 0.0)}
+    refused = {"us-east-1a": 0.0}
     quotes = Quotes(
         "us-east-1",
         "",
         now,
         {"g4dn.xlarge": 0.6, "g4dn.metal": 0.0},
-        {"g4dn.xlarge": {"us-east-1b": SpotQuote(0.2, now, 0.3)}, "g4dn.metal": refused},
+        {"g4dn.xlarge": {"us-east-1b": 0.3}, "g4dn.metal": refused},
     )
-    keep(own_home / "prices" / "ec2-us-east-1.json", quotes)  # asked just now
+    cache(own_home / "prices" / "ec2-us-east-1.json", quotes)  # asked just now
 
     shown = ask("--refresh", "--gpu", "t4", "--market", "on-demand")
     assert "live prices of us-east-1" in shown.stdout
@@ -184,7 +185,9 @@ def test_a_long_list_of_warnings_is_cut_short(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     free = {row["instance_type"]: 0.0 for row in types("--market", "on-demand")}
-    keep(own_home / "prices" / "ec2-us-east-1.json", Quotes("us-east-1", "", time.time(), free, {}))
+    cache(
+        own_home / "prices" / "ec2-us-east-1.json", Quotes("us-east-1", "", time.time(), free, {})
+    )
     said = ask("--refresh").stderr.splitlines()
     assert len(said) == 6
     assert said[-1].startswith("warning: ")

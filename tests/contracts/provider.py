@@ -135,7 +135,7 @@ class ProviderContract:
         """Pass if a command that knows the region alone, as gc, finds what was rented."""
         seen = [
             instance.id
-            for cloud in self.provider.found(home, [region], None)
+            for cloud in self.provider.clouds_in_use(home, [region], None)
             for instance in calls_to(cloud.endpoint).ours()
         ]
         assert seen.count(rented) == 1, "and whatever else there is"

@@ -1,20 +1,26 @@
-"""Who may do what, as `cloudtune aws setup` writes it: as little as the work can be done with.
+"""IAM policies for people, heads and other instances: no more rights than their work needs.
 
 Actions, resource types and condition keys are those of the Service Authorization Reference (Amazon
-EC2, S3, IAM, Systems Manager, Price List, Service Quotas), as known to us: not opened here.
+EC2, S3, IAM, CloudFormation, Systems Manager, Price List, Service Quotas), written from memory:
+the pages could not be opened here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from cloudtune.infra.aws.account import names
 from cloudtune.infra.aws.pricing import HEAD_TYPE
 from cloudtune.infra.provider import RUN_TAG
 
 Document = Mapping[str, Any]
+
+STACK: Final = "cloudtune"
+POLICY: Final = "cloudtune"
+GROUP: Final = "cloudtune"
+PREFIX: Final = "cloudtune"
+SPOT_SERVICE: Final = "spot.amazonaws.com"
 
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
@@ -28,7 +34,11 @@ _LAUNCHED_FROM = (
 
 @dataclass(frozen=True)
 class Place:
-    """Whose account, and where: the ids that policies name. `types` are patterns of types."""
+    """An account and a region, and what setup calls its resources there.
+
+    `types` are patterns of the instance types that runs may rent. Roles belong to an account and
+    their rights to a region, so each region has its own roles; names of buckets are global.
+    """
 
     account: str
     region: str
@@ -37,17 +47,17 @@ class Place:
     @property
     def bucket(self) -> str:
         """The bucket's name."""
-        return names.bucket(self.account, self.region)
+        return f"cloudtune-{self.account}-{self.region}"
 
     @property
     def head(self) -> str:
-        """The role of heads."""
-        return names.head(self.region)
+        """The role of heads, and the instance profile that holds it."""
+        return head_role(self.region)
 
     @property
     def node(self) -> str:
-        """The role of other instances."""
-        return names.node(self.region)
+        """The role of other instances, and the instance profile that holds it."""
+        return f"cloudtune-node-{self.region}"
 
     @property
     def roles(self) -> tuple[str, str]:
@@ -55,7 +65,7 @@ class Place:
         return self.node, self.head
 
     def ec2(self, resource: str) -> str:
-        """Return the ARN of everything of a kind in the region."""
+        """Return the ARN of all resources of a kind in the region."""
         return f"arn:aws:ec2:{self.region}:{self.account}:{resource}/*"
 
     def role(self, name: str) -> str:
@@ -63,234 +73,176 @@ class Place:
         return f"arn:aws:iam::{self.account}:role/{name}"
 
 
+def head_role(region: str) -> str:
+    """Return the name of the role of a region's heads."""
+    return f"cloudtune-head-{region}"
+
+
 def trust() -> Document:
-    """Return who may take a role of ours: EC2, for its instances."""
-    who = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}}
-    return {"Version": _VERSION, "Statement": [{**who, "Action": "sts:AssumeRole"}]}
+    """Return the trust policy of both roles: EC2 may assume them for its instances."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": "ec2.amazonaws.com"},
+        "Action": "sts:AssumeRole",
+    }
+    return {"Version": _VERSION, "Statement": [statement]}
 
 
 def node(place: Place) -> Document:
-    """Return what instances that train may do: read and write the bucket, and nothing else."""
+    """Return the rights of instances that train: the bucket, and nothing else."""
     return _document(_bucket(place))
 
 
 def head(place: Place) -> Document:
-    """Return what a head may do: rent the types, tagged; end what is tagged; and the bucket."""
+    """Return the rights of a head: rent the types, tagged; end what is tagged; and the bucket."""
     return _document(
-        [
-            *_sees(place),
-            *_launches(place, place.types, place.node),
-            *_gives_back(place),
-            *_bucket(place),
-        ]
+        _see(place),
+        _launch(place, place.types, place.node),
+        _terminate(place),
+        _bucket(place),
     )
 
 
-def types_of(document: Document) -> tuple[str, ...]:
-    """Return the patterns of types that a policy lets be launched; none where it names none."""
-    for statement in document.get("Statement", ()):
-        wanted = statement.get("Condition", {}).get("StringLike", {}).get("ec2:InstanceType", ())
-        if wanted:
-            return (wanted,) if isinstance(wanted, str) else tuple(wanted)
-    return ()
-
-
 def person(place: Place) -> Document:
-    """Return what a person needs to plan, to run by a head, to look on and to clean up."""
-    setup = {
-        "Sid": "SeeWhatSetupMade",
-        "Effect": "Allow",
-        "Action": [
+    """Return the rights to plan, run by a head, watch and clean up."""
+    see_setup = _allow(
+        "SeeWhatSetupMade",
+        [
+            "cloudformation:DescribeStacks",
+            "cloudformation:GetTemplate",
             "ec2:DescribeImages",
             "ec2:DescribeSecurityGroups",
             "ec2:DescribeSubnets",
             "ec2:DescribeVpcs",
             "iam:GetInstanceProfile",
-            "iam:GetRole",
             "iam:GetRolePolicy",
             "iam:ListRoles",
             "s3:GetBucketTagging",
-            "s3:GetLifecycleConfiguration",
             "servicequotas:GetServiceQuota",
             "ssm:GetParameter",
         ],
-        "Resource": "*",
-    }
+    )
     return _document(
-        [
-            *_sees(place),
-            setup,
-            *_launches(place, (HEAD_TYPE,), place.head),
-            *_gives_back(place),
-            *_bucket(place),
-        ]
+        _see(place),
+        [see_setup],
+        _launch(place, (HEAD_TYPE,), place.head),
+        _terminate(place),
+        _bucket(place),
     )
 
 
 def maker(place: Place) -> Document:
-    """Return what a person needs besides, once, for `cloudtune aws setup` and `teardown`."""
-    profiles = [f"arn:aws:iam::{place.account}:instance-profile/{n}" for n in place.roles]
+    """Return the rights that `cloudtune aws setup` and `teardown` need besides `person`.
+
+    CloudFormation creates the resources with the rights of its caller.
+    """
+    profiles = [f"arn:aws:iam::{place.account}:instance-profile/{name}" for name in place.roles]
     roles = [place.role(name) for name in place.roles]
-    spot = f"arn:aws:iam::{place.account}:role/aws-service-role/{names.SPOT_SERVICE}/*"
+    bucket = f"arn:aws:s3:::{place.bucket}"
+    stack = f"arn:aws:cloudformation:{place.region}:{place.account}:stack/{STACK}/*"
+    group = [place.ec2("security-group"), place.ec2("vpc")]
+    spot_role = place.role(f"aws-service-role/{SPOT_SERVICE}/*")
     return _document(
         [
-            {
-                "Sid": "MakeGroup",
-                "Effect": "Allow",
-                "Action": [
-                    "ec2:AuthorizeSecurityGroupIngress",
-                    "ec2:CreateSecurityGroup",
-                    "ec2:DeleteSecurityGroup",
-                ],
-                "Resource": [place.ec2("security-group"), place.ec2("vpc")],
-            },
-            {
-                "Sid": "TagGroup",
-                "Effect": "Allow",
-                "Action": "ec2:CreateTags",
-                "Resource": place.ec2("security-group"),
-                "Condition": {"StringEquals": {"ec2:CreateAction": "CreateSecurityGroup"}},
-            },
-            {
-                "Sid": "MakeRoles",
-                "Effect": "Allow",
-                "Action": [
-                    "iam:AddRoleToInstanceProfile",
-                    "iam:CreateInstanceProfile",
-                    "iam:CreateRole",
-                    "iam:DeleteInstanceProfile",
-                    "iam:DeleteRole",
-                    "iam:DeleteRolePolicy",
-                    "iam:PassRole",
-                    "iam:PutRolePolicy",
-                    "iam:RemoveRoleFromInstanceProfile",
-                    "iam:TagInstanceProfile",
-                    "iam:TagRole",
-                ],
-                "Resource": [*roles, *profiles],
-            },
-            {
-                "Sid": "AllowSpot",
-                "Effect": "Allow",
-                "Action": "iam:CreateServiceLinkedRole",
-                "Resource": spot,
-            },
-            {
-                "Sid": "MakeBucket",
-                "Effect": "Allow",
-                "Action": [
-                    "s3:CreateBucket",
-                    "s3:DeleteBucket",
-                    "s3:PutBucketPublicAccessBlock",
-                    "s3:PutBucketTagging",
-                    "s3:PutLifecycleConfiguration",
-                ],
-                "Resource": f"arn:aws:s3:::{place.bucket}",
-            },
+            _allow("ChangeStack", _of("cloudformation", _STACK_ACTIONS), stack),
+            _allow("MakeGroup", _of("ec2", _GROUP_ACTIONS), group),
+            _allow("MakeRoles", _of("iam", _ROLE_ACTIONS), [*roles, *profiles]),
+            _allow("AllowSpot", ["iam:CreateServiceLinkedRole"], spot_role),
+            _allow("MakeBucket", _of("s3", _BUCKET_ACTIONS), bucket),
         ]
     )
 
 
-def _document(statements: Sequence[Document]) -> Document:
-    return {"Version": _VERSION, "Statement": list(statements)}
+_STACK_ACTIONS = (
+    "CreateChangeSet DeleteChangeSet DeleteStack DescribeChangeSet DescribeStackEvents "
+    "ExecuteChangeSet"
+)
+_GROUP_ACTIONS = (
+    "AuthorizeSecurityGroupIngress CreateSecurityGroup CreateTags DeleteSecurityGroup DeleteTags "
+    "RevokeSecurityGroupIngress"
+)
+_ROLE_ACTIONS = (
+    "AddRoleToInstanceProfile CreateInstanceProfile CreateRole DeleteInstanceProfile DeleteRole "
+    "DeleteRolePolicy GetRole ListAttachedRolePolicies ListInstanceProfilesForRole "
+    "ListRolePolicies PassRole PutRolePolicy RemoveRoleFromInstanceProfile TagRole UntagRole "
+    "UpdateAssumeRolePolicy UpdateRole"
+)
+_BUCKET_ACTIONS = (
+    "CreateBucket DeleteBucket GetBucketPublicAccessBlock GetLifecycleConfiguration "
+    "PutBucketPublicAccessBlock PutBucketTagging PutLifecycleConfiguration"
+)
 
 
-def _sees(place: Place) -> list[Document]:
+def _of(service: str, actions: str) -> list[str]:
+    return [f"{service}:{action}" for action in actions.split()]
+
+
+def _document(*statements: Sequence[Document]) -> Document:
+    return {"Version": _VERSION, "Statement": [one for several in statements for one in several]}
+
+
+def _allow(
+    sid: str,
+    actions: Sequence[str],
+    resource: str | Sequence[str] = "*",
+    condition: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Document:
+    listed: dict[str, Any] = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": list(actions),
+        "Resource": resource,
+    }
+    return listed if condition is None else {**listed, "Condition": condition}
+
+
+_OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
+"""The condition that an instance has the tag of a run."""
+
+
+def _see(place: Place) -> list[Document]:
+    see = [
+        "ec2:DescribeAvailabilityZones",
+        "ec2:DescribeInstances",
+        "ec2:DescribeSpotPriceHistory",
+        "ec2:GetSpotPlacementScores",
+    ]
+    in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [
-        {
-            "Sid": "See",
-            "Effect": "Allow",
-            "Action": [
-                "ec2:DescribeAvailabilityZones",
-                "ec2:DescribeInstances",
-                "ec2:DescribeSpotPriceHistory",
-                "ec2:GetSpotPlacementScores",
-            ],
-            "Resource": "*",
-            "Condition": {"StringEquals": {"aws:RequestedRegion": place.region}},
-        },
-        {
-            "Sid": "SeePrices",
-            "Effect": "Allow",
-            "Action": "pricing:GetProducts",
-            "Resource": "*",
-        },
-        {
-            "Sid": "SeeConsoles",
-            "Effect": "Allow",
-            "Action": "ec2:GetConsoleOutput",
-            "Resource": place.ec2("instance"),
-            "Condition": {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}},
-        },
+        _allow("See", see, condition=in_region),
+        _allow("SeePrices", ["pricing:GetProducts"]),
+        _allow("SeeConsoles", ["ec2:GetConsoleOutput"], place.ec2("instance"), _OURS),
     ]
 
 
-def _launches(place: Place, types: Sequence[str], role: str) -> list[Document]:
-    image = f"arn:aws:ec2:{place.region}::image/*"
+def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
+    tagged: dict[str, dict[str, Any]] = {
+        "Null": {f"aws:RequestTag/{RUN_TAG}": "false"},
+        "StringLike": {"ec2:InstanceType": list(types)},
+    }
+    used = [
+        f"arn:aws:ec2:{place.region}::image/*",
+        *(place.ec2(resource) for resource in _LAUNCHED_FROM),
+    ]
+    at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances"}}
+    for_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+    created = [place.ec2("instance"), place.ec2("volume")]
     return [
-        {
-            "Sid": "LaunchTagged",
-            "Effect": "Allow",
-            "Action": "ec2:RunInstances",
-            "Resource": place.ec2("instance"),
-            "Condition": {
-                "Null": {f"aws:RequestTag/{RUN_TAG}": "false"},
-                "StringLike": {"ec2:InstanceType": list(types)},
-            },
-        },
-        {
-            "Sid": "LaunchFromThese",
-            "Effect": "Allow",
-            "Action": "ec2:RunInstances",
-            "Resource": [image, *(place.ec2(each) for each in _LAUNCHED_FROM)],
-        },
-        {
-            "Sid": "TagAtLaunch",
-            "Effect": "Allow",
-            "Action": "ec2:CreateTags",
-            "Resource": place.ec2("instance"),
-            "Condition": {"StringEquals": {"ec2:CreateAction": "RunInstances"}},
-        },
-        {
-            "Sid": "GiveInstancesTheirRole",
-            "Effect": "Allow",
-            "Action": "iam:PassRole",
-            "Resource": place.role(role),
-            "Condition": {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
-        },
+        _allow("LaunchTagged", ["ec2:RunInstances"], place.ec2("instance"), tagged),
+        _allow("LaunchFromThese", ["ec2:RunInstances"], used),
+        _allow("TagAtLaunch", ["ec2:CreateTags"], created, at_launch),
+        _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.role(role), for_ec2),
     ]
 
 
-def _gives_back(place: Place) -> list[Document]:
-    return [
-        {
-            "Sid": "GiveBackOurs",
-            "Effect": "Allow",
-            "Action": "ec2:TerminateInstances",
-            "Resource": place.ec2("instance"),
-            "Condition": {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}},
-        }
-    ]
+def _terminate(place: Place) -> list[Document]:
+    return [_allow("GiveBackOurs", ["ec2:TerminateInstances"], place.ec2("instance"), _OURS)]
 
 
 def _bucket(place: Place) -> list[Document]:
     bucket = f"arn:aws:s3:::{place.bucket}"
+    objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
     return [
-        {
-            "Sid": "Keep",
-            "Effect": "Allow",
-            "Action": [
-                "s3:AbortMultipartUpload",
-                "s3:DeleteObject",
-                "s3:GetObject",
-                "s3:PutObject",
-            ],
-            "Resource": f"{bucket}/*",
-        },
-        {
-            "Sid": "List",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": bucket,
-        },
+        _allow("Keep", objects, f"{bucket}/*"),
+        _allow("List", ["s3:ListBucket"], bucket),
     ]

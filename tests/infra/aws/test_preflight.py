@@ -14,9 +14,8 @@ import pytest
 
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
-from cloudtune.infra.aws.account.found import Clients, look
 from cloudtune.infra.aws.account.policies import Place, head
-from cloudtune.infra.aws.account.steps import done, to_make
+from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.cluster.head import RayHead, Rental
 from cloudtune.infra.emulator.client import EmulatorControl
@@ -25,7 +24,7 @@ from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
-from tests.aws_stand_in.account import start
+from tests.aws_stand_in.account import set_up, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +48,7 @@ def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A strict account that setup has seen."""
     home = tmp_path_factory.mktemp("emulator")
     emulator = start(home)
-    clients = Clients(endpoint_of(emulator.access))
-    for step in to_make(clients, look(clients, "us-east-1", ("g4dn.*",))):
-        done(step)
+    set_up(Clients(endpoint_of(emulator.access)), types=("g4dn.*",))
     yield emulator.access
     stop_emulator(home, only_if_idle=False)
 

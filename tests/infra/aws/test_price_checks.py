@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.infra.aws.price_checks import live_catalog, refusal
-from cloudtune.infra.aws.price_quotes import Quotes, SpotQuote, keep, kept, time_weighted_p90
+from cloudtune.infra.aws.price_checks import Quotes, is_plausible, live_catalog
+from cloudtune.infra.aws.price_refresh import cache, cached, time_weighted_p90
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudtune.model.catalog import Market
+
 NOW = datetime(2026, 11, 21, 14, 3, tzinfo=UTC).timestamp()
-HOUR = 3600.0
-ROWS = {each.instance_type.name: each for each in listings()}
+ROWS = {listing.instance_type.name: listing for listing in listings()}
 T4 = ROWS["g4dn.xlarge"]
 
 
@@ -26,51 +27,37 @@ def quotes(
     on_demand: dict[str, float] | None = None,
     spot: dict[str, dict[str, float]] | None = None,
     *,
-    age: float = HOUR,
     region: str = "us-east-1",
 ) -> Quotes:
-    """Make quotes whose spot prices are an hour old."""
-    found = {
-        name: {zone: SpotQuote(price, NOW - age, price) for zone, price in by_zone.items()}
-        for name, by_zone in (spot or {}).items()
-    }
-    return Quotes(region, "", NOW, on_demand or {}, found)
+    return Quotes(region, "", NOW, on_demand or {}, spot or {})
 
 
-# ---- refusal -------------------------------------------------------------------------------
+# ---- plausible -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("market", "price", "age", "why"),
+    ("name", "market", "price", "believed"),
     [
-        ("on-demand", 0.526, 0.0, ""),
-        ("on-demand", 0.0, 0.0, "below $0.01 per GPU-hour"),
-        ("on-demand", float("nan"), 0.0, "below $0.01 per GPU-hour"),
-        ("on-demand", 0.0099, 0.0, "below $0.01 per GPU-hour"),
-        ("on-demand", 0.05, 0.0, "more than 10 times off"),
-        ("on-demand", 5.3, 0.0, "more than 10 times off"),
-        ("on-demand", float("inf"), 0.0, "more than 10 times off"),
-        ("spot", 0.02, HOUR, ""),
-        ("spot", 0.018, HOUR, "more than 10 times off"),
-        ("spot", 1.89, HOUR, ""),
-        ("spot", 1.90, HOUR, "more than 10 times off"),
-        ("spot", 0.19, 25 * HOUR, "25 h old"),
-        ("spot", 0.19, 24 * HOUR, ""),
+        ("g4dn.xlarge", "on-demand", 0.526, True),
+        ("g4dn.xlarge", "on-demand", 0.0, False),
+        ("g4dn.xlarge", "on-demand", float("nan"), False),
+        ("g4dn.xlarge", "on-demand", 0.05, False),
+        ("g4dn.xlarge", "on-demand", 5.3, False),
+        ("g4dn.xlarge", "on-demand", float("inf"), False),
+        ("g4dn.xlarge", "spot", 0.02, True),
+        ("g4dn.xlarge", "spot", 0.018, False),
+        ("g4dn.xlarge", "spot", 1.89, True),
+        ("g4dn.xlarge", "spot", 1.90, False),
+        ("p5e.48xlarge", "spot", 0.079, False),  # eight GPUs, and no price in the table
+        ("p5e.48xlarge", "spot", 0.081, True),
+        ("g7.2xlarge", "spot", 0.25, False),  # compared with the price on demand
+        ("g7.2xlarge", "spot", 0.26, True),
     ],
-)  # fmt: skip
-def test_a_price_is_refused_for_a_reason(market: str, price: float, age: float, why: str) -> None:
-    assert refusal(T4, "spot" if market == "spot" else "on-demand", price, age) == why
-
-
-def test_the_least_is_per_gpu() -> None:
-    eight = ROWS["p5e.48xlarge"]
-    assert refusal(eight, "spot", 0.079, 0.0) == "below $0.01 per GPU-hour"
-    assert refusal(eight, "spot", 0.081, 0.0) == "", "the table has nothing to compare with"
-
-
-def test_without_a_spot_price_in_the_table_the_on_demand_price_compares() -> None:
-    assert refusal(ROWS["g7.2xlarge"], "spot", 0.25, 0.0) == "more than 10 times off"
-    assert refusal(ROWS["g7.2xlarge"], "spot", 0.26, 0.0) == ""
+)
+def test_a_price_is_believed_near_the_tables(
+    name: str, market: Market, price: float, believed: bool
+) -> None:
+    assert is_plausible(ROWS[name], market, price) is believed
 
 
 # ---- the catalogue -------------------------------------------------------------------------
@@ -98,12 +85,12 @@ def test_a_refused_price_is_the_tables_with_a_message_that_names_both() -> None:
     assert prices.offer("g4dn.xlarge", "spot").usd_per_hour == T4.spot
     on_demand, spot = prices.warnings[:2]
     assert on_demand == (
-        "g4dn.xlarge on-demand: $5.27/h refused (more than 10 times off); "
-        "the table's $0.526/h stands in"
+        "g4dn.xlarge on-demand: $5.27/h refused (more than 10 times off, or below $0.01 "
+        "per GPU-hour); the table's $0.526/h stands in"
     )
     assert spot == (
-        "g4dn.xlarge spot: $0.00001/h in us-east-1a, us-east-1b refused "
-        "(below $0.01 per GPU-hour); the table's $0.18936/h stands in"
+        "g4dn.xlarge spot: $0.00001/h in us-east-1a, us-east-1b refused (more than 10 times "
+        "off, or below $0.01 per GPU-hour); the table's $0.18936/h stands in"
     )
 
 
@@ -122,24 +109,6 @@ def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
         ("us-east-1a", 0.2),
         ("us-east-1c", T4.spot),
     ]
-    assert found.zones == ("us-east-1a", "us-east-1b", "us-east-1c")
-
-
-@pytest.mark.parametrize(
-    ("newest", "p90", "planned"),
-    [
-        (0.20, 0.30, 0.30),  # the newest may be a lucky one
-        (0.30, 0.20, 0.30),  # it has become dearer
-        (0.20, 20.0, 0.20),  # not believed
-        (0.20, float("nan"), 0.20),
-    ],
-)
-def test_spot_is_planned_by_what_held_for_most_of_the_week(
-    newest: float, p90: float, planned: float
-) -> None:
-    zones = {"us-east-1a": SpotQuote(newest, NOW - HOUR, p90)}
-    live = live_catalog(Quotes("us-east-1", "", NOW, {}, {"g4dn.xlarge": zones}), ("spot",))
-    assert live.offer("g4dn.xlarge", "spot").usd_per_hour == planned
 
 
 def test_what_has_no_quote_is_not_sold_there() -> None:
@@ -206,19 +175,17 @@ def test_p90_is_the_least_price_that_held_for_nine_tenths(
 # ---- the file ------------------------------------------------------------------------------
 
 
-def test_quotes_are_kept(tmp_path: Path) -> None:
-    found = quotes({"g5.xlarge": 1.1}, {"g5.xlarge": {"us-east-1a": 0.4}})
+def test_quotes_are_cached(tmp_path: Path) -> None:
+    written = quotes({"g5.xlarge": 1.1}, {"g5.xlarge": {"us-east-1a": 0.4}})
     path = tmp_path / "deep" / "ec2.json"
-    keep(path, found)
-    assert kept(path, "us-east-1", "") == found
-    assert kept(path, "eu-west-1", "") is None
-    assert kept(path, "us-east-1", "http://127.0.0.1:1") is None
-    assert [each.name for each in path.parent.iterdir()] == ["ec2.json"]
+    cache(path, written)
+    assert cached(path, Quotes) == written
+    assert [file.name for file in path.parent.iterdir()] == ["ec2.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"cloudtune_prices": 1}', "null"])
-def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"region": 1}', "null"])
+def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ec2.json"
     path.write_text(text)
-    assert kept(path, "us-east-1", "") is None
-    assert kept(tmp_path / "none.json", "us-east-1", "") is None
+    assert cached(path, Quotes) is None
+    assert cached(tmp_path / "none.json", Quotes) is None

@@ -66,14 +66,14 @@ class Played:
 
 
 def test_ranks_follow_the_placement_and_those_of_a_node_are_together() -> None:
-    parts = parts_of(start(Slice("i-2", 2.0), Slice("i-1", 1.0)), known=0)
+    parts = parts_of(start(Slice("i-2", 2.0), Slice("i-1", 1.0)), keep_from=0)
     assert [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()] == [
         ("i-2", [0, 1]),
         ("i-1", [2]),
     ]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.slots} == {(3, 2)}
-    packed = parts_of(start(Slice("i-1", 0.5, 3)), known=0)["i-1"]
+    packed = parts_of(start(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
     assert packed.gpu == 3
     assert [slot.share for slot in packed.slots] == [0.5]
     assert packed.gpus == 0.5

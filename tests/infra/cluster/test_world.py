@@ -112,7 +112,7 @@ class Left:
         self.calls: list[tuple[object, ...]] = []
         self.settled: list[int] = []
         self.world._agents = cast("Any", SimpleNamespace(call=self._call))
-        self.world._found = {"i-1": {"t00.1": Described(frozenset(ready), 1, 2, False, 3)}}
+        self.world._left = {"i-1": {"t00.1": Described(frozenset(ready), 1, 2, False, 3)}}
 
     def _call(self, *arguments: object) -> str:
         self.calls.append(arguments)
@@ -165,7 +165,7 @@ def test_what_was_acknowledged_by_the_last_controller_is_known_from_the_agent(
 
 def test_a_session_that_nobody_knows_is_lost_and_nobody_is_to_blame(tmp_path: Path) -> None:
     left = Left(tmp_path)
-    left.world._found = {"i-1": {}}
+    left.world._left = {"i-1": {}}
     left.world.adopt(START)
     (lost,) = left.events(1)
     assert isinstance(lost, TrialLost)

@@ -107,13 +107,13 @@ def test_without_an_emulator_every_command_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
-    for words in [("status",), ("faults",), ("capacity", "g5.xlarge", 1), ("kill", "i-1")]:
+    for words in [("status",), ("faults",), ("kill", "i-1")]:
         assert refused(*words).startswith(f"no emulator is running in {tmp_path}/emulator; ")
     assert refused("clock", "+1m").startswith("no emulator is running")
     assert ask("stop") == "stopped the emulator\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
-        EmulatorControl(Access.made("http://127.0.0.1:9")).ping()
+        EmulatorControl(Access.create("http://127.0.0.1:9")).ping()
 
 
 def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_faults_of_a_file_replace_the_others_or_are_added(
 ) -> None:
     path = tmp_path / "more.json"
     path.write_text('[{"kind": "no-boot", "times": 3}]')
-    assert [each["kind"] for each in control.faults()] == ["slow-boot"]
+    assert [fault["kind"] for fault in control.faults()] == ["slow-boot"]
     ask("faults", path, "--add")
-    assert [each["kind"] for each in control.faults()] == ["slow-boot", "no-boot"]
+    assert [fault["kind"] for fault in control.faults()] == ["slow-boot", "no-boot"]
     assert '"times": 3' in ask("faults", path)
-    assert [each["kind"] for each in control.faults()] == ["no-boot"]
+    assert [fault["kind"] for fault in control.faults()] == ["no-boot"]
     assert ask("faults", "--clear") == "pending faults: none\n"
     assert refused("faults", path, "--clear").startswith(
         "--clear can't be combined with FILE or --add"
@@ -148,18 +148,16 @@ def test_faults_of_a_file_replace_the_others_or_are_added(
         control.replace([{"kind": "x"}])
 
 
-def test_capacity_and_quota_are_set_and_lifted(control: EmulatorControl) -> None:
-    ask("capacity", "g4dn.*:spot:us-east-1a", 2)
-    ask("quota", "spot", 64)
+def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) -> None:
+    ask("faults", '{"kind": "capacity", "type": "g4dn.*", "market": "spot", "instances": 2}')
+    ask("faults", "--add", '[{"kind": "quota", "market": "spot", "vcpus": 64}]')
     capacity, quota = control.faults()
-    assert list(capacity.values()) == ["capacity", "g4dn.*", "spot", "us-east-1a", 2]
+    assert list(capacity.values()) == ["capacity", "g4dn.*", "spot", "*", 2]
     assert list(quota.values()) == ["quota", "*", "spot", "*", 64]
-    ask("capacity", "g4dn.*:spot:us-east-1a", "any")
-    assert ask("quota", "spot", "any") == "pending faults: none\n"
-    assert "Did you mean 'g5.xlarge'?" in refused("capacity", "g5.xlrge", 1)
-    assert "Did you mean 'spot'?" in refused("capacity", "g5.xlarge:sport", 1)
-    assert refused("capacity", "g5.xlarge", "few").startswith("'few' is not a number")
-    assert refused("capacity", "a:b:c:d", 1).startswith("invalid pool 'a:b:c:d'")
+    lifted = '{"kind": "quota", "market": "spot", "vcpus": null}'
+    assert "quota" not in ask("faults", "--add", lifted)
+    assert "Did you mean 'g5.xlarge'?" in refused("faults", '{"kind": "kill", "type": "g5.xlrge"}')
+    assert refused("faults", '{"kind": ').startswith("not JSON: ")
 
 
 def test_spot_is_reclaimed_with_or_without_notice(

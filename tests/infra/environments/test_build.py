@@ -13,8 +13,8 @@ import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.environments import build as building
-from cloudtune.infra.environments.build import build, found
-from cloudtune.infra.environments.fetch import COMPLETE
+from cloudtune.infra.environments.build import build, built_at
+from cloudtune.infra.environments.delivery import COMPLETE
 from cloudtune.infra.environments.spec import spec_of
 from tests.infra.environments.conftest import experiment
 
@@ -32,7 +32,7 @@ def test_its_python_is_its_own_and_has_cloudtune_and_the_requirements(built: Bui
     assert base.startswith(f"{built.place}/python/")
     assert built.version == platform.python_version()
     assert {"tiny==1.5", "mine==0.1"} <= set(built.packages)
-    assert found(built.place) == built
+    assert built_at(built.place) == built
 
 
 def test_what_is_there_is_not_built_again(
@@ -48,7 +48,7 @@ def test_what_a_crash_has_left_is_no_environment(
     half = replace(spec, root=tmp_path)
     (half.place / "venv" / "bin").mkdir(parents=True)
     (half.place / "left").touch()
-    assert found(half.place) is None
+    assert built_at(half.place) is None
 
     def crash(*_: object) -> None:
         assert not (half.place / "left").exists(), "the rest of before is gone"

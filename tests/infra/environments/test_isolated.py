@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.infra.environments.cache import Shelf
+from cloudtune.infra.environments.cache import EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery
 from tests.aws_stand_in import network
 from tests.aws_stand_in.world import World
@@ -54,7 +54,7 @@ def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
 ) -> None:
     if why := network.unavailable():
         pytest.skip(why)
-    pack = Shelf(str(tmp_path / "storage"), built.place).put(built, lambda _line: None)
+    pack = EnvironmentCache(str(tmp_path / "storage"), built.place).put(built, lambda _line: None)
     key = f"runs/{Path(pack.uri).name}"
     there = Delivery(commands=("echo first",), pack=replace(pack, uri=f"s3://bucket/{key}"))
     asked = {
@@ -78,5 +78,5 @@ def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
 
 
 def console(home: Path) -> str:
-    found = list((home / "instances").glob("*/console.log"))
-    return found[0].read_text() if found else ""
+    logs = list((home / "instances").glob("*/console.log"))
+    return logs[0].read_text() if logs else ""

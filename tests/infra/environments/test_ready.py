@@ -11,7 +11,7 @@ import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.environments import ready as readying
-from cloudtune.infra.environments.build import found
+from cloudtune.infra.environments.build import built_at
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.environments.ready import enter, own_environment, ready
 from tests.infra.environments.conftest import experiment
@@ -54,8 +54,8 @@ def test_it_is_built_once_then_fetched_by_whoever_has_it_not(
     assert ready(wanted, storage, tmp_path, said.append) == (delivery, built)
     built.place.rename(tmp_path / "away")  # as on another machine
     assert ready(wanted, storage, tmp_path, said.append) == (delivery, built)
-    assert "are fetched from" in said[-1]
-    assert found(built.place) == built
+    assert said[-1].startswith("setup: fetching ")
+    assert built_at(built.place) == built
 
 
 def test_where_instances_are_this_machine_nothing_is_packed(offline: Path, tmp_path: Path) -> None:

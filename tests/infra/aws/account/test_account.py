@@ -1,4 +1,4 @@
-"""`cloudtune aws`: what an account needs, made, looked at and taken away, by the command."""
+"""`cloudtune aws`: what an account needs, created, checked and deleted, by the command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.api.experiments import for_renting
-from cloudtune.infra.aws.account import names, policies, steps
-from cloudtune.infra.aws.account.found import Clients, Found, look
+from cloudtune.infra.aws.account import policies
+from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place
-from cloudtune.infra.aws.account.report import lines
+from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from cloudtune.experiment import Experiment
+
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"
-MADE = 12
+STEPS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -43,52 +46,68 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
-def seen() -> Found:
-    return look(Clients(Endpoint(REGION)), REGION, ("g4dn.*",))
+def account_now() -> Inventory:
+    return inventory_of(Clients(Endpoint(REGION)), REGION)
 
 
 def missing() -> list[str]:
-    return [each.what for each in lines(seen()) if each.state == "missing"]
+    return [line.what for line in lines(account_now()) if line.state == "missing"]
 
 
-def test_setup_shows_makes_and_has_nothing_more_to_make(
+def stacks() -> list[dict[str, Any]]:
+    try:
+        return list(
+            boto3.client("cloudformation", REGION).describe_stacks(StackName="cloudtune")["Stacks"]
+        )
+    except ClientError:
+        return []
+
+
+def test_setup_shows_creates_and_then_has_nothing_to_create(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    looked = called(capsys, "aws", "check")
-    assert looked.code == 1
-    assert f"missing  bucket {BUCKET}: `cloudtune aws setup` makes it" in looked.out
-    assert "ok       image: ami-" in looked.out
+    checked = called(capsys, "aws", "check")
+    assert checked.code == 1
+    assert f"missing  bucket {BUCKET}: `cloudtune aws setup` creates it" in checked.out
+    assert "ok       image: ami-" in checked.out
 
     asked = called(capsys, "aws", "setup")
     assert asked.code == 2
     assert (
         "can't ask for confirmation without a terminal: add --yes; nothing was changed" in asked.err
     )
-    assert f"  bucket {BUCKET}: checkpoints, logs and results; no public access" in asked.out
-    assert "security group cloudtune" in missing()
+    assert "  create Bucket: checkpoints, logs and results; no public access" in asked.out
+    assert stacks() == [], "the change set that was shown is gone, and its stack with it"
 
-    made = called(capsys, "aws", "setup", "--yes", "--instances", "g4dn.*, p3.*")
-    assert made.code == 0, made.out + made.err
-    assert made.out.count("\ncreating ") == MADE
-    assert "ready: use `cloud: {provider: aws, region: us-east-1}`" in made.out
+    done = called(capsys, "aws", "setup", "--yes", "--instances", "g4dn.*, p3.*")
+    assert done.code == 0, done.out + done.err
+    assert done.out.count("\n  create ") == STEPS
+    assert "ready: use `cloud: {provider: aws, region: us-east-1}`" in done.out
     again = called(capsys, "aws", "setup", "--yes")
     assert "nothing to create" in again.out, "the types are those of the last setup"
     assert called(capsys, "aws", "check").code == 0
-    told = called(capsys, "aws", "check", "-o", "json").json
-    assert {each["state"] for each in told} == {"ok"}
+    written = called(capsys, "aws", "check", "-o", "json").json
+    assert {line["state"] for line in written} == {"ok"}
+    blocked = boto3.client("s3", REGION).get_public_access_block(Bucket=BUCKET)
+    assert set(blocked["PublicAccessBlockConfiguration"].values()) == {True}
 
     policy = boto3.client("iam", REGION).get_role_policy(
         RoleName="cloudtune-head-us-east-1", PolicyName="cloudtune"
     )["PolicyDocument"]
-    assert policies.types_of(policy) == ("g4dn.*", "p3.*")
+    assert types_of(policy) == ["g4dn.*", "p3.*"]
     other = called(capsys, "aws", "setup", "--yes", "--instances", "g5.*")
-    assert "creating the policy of cloudtune-head-us-east-1" in other.out
-    assert other.out.count("\ncreating ") == 1
+    assert "This will\n  update HeadRole: role of the instance that controls a run" in other.out
+    assert other.out.count("\n  ") == 1
 
 
-def test_an_experiment_needs_to_say_no_more_than_aws(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def types_of(policy: Mapping[str, Any]) -> list[str] | None:
+    """Return the patterns of types that a policy allows to launch."""
+    conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
+    return next((its["ec2:InstanceType"] for its in conditions if its), None)
+
+
+def renting(tmp_path: Path, **more: Any) -> Experiment:
+    """Return an experiment on AWS that names nothing but a type, and `more`."""
     (tmp_path / "train.py").write_text("def train(config): ...\n")
     fields = {
         "name": "x",
@@ -98,98 +117,148 @@ def test_an_experiment_needs_to_say_no_more_than_aws(
         "trials": 1,
         "epochs": {"min": 1, "max": 1},
         "limits": {"budget": "$1"},
-        "cloud": {"provider": "aws", "instances": ["g4dn.xlarge"]},
         "directory": str(tmp_path),
+        **more,
     }
-    bare = for_renting(fields, {})
+    cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], **more.get("cloud", {})}
+    return for_renting({**fields, "cloud": cloud}, {})
+
+
+def test_an_experiment_needs_to_say_no_more_than_aws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = renting(tmp_path)
     assert (bare.cloud.security_group, bare.cloud.instance_profile) == (None, None)
     assert not bare.storage.startswith("s3://")
 
     assert called(capsys, "aws", "setup", "--yes").code == 0
-    full = for_renting(fields, {})
+    full = renting(tmp_path)
     assert full.storage == f"s3://{BUCKET}/cloudtune"
-    assert full.cloud.image == seen().image
-    assert full.cloud.security_group == seen().group
+    assert full.cloud.image == account_now().image
+    assert full.cloud.security_group == account_now().group
     assert full.cloud.instance_profile == "cloudtune-node-us-east-1"
+    assert full.cloud.subnets == {}, "EC2 chooses among those of the default VPC"
     image = boto3.client("ec2", REGION).describe_images(ImageIds=[full.cloud.image or ""])
     disk = image["Images"][0]["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
     a_month, address = 0.08 * disk / 30 / 24, 0.005
     assert full.charges.per_instance_hour == pytest.approx(a_month + address)
-    own = {**fields, "storage": "s3://mine/x", "charges": {"per_instance_hour": 0.5}}
-    own["cloud"] = {"provider": "aws", "instances": ["g4dn.xlarge"], "image": "ami-1"}
-    kept = for_renting(own, {})
+    own = {"storage": "s3://mine/x", "charges": {"per_instance_hour": 0.5}}
+    kept = renting(tmp_path, **own, cloud={"image": "ami-1"})
     assert (kept.storage, kept.cloud.image) == ("s3://mine/x", "ami-1")
     assert kept.charges.per_instance_hour == 0.5
 
 
-@pytest.mark.parametrize("cut", [1, 4, 9])
-def test_a_setup_that_is_cut_off_goes_on_from_there(cut: int) -> None:
-    """At each of its steps, before it and behind it; the second time makes no second one."""
-    clients = Clients(Endpoint(REGION))
-    todo = list(steps.to_make(clients, seen()))
-    assert len(todo) == MADE
-    for step in todo[:cut]:
-        steps.done(step)
-    for step in steps.to_make(clients, seen()):
-        steps.done(step)
-    assert list(steps.to_make(clients, seen())) == []
-    groups = boto3.client("ec2", REGION).describe_security_groups(
-        Filters=[{"Name": "group-name", "Values": [names.GROUP]}]
-    )["SecurityGroups"]
-    assert len(groups) == 1
-    taken = list(steps.to_remove(clients, seen(), with_bucket=False))
-    for step in taken[:cut]:
-        steps.done(step)
-    for step in steps.to_remove(clients, seen(), with_bucket=False):
-        steps.done(step)
-    left = seen()
-    assert (left.group, left.bucket) == (None, False)
-    assert not any(role.exists or role.profile for role in left.roles.values())
+def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ec2 = boto3.client("ec2", REGION)
+    vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.1.{number}.0/24", AvailabilityZone=zone)
+        for number, zone in enumerate(["us-east-1a", "us-east-1a", "us-east-1b"])
+    ]
+    first, second, third = (answer["Subnet"]["SubnetId"] for answer in subnets)
+    unclear = called(capsys, "aws", "setup", "--yes", "--vpc", vpc)
+    assert unclear.code == 2
+    assert f"{first} and {second} are both in us-east-1a: name one subnet a zone" in unclear.err
+    strange = called(capsys, "aws", "setup", "--yes", "--subnets", first)
+    assert f"--subnets: {first} isn't a subnet of vpc-" in strange.err
+    assert stacks() == []
+
+    named = ("--vpc", vpc, "--subnets", f"{first},{third}", "--tag", "team=vision")
+    done = called(capsys, "aws", "setup", "--yes", *named)
+    assert done.code == 0, done.err
+    assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
+    settings = renting(tmp_path).cloud
+    assert settings.subnets == {"us-east-1a": first, "us-east-1b": third}
+    assert settings.tags == {"team": "vision"}
+    group = ec2.describe_security_groups(GroupIds=[settings.security_group or ""])
+    assert group["SecurityGroups"][0]["VpcId"] == vpc
+    role = boto3.client("iam", REGION).get_role(RoleName="cloudtune-head-us-east-1")["Role"]
+    assert {"Key": "team", "Value": "vision"} in role["Tags"]
+    assert renting(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
+
+    cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
+    request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
+    AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
+    for kind in ("instance", "volume"):
+        tagged = ec2.describe_tags(
+            Filters=[
+                {"Name": "tag:team", "Values": ["vision"]},
+                {"Name": "resource-type", "Values": [kind]},
+            ]
+        )
+        assert len(tagged["Tags"]) == 1, kind
+
+    moved = called(capsys, "aws", "setup", "--yes", "--vpc", "vpc-1")
+    assert moved.code == 2
+    assert f"--vpc vpc-1: setup uses {vpc}; to change it, run `cloudtune aws teardown`" in moved.err
 
 
-def test_a_group_cut_off_before_its_rule_gets_it(capsys: pytest.CaptureFixture[str]) -> None:
-    vpc = seen().vpc
-    assert vpc is not None
-    made = boto3.client("ec2", REGION).create_security_group(
-        GroupName=names.GROUP, Description="x", VpcId=vpc
+@pytest.mark.parametrize("tag", ["team", "aws:x=1", "cloudtune:run=1", "=1"])
+def test_a_tag_that_is_none_is_refused(tag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = called(capsys, "aws", "setup", "--yes", "--tag", tag)
+    assert (done.code, stacks()) == (2, [])
+    assert "write KEY=VALUE, such as team=vision" in done.err
+
+
+def test_an_admin_deploys_the_printed_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("AWS_ACCESS_KEY_ID")
+        patch.delenv("AWS_SECRET_ACCESS_KEY")
+        account = ("--account", "123456789012")
+        printed = called(capsys, "aws", "template", *account, "--tag", "team=vision")
+        policy = called(capsys, "aws", "policy", "maker", *account, "--format", "cloudformation")
+        assert policy.json["Resources"]["Policy"]["Type"] == "AWS::IAM::ManagedPolicy"
+    vpc = account_now().vpc
+    cloudformation = boto3.client("cloudformation", REGION)
+    names = {"StackName": "cloudtune", "ChangeSetName": "mine"}
+    cloudformation.create_change_set(
+        **names,
+        ChangeSetType="CREATE",
+        TemplateBody=printed.out,
+        Parameters=[{"ParameterKey": "Vpc", "ParameterValue": vpc or ""}],
     )
-    assert "its members reach each other" in missing()
-    done = called(capsys, "aws", "setup", "--yes")
-    assert f"creating a rule of cloudtune ({made['GroupId']})" in done.out
-    assert seen().open_within
+    cloudformation.execute_change_set(**names)
+    assert called(capsys, "aws", "check").code == 1, "AWS's role for spot isn't in the stack"
+    assert missing() == ["the role of spot.amazonaws.com"]
+    assert renting(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
 
 
-def test_a_role_of_that_name_that_is_somebody_elses_is_left_alone(
+def test_a_setup_that_fails_is_undone_and_can_be_repeated(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     iam, name = boto3.client("iam", REGION), "cloudtune-head-us-east-1"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.trust()))
     done = called(capsys, "aws", "setup", "--yes")
     assert done.code == 1
-    assert f"a role {name} is there that cloudtune hasn't made" in done.err
-    assert called(capsys, "aws", "teardown", "--yes").code == 0
-    assert iam.get_role(RoleName=name)
-    assert iam.list_role_policies(RoleName=name)["PolicyNames"] == []
-
-
-def test_a_bucket_cut_off_half_made_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients = Clients(Endpoint(REGION))
-    (step,) = (s for s in steps.to_make(clients, seen()) if s.what.startswith("bucket "))
-    with monkeypatch.context() as patch:
-        patch.setattr(clients["s3"], "put_public_access_block", lambda **_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            steps.done(step)
-    assert f"bucket {BUCKET}" in missing()
-    for each in steps.to_make(clients, seen()):
-        steps.done(each)
-    blocked = clients["s3"].get_public_access_block(Bucket=BUCKET)
-    assert set(blocked["PublicAccessBlockConfiguration"].values()) == {True}
-    assert f"bucket {BUCKET}" not in missing()
-
-
-def test_a_door_to_the_world_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "stack cloudtune was not changed: HeadRole: " in done.err
+    assert f"{name} already exists" in done.err
+    assert account_now().group is None
+    assert iam.list_role_policies(RoleName=name)["PolicyNames"] == [], "another one's"
+    assert "stack cloudtune: it is ROLLBACK_COMPLETE" in called(capsys, "aws", "check").out
+    iam.delete_role(RoleName=name)
     assert called(capsys, "aws", "setup", "--yes").code == 0
-    group = seen().group
+    assert missing() == []
+
+
+def test_a_bucket_that_outlived_its_stack_is_used_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert called(capsys, "aws", "setup", "--yes").code == 0
+    s3 = boto3.client("s3", REGION)
+    s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
+    assert called(capsys, "aws", "teardown", "--yes").code == 0
+    assert called(capsys, "aws", "setup", "--yes").code == 0
+    assert missing() == []
+    assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
+
+
+def test_an_open_port_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert called(capsys, "aws", "setup", "--yes").code == 0
+    group = account_now().group
     assert group is not None
     boto3.client("ec2", REGION).authorize_security_group_ingress(
         GroupId=group, CidrIp="0.0.0.0/0", IpProtocol="tcp", FromPort=22, ToPort=22
@@ -206,7 +275,7 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     s3, ec2 = boto3.client("s3", REGION), boto3.client("ec2", REGION)
     s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
     tags: Any = [{"Key": "cloudtune:run", "Value": "r"}]
-    image = seen().image
+    image = account_now().image
     assert image is not None
     launched = ec2.run_instances(
         ImageId=image,
@@ -244,15 +313,15 @@ def test_without_credentials_one_line_says_what_to_do(
     done = called(capsys, "aws", "check")
     assert done.code == 1
     assert done.err.count("\n") == 1
-    assert "Give this machine credentials" in done.err
+    assert "log in as for the aws command" in done.err
 
 
 def test_quotas_of_nothing_are_missing_and_say_what_to_ask_for() -> None:
-    found = replace(seen(), quotas={"on-demand g": 0.0, "spot g": 64.0})
-    told = {each.what: each for each in lines(found)}
-    assert told["quota spot g"].note == "64 vCPUs"
-    assert told["quota on-demand g"].state == "missing"
-    assert "Running On-Demand G and VT instances (L-DB2E81BA)" in told["quota on-demand g"].note
+    account = replace(account_now(), quotas={"on-demand g": 0.0, "spot g": 64.0})
+    by_name = {line.what: line for line in lines(account)}
+    assert by_name["quota spot g"].note == "64 vCPUs"
+    assert by_name["quota on-demand g"].state == "missing"
+    assert "Running On-Demand G and VT instances (L-DB2E81BA)" in by_name["quota on-demand g"].note
 
 
 def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> None:
@@ -270,9 +339,9 @@ def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> No
                 assert statement["Condition"] == {
                     "Null": {"aws:ResourceTag/cloudtune:run": "false"}
                 }
-    assert policies.types_of(policies.head(place)) == ("g5.*",)
-    assert policies.types_of(policies.person(place)) == ("m7i.large",)
-    assert policies.types_of(policies.node(place)) == ()
+    assert types_of(policies.head(place)) == ["g5.*"]
+    assert types_of(policies.person(place)) == ["m7i.large"]
+    assert types_of(policies.node(place)) is None
 
 
 def actions(statement: Mapping[str, Any]) -> list[str]:

@@ -9,13 +9,13 @@ import boto3
 import pytest
 
 from cloudtune.infra.aws.account import live
-from cloudtune.infra.aws.account.found import Clients, look
-from cloudtune.infra.aws.account.steps import done, to_make
+from cloudtune.infra.aws.account.inventory import inventory_of
+from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import stop_emulator
-from tests.aws_stand_in.account import start
+from tests.aws_stand_in.account import set_up, start
 from tests.bench import called
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulat
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access.key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.access.secret)
     monkeypatch.setattr(live, "_PAUSE", 0.1)
-    clients = Clients(endpoint_of(made.access))
-    for step in to_make(clients, look(clients, "us-east-1", ("g4dn.*",))):
-        done(step)
+    set_up(Clients(endpoint_of(made.access)), types=("g4dn.*",))
     yield made
     stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
@@ -65,9 +63,9 @@ def test_it_asks_tries_tells_and_leaves_nothing(
     tried = called(capsys, "aws", "check", "--live", "--yes", "--report", path)
     assert tried.code == 0, tried.out + tried.err
     assert "NOT AS EXPECTED" not in tried.out
-    told = json.loads(path.read_text())
-    assert told["ok"]
-    answers = {each["call"]: each["came"] for each in told["calls"]}
+    written = json.loads(path.read_text())
+    assert written["ok"]
+    answers = {call["call"]: call["answer"] for call in written["calls"]}
     assert len(answers) == 10
     assert answers["RunInstances, DryRun"] == "DryRunOperation"
     assert answers["RunInstances, the token, another script"] == "IdempotentParameterMismatch"
@@ -78,10 +76,10 @@ def test_it_asks_tries_tells_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("cut", [2, 5])
-def test_whoever_is_cut_off_leaves_nothing(emulator: Emulator, cut: int) -> None:
+def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
-    found = look(clients, "us-east-1", ("g4dn.*",))
-    calls = live.Live(clients, Ec2(endpoint), found, "t").calls()
+    account = inventory_of(clients, "us-east-1")
+    calls = live.Live(clients, Ec2(endpoint), account, "t").calls()
     for _ in range(cut):
         next(calls)
     assert len(billing(emulator)) == 1
@@ -94,7 +92,7 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)
-    calls = live.Live(clients, Ec2(endpoint), look(clients, "us-east-1", ()), "t").calls()
+    calls = live.Live(clients, Ec2(endpoint), inventory_of(clients, "us-east-1"), "t").calls()
     came = [next(calls), next(calls)]
     assert not came[-1].ok
     assert len(billing(emulator)) == 1

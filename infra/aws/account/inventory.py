@@ -1,0 +1,361 @@
+"""What an account has of the things that cloudtune needs; nothing here changes anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cloudtune import aws_session
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.account import policies, stack
+from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Place
+from cloudtune.infra.aws.account.stack import Clients, Stack
+from cloudtune.infra.aws.account.template import TAG, Settings, template
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from cloudtune.infra.aws.account.policies import Document
+    from cloudtune.infra.provider import Endpoint
+
+IMAGE_PARAMETER = (
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+)
+"""Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
+developer guide); several public scripts of 2026 use the same name."""
+_ABSENT = {"404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"}
+
+QUOTAS: Mapping[str, tuple[str, str]] = {
+    "on-demand g": ("L-DB2E81BA", "Running On-Demand G and VT instances"),
+    "spot g": ("L-3819A6DF", "All G and VT Spot Instance Requests"),
+    "on-demand p": ("L-417A185B", "Running On-Demand P instances"),
+    "spot p": ("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
+    "on-demand standard": (
+        "L-1216C47A",
+        "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+    ),
+}
+"""Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
+guide, EC2 instance type quotas); the codes are those of several public scripts of 2026."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What there is in a region. `vpc`, `group` and `image` are ids, None if there is none.
+
+    `settings` are those of the stack, else the defaults; `is_current` says whether the stack is
+    what setup would write today. `visitors` are address ranges and groups that may reach instances
+    from outside. `quotas` are vCPUs. `unknown` has the reason for whatever couldn't be read.
+    """
+
+    place: Place
+    caller: str
+    settings: Settings
+    stack: Stack | None = None
+    is_current: bool = False
+    has_own_bucket: bool = False
+    vpc: str | None = None
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    open_within: bool = False
+    visitors: tuple[str, ...] = ()
+    bucket: bool = False
+    image: str | None = None
+    spot_role: bool = False
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    def template_for(self, types: tuple[str, ...], tags: Mapping[str, str]) -> Document:
+        """Return the template that setup deploys; without `types` those of the last setup."""
+        place = replace(self.place, types=types or self.place.types)
+        return template(place, tags, with_bucket=self.has_own_bucket or not self.bucket)
+
+    def parameters_for(
+        self, clients: Clients, vpc: str | None, subnets: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the template's parameters; what isn't named stays as in the last setup.
+
+        Raises:
+            UsageError: there is no VPC; a subnet isn't in it, several are in one zone, or it has
+                none.
+        """
+        network = vpc or self.vpc
+        if self.settings.vpc not in ("", network):
+            raise UsageError(
+                f"--vpc {vpc}: setup uses {self.settings.vpc}; to change it, run "
+                "`cloudtune aws teardown` first (it keeps a bucket that isn't empty)"
+            )
+        if network is None:
+            raise UsageError(
+                f"{self.place.region} has no default VPC: name one (--vpc vpc-…), or create the "
+                "default one (`aws ec2 create-default-vpc`)"
+            )
+        by_zone = self.settings.subnets
+        if subnets or not self.settings.vpc:
+            by_zone = _subnets_by_zone(clients, network, subnets)
+        return {"Vpc": network, "Subnets": json.dumps(by_zone)}
+
+
+def inventory_of(clients: Clients, region: str) -> Inventory:
+    """Return what an account has in a region.
+
+    Raises:
+        CloudtuneError: no credentials, or no network.
+    """
+    try:
+        caller = clients["sts"].get_caller_identity()
+    except (BotoCoreError, ClientError) as error:
+        raise CloudtuneError(
+            f"AWS can't be asked who this is: {error}; {aws_session.LOG_IN}"
+        ) from None
+    reader = _Reader(clients)
+    its_stack = reader(f"stack {STACK}", partial(stack.read, clients))
+    outputs = {} if its_stack is None else its_stack.outputs
+    settings = Settings.of_outputs(outputs) if outputs else Settings(types=all_types())
+    place = Place(caller["Account"], region, settings.types)
+    written = reader("its template", partial(stack.body, clients)) if outputs else None
+    has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
+    vpc = settings.vpc or reader("the VPC", reader.default_vpc)
+    group = reader("the security group", partial(reader.group, settings.security_group)) or {}
+    quotas = {
+        name: reader(f"quota {name}", partial(reader.quota, code))
+        for name, (code, _) in QUOTAS.items()
+    }
+    return Inventory(
+        place=place,
+        caller=caller["Arn"],
+        settings=settings,
+        stack=its_stack,
+        is_current=written == template(place, settings.tags, with_bucket=has_own_bucket),
+        has_own_bucket=has_own_bucket,
+        vpc=vpc,
+        subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},
+        group=group.get("GroupId"),
+        open_within=lets_itself_in(group),
+        visitors=tuple(_visitors(group)),
+        bucket=bool(reader(f"bucket {place.bucket}", partial(reader.has_bucket, place.bucket))),
+        image=reader("the image", reader.image),
+        spot_role=bool(reader("the spot role", reader.spot_role)),
+        quotas={name: vcpus for name, vcpus in quotas.items() if vcpus is not None},
+        unknown=reader.unknown,
+    )
+
+
+def _subnets_by_zone(clients: Clients, vpc: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Return the subnets that runs in a VPC use; {} in a default VPC, where EC2 chooses them."""
+    ec2 = clients["ec2"]
+    try:
+        subnets = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"]
+        (network,) = ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"]
+    except (BotoCoreError, ClientError) as error:
+        raise UsageError(f"--vpc {vpc}: {error}") from None
+    if network["IsDefault"] and not wanted:
+        return {}
+    zones = {subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in subnets}
+    strange = [name for name in wanted if name not in zones]
+    if strange:
+        raise UsageError(f"--subnets: {strange[0]} isn't a subnet of {vpc}")
+    by_zone: dict[str, str] = {}
+    for name in wanted or zones:
+        other = by_zone.setdefault(zones[name], name)
+        if other != name:
+            both = f"{other} and {name} are both in {zones[name]}"
+            raise UsageError(f"{both}: name one subnet a zone (--subnets)")
+    if not by_zone:
+        raise UsageError(f"--vpc {vpc}: it has no subnets")
+    return by_zone
+
+
+def all_types() -> tuple[str, ...]:
+    """Return the patterns of all types that cloudtune offers."""
+    return tuple(sorted({f"{name.partition('.')[0]}.*" for name in pricing.instance_types()}))
+
+
+@dataclass(frozen=True)
+class RunDefaults:
+    """What runs use where an experiment names nothing: fields of `cloud`, and a storage.
+
+    `storage` is "" without a stack, `disk_gb` the size of the image's root disk if AWS says it.
+    """
+
+    cloud: Mapping[str, Any]
+    storage: str
+    disk_gb: float | None = None
+
+
+def run_defaults(endpoint: Endpoint) -> RunDefaults:
+    """Return what setup created in a region; nothing where the caller may not read it."""
+    clients = Clients(endpoint)
+    reader = _Reader(clients)
+    its_stack = reader("", partial(stack.read, clients))
+    outputs = {} if its_stack is None else its_stack.outputs
+    settings = Settings.of_outputs(outputs) if outputs else Settings()
+    image = reader("", reader.image)
+    cloud = {
+        "image": image,
+        "security_group": settings.security_group or None,
+        "instance_profile": settings.instance_profile or None,
+        "subnets": settings.subnets,
+        "tags": settings.tags,
+    }
+    disk = None if image is None else reader("", partial(reader.root_disk, image))
+    return RunDefaults(cloud, settings.storage, disk)
+
+
+def quota(endpoint: Endpoint, name: str) -> float | None:
+    """Return the vCPUs of a quota ("on-demand g"); None if it is unknown, or may not be read."""
+    if name not in QUOTAS:
+        return None
+    reader = _Reader(Clients(endpoint))
+    vcpus: float | None = reader("", partial(reader.quota, QUOTAS[name][0]))
+    return vcpus
+
+
+class _Reader:
+    """Reads one thing at a time; returns None for what isn't there, and notes what failed."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self.unknown: dict[str, str] = {}
+
+    def __call__(self, what: str, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in _ABSENT:
+                self.unknown[what] = str(error)
+        except BotoCoreError as error:
+            self.unknown[what] = str(error)
+        return None
+
+    def default_vpc(self) -> str | None:
+        filters = [{"Name": "is-default", "Values": ["true"]}]
+        networks = self._clients["ec2"].describe_vpcs(Filters=filters)["Vpcs"]
+        return networks[0]["VpcId"] if networks else None
+
+    def subnets(self, vpc: str | None) -> dict[str, str]:
+        if vpc is None:
+            return {}
+        filters = [{"Name": "vpc-id", "Values": [vpc]}]
+        subnets = self._clients["ec2"].describe_subnets(Filters=filters)["Subnets"]
+        return {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in subnets}
+
+    def group(self, group: str) -> dict[str, Any] | None:
+        if not group:
+            return None
+        groups = self._clients["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
+        return groups[0] if groups else None
+
+    def has_bucket(self, bucket: str) -> bool:
+        tags = self._clients["s3"].get_bucket_tagging(Bucket=bucket)["TagSet"]
+        return TAG in {tag["Key"] for tag in tags}
+
+    def image(self) -> str:
+        answer = self._clients["ssm"].get_parameter(Name=IMAGE_PARAMETER)
+        return str(answer["Parameter"]["Value"])
+
+    def root_disk(self, image: str) -> float | None:
+        """Return the size of an image's root disk, in GB."""
+        (described,) = self._clients["ec2"].describe_images(ImageIds=[image])["Images"] or [{}]
+        for disk in described.get("BlockDeviceMappings", ()):
+            if disk.get("DeviceName") == described.get("RootDeviceName"):
+                size = disk.get("Ebs", {}).get("VolumeSize")
+                return None if size is None else float(size)
+        return None
+
+    def spot_role(self) -> bool:
+        path = f"/aws-service-role/{SPOT_SERVICE}/"
+        return bool(self._clients["iam"].list_roles(PathPrefix=path)["Roles"])
+
+    def quota(self, code: str) -> float:
+        quotas = self._clients["service-quotas"]
+        answer = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
+        return float(answer["Quota"]["Value"])
+
+
+def lets_itself_in(group: Mapping[str, Any]) -> bool:
+    """Whether a security group lets all traffic of its own members in."""
+    own = group.get("GroupId")
+    return any(
+        rule.get("IpProtocol") == "-1"
+        and own in {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", ())}
+        for rule in group.get("IpPermissions", ())
+    )
+
+
+def _visitors(group: Mapping[str, Any]) -> Iterator[str]:
+    for rule in group.get("IpPermissions", ()):
+        yield from (address["CidrIp"] for address in rule.get("IpRanges", ()))
+        yield from (address["CidrIpv6"] for address in rule.get("Ipv6Ranges", ()))
+        pairs = (pair.get("GroupId", "") for pair in rule.get("UserIdGroupPairs", ()))
+        yield from (other for other in pairs if other != group.get("GroupId"))
+
+
+# ---- the lines of `cloudtune aws check` ----------------------------------------------------
+
+_SETUP = "`cloudtune aws setup` creates it"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing: whether it is there, missing, or unknown; and what to say about it."""
+
+    state: Literal["ok", "missing", "unknown"]
+    what: str
+    note: str = ""
+
+
+def lines(account: Inventory) -> list[Line]:
+    """Return everything there is to say of an account, in the order in which runs need it."""
+    return [*_resources(account), *_quotas(account), *_unknown(account)]
+
+
+def _line(there: object, what: str, note: str = "", lacking: str = _SETUP) -> Line:
+    return Line("ok", what, note) if there else Line("missing", what, lacking)
+
+
+def _resources(account: Inventory) -> Iterator[Line]:
+    region = account.place.region
+    no_vpc = "name one (--vpc), or `aws ec2 create-default-vpc`"
+    yield _line(account.vpc, f"VPC {account.vpc or ''}".strip(), lacking=no_vpc)
+    if account.vpc is not None:
+        zones = ", ".join(sorted(account.subnets))
+        yield _line(account.subnets, f"{len(account.subnets)} subnets", zones, "the VPC has none")
+    is_there = account.stack is not None and account.stack.outputs
+    status = "" if account.stack is None else account.stack.status
+    its_status = f"it is {status}; `cloudtune aws setup` repairs it" if status else _SETUP
+    yield _line(is_there, f"stack {STACK}", status, its_status)
+    if is_there:
+        other = "it has other roles or policies; `cloudtune aws setup` updates it"
+        yield _line(account.is_current, "the stack as of this version", lacking=other)
+        yield _line(account.group, f"security group {policies.GROUP}", account.group or "")
+    if account.group is not None:
+        yield _line(account.open_within, "its members reach each other")
+        visitors = ", ".join(account.visitors)
+        lets_in = f"{visitors} may reach instances, and no run needs it: delete that rule"
+        yield _line(not visitors, "nothing else reaches them", lacking=lets_in)
+    yield _line(account.bucket, f"bucket {account.place.bucket}")
+    spot = "needed for spot only; `cloudtune aws setup` creates it"
+    yield _line(account.spot_role, f"the role of {SPOT_SERVICE}", lacking=spot)
+    no_image = f"no {IMAGE_PARAMETER} in {region}; name one (cloud.image)"
+    yield _line(account.image, "image", account.image or "", no_image)
+
+
+def _quotas(account: Inventory) -> Iterator[Line]:
+    for name, vcpus in account.quotas.items():
+        code, title = QUOTAS[name]
+        ask = f"0 vCPUs; ask for more in the console: Service Quotas, EC2, {title} ({code})"
+        yield _line(vcpus, f"quota {name}", f"{vcpus:.0f} vCPUs", ask)
+
+
+def _unknown(account: Inventory) -> Iterator[Line]:
+    for what, why in account.unknown.items():
+        yield Line("unknown", what, why)
+    for name in QUOTAS:
+        if name not in account.quotas and f"quota {name}" not in account.unknown:
+            yield Line("unknown", f"quota {name}", "Service Quotas has no value for it")

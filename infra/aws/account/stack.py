@@ -1,0 +1,241 @@
+"""The stack of `cloudtune aws setup`: change sets that are shown first, and deletion."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK
+from cloudtune.infra.aws.client import client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtune.infra.aws.account.policies import Document
+    from cloudtune.infra.provider import Endpoint
+
+_PAUSE_SECONDS = 2.0
+_PATIENCE_SECONDS = 900.0
+"""Roles, a group and a bucket take CloudFormation a minute or two."""
+_UNCHANGED = ("didn't contain changes", "No updates are to be performed")
+_VERBS = {"Add": "create", "Modify": "update", "Remove": "delete"}
+_OBJECTS_PER_DELETE = 1000  # S3's limit
+
+
+class Clients:
+    """boto3 clients of an endpoint, created when they are first needed."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._clients: dict[str, Any] = {}
+
+    def __getitem__(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = client(service, self._endpoint, attempts=4)
+        return self._clients[service]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack: its status as CloudFormation words it, and its outputs by name.
+
+    A stack has outputs once it was created in full, and keeps them if an update is undone.
+    """
+
+    status: str
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+def read(clients: Clients) -> Stack | None:
+    """Return the region's stack; None if there is none.
+
+    Raises:
+        botocore.exceptions.ClientError: the caller may not ask.
+    """
+    try:
+        (stack,) = clients["cloudformation"].describe_stacks(StackName=STACK)["Stacks"]
+    except ClientError as error:
+        if "does not exist" in str(error):
+            return None
+        raise
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", ())}
+    return Stack(stack["StackStatus"], outputs, stack.get("StackStatusReason", ""))
+
+
+def body(clients: Clients) -> Document | None:
+    """Return the template that the stack was last changed to."""
+    written = clients["cloudformation"].get_template(StackName=STACK)["TemplateBody"]
+    return json.loads(written) if isinstance(written, str) else written  # type: ignore[no-any-return]
+
+
+class ChangeSet:
+    """What a template would change; created by CloudFormation, carried out by `execute`.
+
+    A context manager that deletes what wasn't executed. `changes` has a verb and a logical id for
+    each resource.
+
+    Raises:
+        CloudtuneError: CloudFormation refuses the template, or the caller.
+    """
+
+    def __init__(self, clients: Clients, template: Document, parameters: Mapping[str, str]) -> None:
+        self._clients = clients
+        self._names = {
+            "StackName": STACK,
+            "ChangeSetName": f"setup-{secrets.token_hex(4)}",
+        }
+        self._is_executed = False
+        with _refusals():
+            stack = _settled(clients)
+            if stack is not None and stack.status == "ROLLBACK_COMPLETE":
+                delete(clients)  # a first creation that failed; it can't be updated
+                stack = None
+            self._is_new = stack is None or stack.status == "REVIEW_IN_PROGRESS"
+            clients["cloudformation"].create_change_set(
+                **self._names,
+                ChangeSetType="CREATE" if self._is_new else "UPDATE",
+                TemplateBody=json.dumps(template),
+                Parameters=[
+                    {"ParameterKey": name, "ParameterValue": value}
+                    for name, value in parameters.items()
+                ],
+                Capabilities=["CAPABILITY_NAMED_IAM"],
+            )
+            self.changes = self._described()
+
+    def __enter__(self) -> ChangeSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_executed:
+            self._discard()
+
+    def _described(self) -> list[tuple[str, str]]:
+        cloudformation = self._clients["cloudformation"]
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            described = cloudformation.describe_change_set(**self._names)
+            if described["Status"] == "CREATE_COMPLETE":
+                break
+            reason = described.get("StatusReason", "")
+            if described["Status"] == "FAILED" and any(text in reason for text in _UNCHANGED):
+                return []
+            if described["Status"] == "FAILED" or time.monotonic() > give_up:
+                self._discard()
+                raise CloudtuneError(f"CloudFormation can't change stack {STACK}: {reason}")
+            time.sleep(_PAUSE_SECONDS)
+        changes = (change["ResourceChange"] for change in described["Changes"])
+        return [(_VERBS[change["Action"]], change["LogicalResourceId"]) for change in changes]
+
+    def execute(self) -> None:
+        """Make the changes, and wait until they are made.
+
+        Raises:
+            CloudtuneError: one failed; CloudFormation has undone the others.
+        """
+        self._is_executed = True
+        with _refusals():
+            self._clients["cloudformation"].execute_change_set(**self._names)
+            stack = _settled(self._clients)
+            if stack is None or stack.status not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
+                why = "; ".join(_failures(self._clients)) or "see its events in the console"
+                raise CloudtuneError(
+                    f"stack {STACK} was not changed: {why}. CloudFormation undid the rest"
+                )
+
+    def _discard(self) -> None:
+        """Delete the change set, and the empty stack that holds a first one."""
+        cloudformation = self._clients["cloudformation"]
+        with contextlib.suppress(BotoCoreError, ClientError):
+            cloudformation.delete_change_set(**self._names)
+            if self._is_new:
+                cloudformation.delete_stack(StackName=STACK)
+
+
+def delete(clients: Clients) -> None:
+    """Delete the stack, and wait until it is gone; its bucket stays.
+
+    Raises:
+        CloudtuneError: something of it can't be deleted.
+    """
+    with _refusals():
+        clients["cloudformation"].delete_stack(StackName=STACK)
+        if (stack := _settled(clients)) is not None:
+            why = "; ".join(_failures(clients)) or stack.reason
+            raise CloudtuneError(f"stack {STACK} was not deleted: {why}")
+
+
+def create_spot_role(clients: Clients) -> None:
+    """Create AWS's own role for spot instances, which an account has once.
+
+    Raises:
+        CloudtuneError: AWS refused.
+    """
+    with _refusals():
+        clients["iam"].create_service_linked_role(AWSServiceName=SPOT_SERVICE)
+
+
+def is_bucket_empty(clients: Clients, bucket: str) -> bool:
+    """Whether a bucket holds nothing.
+
+    Raises:
+        CloudtuneError: AWS refused.
+    """
+    with _refusals():
+        return not clients["s3"].list_objects_v2(Bucket=bucket, MaxKeys=1).get("KeyCount")
+
+
+def delete_bucket(clients: Clients, bucket: str) -> None:
+    """Delete a bucket with everything in it.
+
+    Raises:
+        CloudtuneError: AWS refused.
+    """
+    with _refusals():
+        s3 = clients["s3"]
+        while listed := s3.list_objects_v2(Bucket=bucket, MaxKeys=_OBJECTS_PER_DELETE).get(
+            "Contents"
+        ):
+            keys = [{"Key": listing["Key"]} for listing in listed]
+            s3.delete_objects(Bucket=bucket, Delete={"Objects": keys})
+        s3.delete_bucket(Bucket=bucket)
+
+
+def _settled(clients: Clients) -> Stack | None:
+    """Return the stack once nothing changes it any more."""
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while (stack := read(clients)) is not None:
+        if not stack.status.endswith("_IN_PROGRESS") or stack.status == "REVIEW_IN_PROGRESS":
+            return stack
+        if time.monotonic() > give_up:
+            raise CloudtuneError(f"stack {STACK} is still {stack.status}: try again later")
+        time.sleep(_PAUSE_SECONDS)
+    return None
+
+
+def _failures(clients: Clients) -> Iterator[str]:
+    """Yield what failed in the last change of the stack, and why."""
+    events = clients["cloudformation"].describe_stack_events(StackName=STACK)["StackEvents"]
+    for event in events:  # the newest first
+        reason = event.get("ResourceStatusReason", "")
+        if reason == "User Initiated":
+            return
+        if event["ResourceStatus"].endswith("_FAILED") and "cancelled" not in reason:
+            yield f"{event['LogicalResourceId']}: {reason}"
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Say of AWS's errors that the command can be repeated."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise CloudtuneError(f"{error}. The same command continues from here") from None

@@ -1,0 +1,172 @@
+"""The CloudFormation template of `cloudtune aws setup`, and the settings that `run` reads from it.
+
+The template is the one description of what setup creates: an admin can read it
+(`cloudtune aws template`) and deploy it as a stack named cloudtune.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.infra.aws.account import policies
+from cloudtune.infra.aws.account.policies import PREFIX, Document, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TAG: Final = "cloudtune:setup"
+"""On everything that setup creates."""
+UPLOAD_DAYS, ENVIRONMENT_DAYS = 7, 60
+
+PURPOSES: Mapping[str, str] = {
+    "Group": "security group: instances of a run reach each other, nothing else reaches them",
+    "GroupRule": "its one rule: all traffic among its own members",
+    "NodeRole": "role of instances that train: the bucket, and nothing else",
+    "NodeProfile": "instance profile with that role",
+    "HeadRole": "role of the instance that controls a run: it rents the others, and ends them",
+    "HeadProfile": "instance profile with that role",
+    "Bucket": (
+        "checkpoints, logs and results; no public access; deletes incomplete uploads after "
+        f"{UPLOAD_DAYS} days and environments after {ENVIRONMENT_DAYS}, and nothing else"
+    ),
+}
+"""What each resource of the template is for, by its logical id."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a stack was set up with, and the resources that runs use.
+
+    `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
+    `storage` is the prefix in the bucket. Ids are "" where there is no stack yet.
+    """
+
+    vpc: str = ""
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    types: tuple[str, ...] = ("*",)
+    security_group: str = ""
+    instance_profile: str = ""
+    storage: str = ""
+
+    @classmethod
+    def of_outputs(cls, outputs: Mapping[str, str]) -> Settings:
+        """Return the settings that the outputs of a stack hold."""
+        return cls(
+            vpc=outputs["Vpc"],
+            subnets=json.loads(outputs["Subnets"]),
+            tags=json.loads(outputs["Tags"]),
+            types=tuple(outputs["Types"].split(",")),
+            security_group=outputs["SecurityGroup"],
+            instance_profile=outputs["InstanceProfile"],
+            storage=outputs["Storage"],
+        )
+
+
+def template(
+    place: Place, own_tags: Mapping[str, str], *, with_bucket: bool = True
+) -> dict[str, Any]:
+    """Return the template of a region's stack.
+
+    Its parameters are `Vpc`, an id, and `Subnets`, ids by zone as JSON. `own_tags` go onto
+    everything that has tags. `with_bucket=False` is for a bucket that an earlier stack left behind.
+    """
+    tags = [{"Key": key, "Value": value} for key, value in {TAG: "1", **own_tags}.items()]
+    resources: dict[str, Any] = {
+        "Group": {
+            "Type": "AWS::EC2::SecurityGroup",
+            "Properties": {
+                "GroupName": policies.GROUP,
+                "GroupDescription": "Instances of cloudtune, among themselves",
+                "VpcId": {"Ref": "Vpc"},
+                "Tags": tags,
+            },
+        },
+        "GroupRule": {
+            "Type": "AWS::EC2::SecurityGroupIngress",
+            "Properties": {
+                "GroupId": {"Fn::GetAtt": ["Group", "GroupId"]},
+                "IpProtocol": "-1",
+                "SourceSecurityGroupId": {"Fn::GetAtt": ["Group", "GroupId"]},
+                "Description": "its own members",
+            },
+        },
+        **_role("Node", place.node, policies.node(place), tags),
+        **_role("Head", place.head, policies.head(place), tags),
+    }
+    if with_bucket:
+        resources["Bucket"] = _bucket(place, tags)
+    outputs = {
+        "Vpc": {"Ref": "Vpc"},
+        "Subnets": {"Ref": "Subnets"},
+        "Tags": json.dumps(own_tags),
+        "Types": ",".join(place.types),
+        "SecurityGroup": {"Fn::GetAtt": ["Group", "GroupId"]},
+        "InstanceProfile": {"Ref": "NodeProfile"},
+        "Storage": f"s3://{place.bucket}/{PREFIX}",
+    }
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"What cloudtune needs in {place.region}",
+        "Parameters": {
+            "Vpc": {"Type": "AWS::EC2::VPC::Id"},
+            "Subnets": {"Type": "String", "Default": "{}"},
+        },
+        "Resources": resources,
+        "Outputs": {name: {"Value": value} for name, value in outputs.items()},
+    }
+
+
+def managed_policy(name: str, document: Document) -> Document:
+    """Return a template of one managed policy: larger than a user's inline policies may be."""
+    properties = {"ManagedPolicyName": name, "PolicyDocument": document}
+    policy = {"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}
+    return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Policy": policy}}
+
+
+def _role(logical: str, name: str, document: Document, tags: object) -> dict[str, Any]:
+    role = {
+        "RoleName": name,
+        "Description": PURPOSES[f"{logical}Role"],
+        "AssumeRolePolicyDocument": policies.trust(),
+        "Policies": [{"PolicyName": policies.POLICY, "PolicyDocument": document}],
+        "Tags": tags,
+    }
+    profile = {"InstanceProfileName": name, "Roles": [{"Ref": f"{logical}Role"}]}
+    return {
+        f"{logical}Role": {"Type": "AWS::IAM::Role", "Properties": role},
+        f"{logical}Profile": {"Type": "AWS::IAM::InstanceProfile", "Properties": profile},
+    }
+
+
+def _bucket(place: Place, tags: object) -> Document:
+    incomplete_uploads = {
+        "Id": PREFIX,
+        "Status": "Enabled",
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": UPLOAD_DAYS},
+    }
+    old_environments = {
+        "Id": f"{PREFIX}-environments",
+        "Status": "Enabled",
+        "Prefix": f"{PREFIX}/environments/",
+        "ExpirationInDays": ENVIRONMENT_DAYS,
+    }
+    properties = {
+        "BucketName": place.bucket,
+        "PublicAccessBlockConfiguration": {
+            "BlockPublicAcls": True,
+            "IgnorePublicAcls": True,
+            "BlockPublicPolicy": True,
+            "RestrictPublicBuckets": True,
+        },
+        "LifecycleConfiguration": {"Rules": [incomplete_uploads, old_environments]},
+        "Tags": tags,
+    }
+    # Results outlive the stack; a creation that fails halfway leaves no bucket.
+    return {
+        "Type": "AWS::S3::Bucket",
+        "DeletionPolicy": "RetainExceptOnCreate",
+        "Properties": properties,
+    }
