@@ -96,6 +96,15 @@ class SpotPools:
     source: str
 
 
+def quota_of(instance_type: InstanceType, market: Market) -> str:
+    """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own."""
+    name = instance_type.name
+    if market == "spot" and name.startswith("p5"):
+        return "spot p5"
+    letters = "".join(itertools.takewhile(str.isalpha, name))
+    return f"{market} {instance_type.quota_class or letters}"
+
+
 @dataclass(frozen=True)
 class Offer:
     """An instance type at a price, in one market of one region.
@@ -169,9 +178,8 @@ class Offer:
 
     @property
     def quota(self) -> str:
-        """The vCPU quota that it counts against: market and class, as in "spot p"."""
-        letters = "".join(itertools.takewhile(str.isalpha, self.instance_type.name))
-        return f"{self.market} {self.instance_type.quota_class or letters}"
+        """The vCPU quota that it counts against (`quota_of`)."""
+        return quota_of(self.instance_type, self.market)
 
     @property
     def billing(self) -> str:

@@ -13,13 +13,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws.account.inventory import QUOTAS, lets_itself_in, quota
 from cloudtune.infra.aws.errors import error_code, refusal_kind
+from cloudtune.model.catalog import quota_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.infra.aws.ec2 import Ec2
     from cloudtune.infra.provider import Endpoint
-    from cloudtune.model.catalog import InstanceType
+    from cloudtune.model.catalog import InstanceType, Market
 
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {
@@ -60,7 +61,7 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
 
 
 def quotas_lacking(
-    endpoint: Endpoint, types: Sequence[InstanceType], markets: Sequence[str]
+    endpoint: Endpoint, types: Sequence[InstanceType], markets: Sequence[Market]
 ) -> Iterator[str]:
     """Yield a line for each quota that not even one instance of its types fits into.
 
@@ -68,7 +69,7 @@ def quotas_lacking(
     """
     least: dict[str, InstanceType] = {}
     for kind in sorted(types, key=lambda kind: kind.vcpus, reverse=True):
-        least |= {f"{market} {kind.name[0]}": kind for market in markets}
+        least |= {quota_of(kind, market): kind for market in markets}
     for name, smallest in sorted(least.items()):
         vcpus = quota(endpoint, name)
         if vcpus is not None and vcpus < smallest.vcpus:

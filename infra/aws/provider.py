@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
@@ -132,6 +133,9 @@ class Aws(Ec2Speaking):
         from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415
 
         settings = experiment.cloud
+        if "region" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"region": aws_session.region()})
+            experiment = experiment.model_copy(update={"cloud": settings})
         check_request(settings.request)
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
@@ -160,9 +164,12 @@ class Aws(Ec2Speaking):
             UsageError: one of them is missing.
         """
         if experiment.cloud.image is None:
+            from cloudtune.infra.aws.account.inventory import identity  # noqa: PLC0415  boto3
+            from cloudtune.infra.aws.account.stack import Clients  # noqa: PLC0415
+
+            identity(Clients(Endpoint(experiment.cloud.region)))  # says why nothing was found
             raise UsageError(
-                "cloud.image is missing, and AWS doesn't tell of one: name the AMI to boot "
-                "(docs/aws.md)"
+                "cloud.image is missing, and AWS names none: write the AMI to boot (docs/aws.md)"
             )
         if not experiment.storage.startswith("s3://"):
             raise UsageError(
@@ -205,7 +212,8 @@ class Aws(Ec2Speaking):
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
         types = self.instance_types(settings)
-        markets = ("on-demand", "spot") if settings.market == "any" else (settings.market,)
+        both: tuple[Market, ...] = ("on-demand", "spot")
+        markets = both if settings.market == "any" else (settings.market,)
         if head is not None:
             request = {**head.request, "InstanceType": head.instance_type}
             attempts = [Attempt(f"the head, a {head.instance_type},", request)]

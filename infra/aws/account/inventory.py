@@ -35,6 +35,7 @@ QUOTAS: Mapping[str, tuple[str, str]] = {
     "spot g": ("L-3819A6DF", "All G and VT Spot Instance Requests"),
     "on-demand p": ("L-417A185B", "Running On-Demand P instances"),
     "spot p": ("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
+    "spot p5": ("L-C4BD4855", "All P5 Spot Instance Requests"),
     "on-demand standard": (
         "L-1216C47A",
         "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
@@ -101,18 +102,28 @@ class Inventory:
         return {"Vpc": network, "Subnets": json.dumps(by_zone)}
 
 
+def identity(clients: Clients) -> Mapping[str, str]:
+    """Return who calls AWS from here: `Account` and `Arn`.
+
+    Raises:
+        CloudtuneError: no credentials, or no network.
+    """
+    try:
+        caller: Mapping[str, str] = clients["sts"].get_caller_identity()
+    except (BotoCoreError, ClientError) as error:
+        raise CloudtuneError(
+            f"AWS doesn't accept this machine's credentials: {error}; {aws_session.LOG_IN}"
+        ) from None
+    return caller
+
+
 def inventory_of(clients: Clients, region: str) -> Inventory:
     """Return what an account has in a region.
 
     Raises:
         CloudtuneError: no credentials, or no network.
     """
-    try:
-        caller = clients["sts"].get_caller_identity()
-    except (BotoCoreError, ClientError) as error:
-        raise CloudtuneError(
-            f"AWS can't be asked who this is: {error}; {aws_session.LOG_IN}"
-        ) from None
+    caller = identity(clients)
     reader = _Reader(clients)
     its_stack = reader(f"stack {STACK}", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs

@@ -1,0 +1,83 @@
+"""What an experiment gets of the machine's AWS settings where it names nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from cloudtune.errors import CloudtuneError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.account import inventory
+from cloudtune.infra.aws.account.inventory import RunDefaults
+from cloudtune.infra.aws.provider import AWS
+from cloudtune.model.catalog import quota_of
+
+
+def experiment(folder: Path, **cloud: str) -> Experiment:
+    return Experiment(
+        name="x",
+        train="train.py:train",
+        metric={"name": "loss", "mode": "min"},
+        search={"lr": {"uniform": [0, 1]}},
+        trials=2,
+        epochs={"max": 2},
+        cloud={"provider": "aws", **cloud},
+        directory=folder,
+    )
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with one profile, whose AWS can't be reached; returns its configuration."""
+    config = tmp_path / "config"
+    config.write_text("[profile team]\nregion = eu-west-3\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    # Without an answer each call is tried several times, some seconds apart.
+    monkeypatch.setattr(inventory, "run_defaults", lambda _: RunDefaults({}, "", None))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("variables", "named", "region"),
+    [
+        ({}, {}, "us-east-1"),
+        ({"AWS_PROFILE": "team"}, {}, "eu-west-3"),
+        ({"AWS_PROFILE": "team", "AWS_DEFAULT_REGION": "eu-west-2"}, {}, "eu-west-2"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2", "AWS_REGION": "eu-west-1"}, {}, "eu-west-1"),
+        ({"AWS_REGION": "eu-west-1"}, {"region": "us-west-2"}, "us-west-2"),
+    ],
+)
+def test_the_region_is_that_of_the_aws_command_unless_named(
+    variables: dict[str, str],
+    named: dict[str, str],
+    region: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert AWS.completed(experiment(tmp_path, **named)).cloud.region == region
+
+
+def test_without_credentials_the_message_is_of_them_and_not_of_an_image(tmp_path: Path) -> None:
+    wanted = AWS.completed(experiment(tmp_path))
+    with pytest.raises(CloudtuneError, match=r"credentials: Unable to locate.*aws sso login"):
+        AWS.check(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "market", "quota"),
+    [
+        ("p5.48xlarge", "spot", "spot p5"),
+        ("p5.48xlarge", "on-demand", "on-demand p"),
+        ("p3.2xlarge", "spot", "spot p"),
+        ("g4dn.xlarge", "spot", "spot g"),
+    ],
+)
+def test_spot_p5_has_a_quota_of_its_own(name: str, market: str, quota: str) -> None:
+    assert quota_of(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]
