@@ -109,12 +109,12 @@ class HeadOffer:
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return one request of two, sections of both taken together; the second goes first."""
     both = {**first, **second}
     for name in first.keys() & second.keys():
         if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
-            both[name] = merged(first[name], second[name])
+            both[name] = merge_requests(first[name], second[name])
     return both
 
 
@@ -296,7 +296,7 @@ class Provider(Protocol):
         """
         ...
 
-    def completed(self, experiment: Experiment) -> Experiment:
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what the account has for it, where it names nothing else."""
         ...
 

@@ -25,7 +25,7 @@ TAKEN = (
 )
 
 
-def claimed(folder: Path, opened: Callable[[], Cloud], *, alone: bool = False) -> Cloud:
+def claim(folder: Path, opened: Callable[[], Cloud], *, alone: bool = False) -> Cloud:
     """Return the cloud that `opened` gives, in use from before that until it is closed.
 
     Raises:

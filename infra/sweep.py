@@ -50,7 +50,7 @@ def sweep(
                 ec2.terminate(ids(left))
         except ec2.errors as error:  # expired credentials too: they may be renewed meanwhile
             if time.monotonic() > give_up:
-                raise unasked(run, journal, error) from error
+                raise cleanup_error(run, journal, error) from error
         else:
             if not left and not (time.monotonic() < listed_by and _may_appear(journal, listed)):
                 return []
@@ -73,7 +73,7 @@ def _may_appear(journal: Journal, listed: list[Instance]) -> bool:
     return bool(unanswered or unseen)
 
 
-def unasked(run: str, journal: Journal, error: Exception) -> CleanupError:
+def cleanup_error(run: str, journal: Journal, error: Exception) -> CleanupError:
     """Return what to raise where a cloud can't be asked what is left of a run."""
     launched = _launched(journal)
     message = (

@@ -119,7 +119,7 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[s
     """
     before = Remote.of(folder)
     assert before is not None
-    if alive := launch.living(_calls(before), folder.name):
+    if alive := launch.live_heads(_calls(before), folder.name):
         raise UsageError(
             f"{alive[0].id} is running {folder.name}: follow it with `cloudtune watch "
             f"{folder.name}`, or stop it with `cloudtune stop {folder.name}`"
@@ -242,7 +242,7 @@ class Following:
         """
         self._answered(self._fetch_experience)
         give_up = time.monotonic() + _GONE_SECONDS
-        while self._answered(lambda: launch.living(self._calls, self.sent.folder.name)):
+        while self._answered(lambda: launch.live_heads(self._calls, self.sent.folder.name)):
             if time.monotonic() > give_up:
                 self._answered(lambda: self._calls.terminate([self.sent.head]))
                 raise self._unconfirmed("requested it again")

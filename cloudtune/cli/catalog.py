@@ -82,7 +82,7 @@ def _prices(region: str, now: float, *, refresh: bool) -> Catalog:
     from cloudtune.infra.provider import Endpoint  # noqa: PLC0415
 
     price_refresh.check_credentials()
-    return price_refresh.refreshed(Endpoint(region), home.home() / "prices", now, pricing.MARKETS)
+    return price_refresh.live_prices(Endpoint(region), home.home() / "prices", now, pricing.MARKETS)
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ class Runner:
         except CleanupError as error:
             unconfirmed = error
         except Exception as error:  # noqa: BLE001  whatever it is, the ids must be reported
-            unconfirmed = sweeping.unasked(self.run, journal, error)
+            unconfirmed = sweeping.cleanup_error(self.run, journal, error)
         checked_at = time.time()
         with contextlib.suppress(Exception):  # records, and processes on this machine: no money
             sweeping.keep_records(ec2, self.run, self.folder / "instances.json")

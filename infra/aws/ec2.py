@@ -174,6 +174,7 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
         "InstanceInitiatedShutdownBehavior": "terminate",
         # A machine that EC2 recovers boots without its lease, and would bill on.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
+        "MetadataOptions": {"HttpTokens": "required"},  # IMDSv2, which many organizations demand
         "TagSpecifications": [
             {"ResourceType": "instance", "Tags": pairs},
             {"ResourceType": "volume", "Tags": pairs},

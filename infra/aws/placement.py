@@ -62,7 +62,7 @@ def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished)
     zones = wished.zones or ("",)
     if len(wished.types) < LEAST_TYPES:
         why = f"AWS scores no fewer than {LEAST_TYPES} instance types together"
-        return [unscored(zone, why) for zone in zones]
+        return [unweighted(zone, why) for zone in zones]
     path = folder / f"placement-{endpoint.region}.json"
     scores = cached(path, Scores)
     is_fresh = (
@@ -75,14 +75,14 @@ def pools_by_score(endpoint: Endpoint, folder: Path, now: float, wished: Wished)
             scores = _ask(endpoint, now, wished)
         except ClientError as error:
             why = f"{error} (it needs ec2:GetSpotPlacementScores)"
-            return [unscored(zone, why) for zone in zones]
+            return [unweighted(zone, why) for zone in zones]
         except (*CALL_ERRORS, KeyError, TypeError, ValueError) as error:
-            return [unscored(zone, str(error) or repr(error)) for zone in zones]
+            return [unweighted(zone, str(error) or repr(error)) for zone in zones]
         cache(path, scores)
     return [_scored(scores, zone) for zone in zones]
 
 
-def unscored(zone: str, why: str) -> SpotPools:
+def unweighted(zone: str, why: str) -> SpotPools:
     """Return the unweighted prior, for a zone without a score."""
     return SpotPools(zone, spot_prior(), f"assumed, as {SOURCE} were (no placement score: {why})")
 
@@ -90,7 +90,7 @@ def unscored(zone: str, why: str) -> SpotPools:
 def _scored(scores: Scores, zone: str) -> SpotPools:
     score = scores.by_zone.get(zone)
     if score is None:
-        return unscored(zone, f"AWS gave none for {zone or scores.wished.region}")
+        return unweighted(zone, f"AWS gave none for {zone or scores.wished.region}")
     asked = datetime.fromtimestamp(scores.asked_at, UTC)
     where = zone or scores.wished.region
     return SpotPools(

@@ -74,7 +74,7 @@ def check_credentials() -> None:
         )
 
 
-def refreshed(
+def live_prices(
     endpoint: Endpoint,
     folder: Path,
     now: float,

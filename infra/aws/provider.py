@@ -50,7 +50,7 @@ class Ec2Speaking:
         """Return []: nothing of it runs on this machine."""
         return []
 
-    def completed(self, experiment: Experiment) -> Experiment:
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return it as it is: nothing is set up on this machine."""
         return experiment
 
@@ -107,10 +107,12 @@ class Aws(Ec2Speaking):
         Raises:
             UsageError: the region's prices are unknown, so a budget could not be kept.
         """
-        from cloudtune.infra.aws.price_refresh import refreshed  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.price_refresh import live_prices  # noqa: PLC0415  boto3 takes long
 
         region = settings.region
-        prices = refreshed(Endpoint(region), home / "prices", time.time(), markets, settings.zones)
+        prices = live_prices(
+            Endpoint(region), home / "prices", time.time(), markets, settings.zones
+        )
         if region != pricing.PRICED_REGION and prices.as_of == pricing.AS_OF:
             why = "; ".join(prices.warnings)
             raise UsageError(
@@ -127,7 +129,7 @@ class Aws(Ec2Speaking):
         wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
         return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
-    def completed(self, experiment: Experiment) -> Experiment:
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
         from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
         from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415

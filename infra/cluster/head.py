@@ -31,7 +31,7 @@ from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
-from cloudtune.infra.provider import merged, provider_named
+from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.model.commands import Launch
 
 if TYPE_CHECKING:
@@ -399,7 +399,8 @@ class RayHead:
         rental = self.rental
         own = provider_named(rental.endpoint.provider).launch_request(launch, script)
         subnet = rental.subnets.get(launch.zone)
-        return merged(merged(rental.request, own), {} if subnet is None else {"SubnetId": subnet})
+        request = merge_requests(rental.request, own)
+        return request if subnet is None else {**request, "SubnetId": subnet}
 
 
 _COMMAND_LISTS = (

@@ -108,7 +108,7 @@ class EmulatedEC2:
         machine = self.machines.find(instance_id)
         return machine is not None and machine.is_live and not machine.is_leaving
 
-    def launched(self, instance: Any, script: str | None) -> None:
+    def add(self, instance: Any, script: str | None) -> None:
         """Set up the machine behind a record that moto has just made."""
         primary = instance.nics[0]
         address = self.machines.housing.address()
@@ -275,7 +275,7 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
             image_id, count, user_data, security_group_names, **kwargs
         )
         for instance in reservation.instances:
-            self.ec2.launched(instance, _script(instance.user_data))
+            self.ec2.add(instance, _script(instance.user_data))
         return reservation
 
     def terminate_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:

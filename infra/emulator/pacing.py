@@ -166,7 +166,7 @@ def scale_here() -> float:
 # ---- profiles ----------------------------------------------------------------------------------
 
 
-def emulated(
+def emulated_profile(
     profile: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
 ) -> ScalingProfile:
     """Return the profile of an emulated machine, from one that was measured on it without a pace.

@@ -15,7 +15,7 @@ from cloudtune.infra.emulator.service import (
     stop_emulator,
 )
 from cloudtune.infra.provider import Cloud, Endpoint
-from cloudtune.infra.refcount import claimed
+from cloudtune.infra.refcount import claim
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -93,7 +93,7 @@ class Emulated(OnThisMachine):
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return what the pace of its type's GPUs makes of it."""
         machine = self.known_types()[profile.instance_type]
-        return pacing.emulated(profile, machine, core_seconds, pacing.scale_here())
+        return pacing.emulated_profile(profile, machine, core_seconds, pacing.scale_here())
 
     def open(
         self,
@@ -109,12 +109,12 @@ class Emulated(OnThisMachine):
         folder, region, types = home / self.folder, experiment.cloud.region, self.known_types()
         measured = [(profile, types[profile.instance_type]) for profile in profiles]
         core_seconds = pacing.core_seconds_of(measured, pacing.scale_here())
-        return claimed(
-            folder, lambda: emulated(folder, region, pace=seed, core_seconds=core_seconds)
+        return claim(
+            folder, lambda: emulated_cloud(folder, region, pace=seed, core_seconds=core_seconds)
         )
 
 
-def emulated(
+def emulated_cloud(
     folder: Path, region: str, *, pace: int | None, core_seconds: float | None = None
 ) -> Cloud:
     """Return the emulated EC2 of a folder, started if it doesn't run.

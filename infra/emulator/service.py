@@ -213,7 +213,7 @@ def _launch(home: Path, command: Sequence[str]) -> int:
     """Start the emulator as a child of init, so that no caller has to reap it; return its pid."""
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
     # This machine as an instance is to have them again.
-    environment |= local.kept(name for name in _KEPT_OUT if name.startswith("AWS_"))
+    environment |= local.kept_variables(name for name in _KEPT_OUT if name.startswith("AWS_"))
     environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
     printed = subprocess.run(
         ["/bin/sh", "-c", _LAUNCH, "sh", *command],

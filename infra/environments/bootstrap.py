@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
-from cloudtune.infra.environments.delivery import Pack, fetched, find, searched, taken
+from cloudtune.infra.environments.delivery import (
+    Pack,
+    activate_lines,
+    fetch_lines,
+    image_pythons,
+    search_lines,
+)
 from cloudtune.infra.environments.spec import ROOT, pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import StorageError, filesystem, is_local
@@ -42,12 +48,12 @@ class Foundation:
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
-        built = self._build_lines() if self.packed is None else fetched(self.packed)
+        built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
         return (
             'end() { echo "cloudtune-head: $1"; shutdown -P now; exit 1; }\n'
-            f"{find(searched())}"
+            f"{search_lines(image_pythons())}"
             'if [ -z "$python" ]; then\n'
-            f"{built}{taken(Path(self.place))}"
+            f"{built}{activate_lines(Path(self.place))}"
             "fi\n"
             'echo "cloudtune-head: $("$python" -V 2>&1) at $python"\n'
         )
@@ -55,7 +61,7 @@ class Foundation:
     def _build_lines(self) -> str:
         place, source = shlex.quote(self.place), shlex.quote(self.source.into)
         return (
-            f"{fetched(self.source)}"
+            f"{fetch_lines(self.source)}"
             f"place={place} source={source}\n"
             'rm -rf "$place"\n'
             "python=$(command -v python3) || end 'the image has no python3'\n"

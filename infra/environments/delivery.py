@@ -70,7 +70,7 @@ class Delivery:
         if self.pack is None:
             python = self._search()
         else:
-            python = fetched(self.pack) + taken(Path(self.pack.into))
+            python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
         return end + python + "".join(map(_run, self.commands)) + took
 
@@ -88,12 +88,12 @@ class Delivery:
             )
 
     def _search(self) -> str:
-        places = [self.python] if self.python else searched()
+        places = [self.python] if self.python else image_pythons()
         missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
         if self.python:
             missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
         version = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
-        return find(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
+        return search_lines(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -106,13 +106,13 @@ class Delivery:
         return cls(data["python"], tuple(data["commands"]), pack)
 
 
-def searched() -> list[str]:
+def image_pythons() -> list[str]:
     """Return where a Python of an image is looked for: one made for us, one like this, any."""
     own = f"python3.{sys.version_info.minor}"
     return ["/opt/cloudtune/python", "/opt/cloudtune/python/bin/python3", own, "python3"]
 
 
-def find(places: Sequence[str]) -> str:
+def search_lines(places: Sequence[str]) -> str:
     """Return the lines of bash after which `$python` is the first that has cloudtune, or ""."""
     return (
         f"for place in {shlex.join(places)}; do\n"
@@ -156,7 +156,7 @@ fi
 """
 
 
-def fetched(pack: Pack) -> str:
+def fetch_lines(pack: Pack) -> str:
     """Return the lines of bash that fetch a pack, and end the machine where they can't."""
     from_bucket = pack.uri.startswith("s3://")
     get = 'aws s3 cp --only-show-errors "$uri" -' if from_bucket else 'cat "$uri"'
@@ -177,7 +177,7 @@ def zip_program(uri: str) -> str:
     return "zstd" if uri.endswith(".zst") else "gzip"
 
 
-def taken(place: Path) -> str:
+def activate_lines(place: Path) -> str:
     """Return the lines of bash that go on by the Python of an environment that stands there."""
     python = str(python_of(place))
     return (

@@ -143,6 +143,6 @@ def _refused(error: Exception, *, sure: bool) -> str:
     )
 
 
-def living(calls: Calls, run: str) -> list[Instance]:
+def live_heads(calls: Calls, run: str) -> list[Instance]:
     """Return the heads of a run that still bill; more than one only if somebody forced it."""
     return [head for head in calls.ours(head_of(run), ended=False) if head.billing]

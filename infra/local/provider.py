@@ -10,7 +10,7 @@ from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
 from cloudtune.infra.provider import PRICE_TAG, Endpoint
-from cloudtune.infra.refcount import TAKEN, claimed
+from cloudtune.infra.refcount import TAKEN, claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class ThisMachine(OnThisMachine):
         # Started afresh, it has the environment of this command, not of an earlier one.
         if not stop_emulator(folder, only_if_idle=True) and not adopt:
             raise UsageError(TAKEN)
-        return claimed(folder, lambda: self._opened(experiment, folder), alone=True)
+        return claim(folder, lambda: self._opened(experiment, folder), alone=True)
 
     @staticmethod
     def _opened(experiment: Experiment, folder: Path) -> Cloud:

@@ -176,7 +176,7 @@ class Agent:
         forks, gpus = self._forks, self._gpus
         forks.wait_until_warm(WARM_SECONDS)
         facts: dict[str, str | int] = {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note}
-        return {**facts, "mps": gpus.notice, "lack": gpus.lacking(self._training)}
+        return {**facts, "mps": gpus.notice, "lack": gpus.gpu_problem(self._training)}
 
     def renew(self, until: float) -> None:
         """Put off the end of this node to that time (Unix), by a lease at most."""

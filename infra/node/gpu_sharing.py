@@ -66,7 +66,7 @@ class NodeGpus:
         """Whether there are as many as were asked for."""
         return bool(self._gpus)
 
-    def lacking(self, training: Training) -> str:
+    def gpu_problem(self, training: Training) -> str:
         """Return what makes this node's GPUs of no use for a training; "" if nothing does.
 
         Where a function trains, a process of its own asks whether torch can use them: seconds.

@@ -87,7 +87,7 @@ class LogCopies:
         try:
             if self._write is None:
                 self._write = _writer(self._uri)
-            self._write(name, shortened(path))
+            self._write(name, shorten(path))
         except (OSError, ValueError) as error:  # pyarrow's own are of these two
             self._copied[path.name].size = -1  # tried again in its turn
             if not self._failed:
@@ -105,7 +105,7 @@ class LogCopies:
         self.copy(at_once=True)
 
 
-def shortened(path: Path, most: int = MOST_BYTES, first: int = _FIRST_BYTES) -> bytes:
+def shorten(path: Path, most: int = MOST_BYTES, first: int = _FIRST_BYTES) -> bytes:
     """Return a log; of one with more than `most` bytes its first ones and its last.
 
     In their place stands how many are left out.

@@ -109,7 +109,7 @@ def physical_cores() -> int:
 # ---- the environment -----------------------------------------------------------------------
 
 
-def kept(names: Iterable[str]) -> dict[str, str]:
+def kept_variables(names: Iterable[str]) -> dict[str, str]:
     """Return variables of the caller under other names, past who mustn't have them."""
     return {_KEPT + name: os.environ[name] for name in names if name in os.environ}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.infra.emulator.provider import emulated
+from cloudtune.infra.emulator.provider import emulated_cloud
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import INTENT_TAG, RUN_TAG
 
@@ -60,7 +60,7 @@ def test_a_ledger_of_cloudtune_0_1_0_is_refused_with_what_to_do(
 
 
 def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Path) -> None:
-    cloud = emulated(bench.emulator, "us-east-1", pace=None)
+    cloud = emulated_cloud(bench.emulator, "us-east-1", pace=None)
     tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
     instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)

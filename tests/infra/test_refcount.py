@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.emulator.provider import emulated
+from cloudtune.infra.emulator.provider import emulated_cloud
 from cloudtune.infra.emulator.service import abandoned, find_emulator, stop_emulator
 from cloudtune.infra.provider import Cloud, Endpoint, calls_to
-from cloudtune.infra.refcount import claimed, in_use
+from cloudtune.infra.refcount import claim, in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,22 +32,22 @@ def test_who_uses_a_cloud_is_known_until_it_is_closed(tmp_path: Path) -> None:
     closed: list[str] = []
     plain = Cloud(Endpoint("us-east-1"), {}, {}, lambda: closed.append("it"))
     assert not in_use(tmp_path)
-    cloud, other = claimed(tmp_path, lambda: plain), claimed(tmp_path, lambda: plain)
+    cloud, other = claim(tmp_path, lambda: plain), claim(tmp_path, lambda: plain)
     with pytest.raises(UsageError, match="another run has this machine"):
-        claimed(tmp_path, lambda: plain, alone=True)
+        claim(tmp_path, lambda: plain, alone=True)
     cloud.close()
     assert in_use(tmp_path)
     other.close()
     assert not in_use(tmp_path)
     assert closed == ["it", "it"]
-    claimed(tmp_path, lambda: plain, alone=True).close()
+    claim(tmp_path, lambda: plain, alone=True).close()
 
 
 def test_who_uses_a_cloud_does_no_more_when_it_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from cloudtune.infra.refcount import claimed\n"
+        "import sys, time; from pathlib import Path; from cloudtune.infra.refcount import claim\n"
         "from cloudtune.infra.provider import Cloud, Endpoint\n"
-        "kept = claimed(Path(sys.argv[1]), lambda: Cloud(Endpoint('x'), {}, {})); print('has it')\n"
+        "kept = claim(Path(sys.argv[1]), lambda: Cloud(Endpoint('x'), {}, {})); print('has it')\n"
         "sys.stdout.flush(); time.sleep(300)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -68,9 +68,9 @@ def test_an_emulator_outlives_a_run_that_ends_while_another_begins_and_machines_
     tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     def opened() -> Cloud:
-        return emulated(tmp_path, "us-east-1", pace=None)
+        return emulated_cloud(tmp_path, "us-east-1", pace=None)
 
-    ended, beginning = claimed(tmp_path, opened), claimed(tmp_path, opened)
+    ended, beginning = claim(tmp_path, opened), claim(tmp_path, opened)
     ended.close()
     found = find_emulator(tmp_path)
     assert found is not None, "it isn't idle: another run is beginning"

@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import policies
-from cloudtune.infra.aws.account.policies import PREFIX, Document, Place
+from cloudtune.infra.aws.account.policies import PREFIX, STACK, Document, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,16 +54,26 @@ class Settings:
 
     @classmethod
     def of_outputs(cls, outputs: Mapping[str, str]) -> Settings:
-        """Return the settings that the outputs of a stack hold."""
-        return cls(
-            vpc=outputs["Vpc"],
-            subnets=json.loads(outputs["Subnets"]),
-            tags=json.loads(outputs["Tags"]),
-            types=tuple(outputs["Types"].split(",")),
-            security_group=outputs["SecurityGroup"],
-            instance_profile=outputs["InstanceProfile"],
-            storage=outputs["Storage"],
-        )
+        """Return the settings that the outputs of a stack hold.
+
+        Raises:
+            CloudtuneError: somebody changed the stack by hand.
+        """
+        try:
+            return cls(
+                vpc=outputs["Vpc"],
+                subnets=dict(json.loads(outputs["Subnets"])),
+                tags=dict(json.loads(outputs["Tags"])),
+                types=tuple(outputs["Types"].split(",")),
+                security_group=outputs["SecurityGroup"],
+                instance_profile=outputs["InstanceProfile"],
+                storage=outputs["Storage"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CloudtuneError(
+                f"an output of stack {STACK} is missing or malformed ({error}): deploy what "
+                "`cloudtune aws template` prints; Subnets is JSON, ids by zone"
+            ) from None
 
 
 def template(

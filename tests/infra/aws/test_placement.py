@@ -136,7 +136,7 @@ def proposed(folder: Path, monkeypatch: pytest.MonkeyPatch, **said: object) -> P
     """Plan an experiment on AWS whose prices are those of the table."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(folder / "home"))
     monkeypatch.setattr(
-        price_refresh, "refreshed", lambda _e, _f, _n, m, z: pricing.catalog("us-east-1", m, z)
+        price_refresh, "live_prices", lambda _e, _f, _n, m, z: pricing.catalog("us-east-1", m, z)
     )
     changes = {
         "cloud.provider": "aws",
@@ -178,7 +178,7 @@ def test_figures_go_with_the_job(
     answer(stub, {"Score": 3})
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     monkeypatch.setattr(
-        price_refresh, "refreshed", lambda _e, _f, _n, m, z: pricing.catalog("us-east-1", m, z)
+        price_refresh, "live_prices", lambda _e, _f, _n, m, z: pricing.catalog("us-east-1", m, z)
     )
     asked = Experiment.load(
         "examples/digits/experiment.yaml",

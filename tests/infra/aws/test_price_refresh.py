@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, refreshed
+from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, live_prices
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.provider import Endpoint
@@ -151,7 +151,7 @@ def fill(aws: Aws) -> None:
 
 def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b"))
+    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b"))
     assert {
         (o.instance_type.name, o.market, o.zone): o.usd_per_hour for o in prices.offers
     } == {
@@ -206,11 +206,11 @@ def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: P
 
 def test_an_answer_serves_for_seven_hours(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    first = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    first = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     calls = len(aws.asked)
-    assert refreshed(aws.endpoint, tmp_path, NOW + 6.9 * HOUR, MARKETS) == first
+    assert live_prices(aws.endpoint, tmp_path, NOW + 6.9 * HOUR, MARKETS) == first
     assert len(aws.asked) == calls
-    later = refreshed(aws.endpoint, tmp_path, NOW + 7 * HOUR, MARKETS)
+    later = live_prices(aws.endpoint, tmp_path, NOW + 7 * HOUR, MARKETS)
     assert len(aws.asked) == 2 * calls
     assert "21:00 UTC" in later.source
 
@@ -234,7 +234,7 @@ def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_prices(
 
 def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
     aws.status = 403
-    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     assert prices.offers == catalog("us-east-1", MARKETS).offers
     assert prices.as_of == AS_OF
     on_demand, spot = prices.warnings
@@ -244,7 +244,7 @@ def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path:
 
 
 def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
-    prices = refreshed(aws.endpoint, tmp_path, NOW)
+    prices = live_prices(aws.endpoint, tmp_path, NOW)
     assert prices.offers == catalog("us-east-1").offers
     assert "AWS knows none" in prices.warnings[0]
 
@@ -257,21 +257,21 @@ def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
 def test_a_strange_answer_leaves_the_table(aws: Aws, tmp_path: Path, strange: str) -> None:
     aws.products = {"Compute Instance": [[strange]]}
     aws.spot = [change("g5.xlarge", "us-east-1a", "much", 1)]
-    prices = refreshed(aws.endpoint, tmp_path, NOW, MARKETS)
+    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     assert prices.offers == catalog("us-east-1", MARKETS).offers
     assert all("an answer that can't be read" in warning for warning in prices.warnings[:2])
 
 
 def test_no_network_leaves_the_table(tmp_path: Path) -> None:
     nobody = Endpoint("us-west-2", "http://127.0.0.1:9", "test", "test")  # the discard port
-    prices = refreshed(nobody, tmp_path, NOW, ("on-demand",))
+    prices = live_prices(nobody, tmp_path, NOW, ("on-demand",))
     assert prices.offers == catalog("us-west-2").offers
     assert "Could not connect" in prices.warnings[0]
     assert prices.source.endswith("used for us-west-2, where prices differ")
 
 
 def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
-    prices = refreshed(
+    prices = live_prices(
         Endpoint("../etc", "http://127.0.0.1:9", "test", "test"), tmp_path, NOW, ("spot",)
     )
     assert "no live spot prices of ../etc" in prices.warnings[0]
@@ -279,7 +279,7 @@ def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
 
 def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:
     """It answers $0.00001, of 2006, for every type: the reason for the checks."""
-    prices = refreshed(
+    prices = live_prices(
         endpoint_of(emulator.access), tmp_path, time.time(), ("spot",), ("us-east-1a",)
     )
     known = catalog("us-east-1", ("spot",), ("us-east-1a",))

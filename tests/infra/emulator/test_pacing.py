@@ -135,7 +135,7 @@ def test_seconds_that_are_none_are_not_taken(tag: str) -> None:
 
 def test_an_emulated_profile_is_the_pace_and_never_faster_than_this_machine() -> None:
     found = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
-    made = pacing.emulated(found, V100, 0.25)
+    made = pacing.emulated_profile(found, V100, 0.25)
     assert made.epoch[1.0].mean == pytest.approx(2.5)
     assert made.epoch[0.5].mean == pytest.approx(5.0)
     assert made.epoch[2.0].mean == pytest.approx(2.5 / 1.854)
@@ -149,7 +149,7 @@ def test_an_emulated_profile_is_the_pace_and_never_faster_than_this_machine() ->
 
 
 def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:
-    timed = pacing.emulated(profile({1.0: 0.3}), V100, 0.25, scale=0.1)
+    timed = pacing.emulated_profile(profile({1.0: 0.3}), V100, 0.25, scale=0.1)
     other = profile({1.0: 70.0}, name="g4dn.12xlarge")
     assert pacing.core_seconds_of([(other, T4), (timed, V100)], 0.1) == 0.25
     for known, machine in ((other, T4), (profile({2.0: 9.0, 4.0: 6.0}), V100)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.infra.node.log_copies import LogCopies, shortened
+from cloudtune.infra.node.log_copies import LogCopies, shorten
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def test_a_storage_that_fails_is_told_once_and_asked_again(
 def test_of_a_long_log_the_begin_and_the_end_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     path.write_text("".join(f"line {number:04}\n" for number in range(1000)))
-    found = shortened(path, most=1000, first=105).decode()
+    found = shorten(path, most=1000, first=105).decode()
     lines = found.splitlines()
     assert lines[0] == "line 0000"
     assert lines[-1] == "line 0999"
@@ -85,4 +85,4 @@ def test_of_a_long_log_the_begin_and_the_end_are_kept(tmp_path: Path) -> None:
     assert lines.index(marker) == 10
     assert len(found) - len(marker) - 1 <= 1000
     assert marker == f"[cloudtune: {10000 - 10 * (len(lines) - 1)} bytes are left out here]"
-    assert shortened(path, most=10000) == path.read_bytes()
+    assert shorten(path, most=10000) == path.read_bytes()

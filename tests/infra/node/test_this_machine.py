@@ -11,7 +11,13 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.node import this_machine as local
 from cloudtune.infra.node.gpus import Gpu
-from cloudtune.infra.node.this_machine import catalog, environment, kept, model, this_machine
+from cloudtune.infra.node.this_machine import (
+    catalog,
+    environment,
+    kept_variables,
+    model,
+    this_machine,
+)
 from tests.infra.mps_stand_in import write_smi
 
 if TYPE_CHECKING:
@@ -144,7 +150,7 @@ def test_what_the_emulator_itself_must_not_have_comes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "work")
-    past = kept(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
+    past = kept_variables(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
     monkeypatch.delenv("AWS_PROFILE")
     assert "AWS_PROFILE" not in past
     for name, value in past.items():

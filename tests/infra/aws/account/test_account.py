@@ -181,6 +181,11 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
     request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
+    emulator = find_emulator(tmp_path / "emulator")
+    assert emulator is not None
+    EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
+    (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]
+    assert instance["MetadataOptions"]["HttpTokens"] == "required", "IMDSv2"
     for kind in ("instance", "volume"):
         tagged = ec2.describe_tags(
             Filters=[
@@ -225,6 +230,23 @@ def test_an_admin_deploys_the_printed_template(
     assert called(capsys, "aws", "check").code == 1, "AWS's role for spot isn't in the stack"
     assert missing() == ["the role of spot.amazonaws.com"]
     assert renting(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
+
+
+def test_a_parameter_that_is_no_json_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = called(capsys, "aws", "template", "--account", "123456789012")
+    cloudformation = boto3.client("cloudformation", REGION)
+    names = {"StackName": "cloudtune", "ChangeSetName": "mine"}
+    given = {"Vpc": account_now().vpc or "", "Subnets": "subnet-1"}
+    cloudformation.create_change_set(
+        **names,
+        ChangeSetType="CREATE",
+        TemplateBody=printed.out,
+        Parameters=[{"ParameterKey": name, "ParameterValue": given[name]} for name in given],
+    )
+    cloudformation.execute_change_set(**names)
+    done = called(capsys, "aws", "check")
+    assert done.code == 1
+    assert "an output of stack cloudtune is missing or malformed" in done.err
 
 
 def test_a_setup_that_fails_is_undone_and_can_be_repeated(
