@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from cloudtune.infra.heads.bundle import Order, packed
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
-from cloudtune.infra.heads.store import ORDER, PARCEL, STATE, STOP, HeadStore, fetch
+from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, fetch
 from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
@@ -51,6 +52,7 @@ LONGEST_SECONDS = 14 * 24 * 3600.0
 """Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials."""
 _CARRIED = ("--here", "--yes")
 _LOOK_SECONDS = 2.0
+_HEAD_SAYS = re.compile("cloudtune-(head|node): ")
 _DEAD_SECONDS = 15.0
 _GONE_SECONDS = 120.0
 _BOOT_SECONDS = 900.0
@@ -194,7 +196,9 @@ def _launched(
     def request(user_data: str) -> Mapping[str, object]:
         return {"InstanceType": offer.instance_type, "UserData": user_data}
 
-    head = launch.launch(_calls(remote), folder.name, remote, offer, request)
+    store.remove(BOOT)  # of the head before this one
+    boot_log = store.upload_address(BOOT, launch.UPLOAD_SECONDS)
+    head = launch.launch(_calls(remote), folder.name, remote, offer, request, boot_log=boot_log)
     return Sent(folder, remote, head)
 
 
@@ -206,6 +210,8 @@ class Following:
         self._store = HeadStore(sent.remote.storage)
         self._calls = _calls(sent.remote)
         self._contact = Contact(sent.folder, self._calls.errors, say)
+        self._say = say
+        self._boot_lines = 0
         self._asked_at = time.monotonic()
         self._looked_at = -math.inf
         self._code: int | None = None
@@ -226,6 +232,8 @@ class Following:
 
     def _look(self) -> int | None:
         state = self._store.state()
+        if state is None or state.attempt != self.sent.remote.attempt:
+            self._report_boot()
         fetch(self._store, self.sent.folder, RUN)
         if state is not None and state.attempt == self.sent.remote.attempt and state.over:
             return state.code
@@ -233,6 +241,14 @@ class Following:
             self._asked_at = time.monotonic()
             _refuse_dead(self.sent, self._calls, state)
         return None
+
+    def _report_boot(self) -> None:
+        """Report what the head does until it runs the command."""
+        lines = _boot_log(self.sent.remote)
+        for line in lines[self._boot_lines :]:
+            if said := _HEAD_SAYS.match(line):
+                self._say(f"head: {line[said.end() :]}")
+        self._boot_lines = len(lines)
 
     def end(self) -> None:
         """Copy profiles and histories for later runs, and wait until the head has terminated.
@@ -336,6 +352,12 @@ def ask_to_stop(remote: Remote) -> None:
     HeadStore(remote.storage).write(STOP, b"stop\n")
 
 
+def _boot_log(remote: Remote) -> list[str]:
+    """Return the whole lines that a head has uploaded of its boot."""
+    text = (HeadStore(remote.storage).read(BOOT) or b"").decode(errors="replace")
+    return text.rpartition("\n")[0].splitlines()
+
+
 def _try_to_stop(sent: Sent) -> None:
     try:
         ask_to_stop(sent.remote)
@@ -351,7 +373,7 @@ def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
     if state is None and young and not any(instance.id == sent.head for instance in instances):
         return  # the cloud doesn't list it yet
-    console = telling_lines(calls.console(sent.head))[-5:]
+    console = (_boot_log(sent.remote) or telling_lines(calls.console(sent.head)))[-5:]
     last_lines = "".join(f"\n  {line}" for line in console)
     raise CloudtuneError(
         f"head {sent.head} of run {name} is gone{'; its last output:' if last_lines else ''}"

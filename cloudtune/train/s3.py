@@ -68,6 +68,24 @@ class S3:
             return self._made
 
 
+def upload_address(uri: str, seconds: int) -> str:
+    """Return an address to which anyone may upload one object (HTTP PUT) for that many seconds.
+
+    Raises:
+        PermissionError: there are no credentials, or they can't be renewed.
+        OSError: the bucket can't be asked for its region.
+    """
+    from botocore.config import Config  # noqa: PLC0415
+
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    client = aws_session.session().client(
+        "s3", region_name=_options(bucket)["region"], config=Config(signature_version="s3v4")
+    )
+    wanted = {"Bucket": bucket, "Key": key}
+    address = client.generate_presigned_url("put_object", Params=wanted, ExpiresIn=seconds)
+    return str(address)
+
+
 def _credentials() -> ReadOnlyCredentials:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 

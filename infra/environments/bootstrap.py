@@ -50,7 +50,11 @@ class Foundation:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
         built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
         return (
-            'end() { echo "cloudtune-head: $1"; shutdown -P now; exit 1; }\n'
+            "end() {\n"
+            '  echo "cloudtune-head: $1"; command -v send_boot_log > /dev/null && sleep 1 && '
+            "send_boot_log\n"
+            "  shutdown -P now; exit 1\n"
+            "}\n"
             f"{search_lines(image_pythons())}"
             'if [ -z "$python" ]; then\n'
             f"{built}{activate_lines(Path(self.place))}"
@@ -73,6 +77,8 @@ class Foundation:
             '  "$python" -m pip install -q --target "$source/uv" uv || end "no uv from its index"\n'
             "  uv=$source/uv/bin/uv\n"
             "}\n"
+            f'echo "cloudtune-head: installing Python {self.python}, Ray, torch and cloudtune; '
+            'that takes minutes, and later heads fetch them"\n'
             f'"$uv" python install -q --no-bin --install-dir "$place/python" {self.python} ||\n'
             '  echo "cloudtune-head: uv has no such Python for us; one of the image is taken"\n'
             'export UV_PYTHON_INSTALL_DIR="$place/python"\n'

@@ -27,6 +27,9 @@ INTENT = "head"
 _TAIL = ".head"
 _TRIES = 4
 _PAUSE_SECONDS = 3.0
+_SEND_SECONDS = 3
+UPLOAD_SECONDS = 3600
+"""How long a head may upload its boot log: it takes minutes to boot."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,11 @@ def run_of(tag: str) -> str | None:
     return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
 
 
-def user_data(remote: Remote) -> str:
-    """Return the script that a head runs at boot: its lease first, as of every instance."""
+def user_data(remote: Remote, boot_log: str = "") -> str:
+    """Return the script that a head runs at boot: its lease first, as of every instance.
+
+    What it prints goes to the console, and to the address `boot_log` if there is one.
+    """
     lease = first_lease(remote.asked_at, remote.until)
     laid = remote.foundation
     python = Delivery() if laid is None else Foundation.of(laid)
@@ -90,9 +96,31 @@ def user_data(remote: Remote) -> str:
         "#!/bin/bash\n"
         f"{lease}"
         "export HOME=/root\n"
+        f"{_sending(boot_log)}"
         f"{python.lines()}"
         f"exec \"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
+    )
+
+
+def _sending(address: str) -> str:
+    """Return lines of bash that upload what the script prints from then on, as it grows.
+
+    Whoever waits sees what the head does before it has a Python, and why it ends.
+    """
+    if not address:
+        return ""
+    return (
+        "boot_log=$(mktemp)\n"
+        'exec > >(tee -a "$boot_log") 2>&1\n'
+        f"send_boot_log() {{ curl -sf -m 20 -o /dev/null -T \"$boot_log\" '{address}'; }}\n"
+        "(\n"
+        "  while kill -0 $$; do\n"
+        '    size=$(stat -c %s "$boot_log")\n'
+        '    [ "$size" = "$sent" ] || { send_boot_log && sent=$size; }\n'
+        f"    sleep {_SEND_SECONDS}\n"
+        "  done\n"
+        ") < /dev/null > /dev/null 2>&1 &\n"
     )
 
 
@@ -102,10 +130,13 @@ def launch(
     remote: Remote,
     offer: HeadOffer,
     request: Callable[[str], Mapping[str, object]],
+    *,
+    boot_log: str = "",
 ) -> str:
     """Launch a run's head, and return its id; asked again for the same attempt, the same one.
 
-    `request(user data)` is what a launch needs besides `offer.request`. `remote` must be kept by
+    `request(user data)` is what a launch needs besides `offer.request`; `boot_log` is an address to
+    which the head may upload what it prints as it boots. `remote` must be kept by
     now: whoever asks again asks for the same.
 
     Raises:
@@ -122,7 +153,7 @@ def launch(
     }
     tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
     token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", offer.instance_type, "", "")
-    wanted = {**offer.request, **request(user_data(remote))}
+    wanted = {**offer.request, **request(user_data(remote, boot_log))}
     for left in reversed(range(_TRIES)):
         try:
             return calls.run_instance(token, tags, wanted)

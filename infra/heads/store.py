@@ -1,6 +1,7 @@
 """The part of a run's storage in which its head is spoken to, and speaks.
 
     STORAGE/RUN/head/parcel.tar.gz   what the head is given: the script's folder, profiles, files
+    STORAGE/RUN/head/boot.log        what it prints until it runs that
     STORAGE/RUN/head/order.json      what it is to run
     STORAGE/RUN/head/remote.json     where it is, and until when
     STORAGE/RUN/head/record/…        what it knows of the run, copied as it changes
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.train import s3
 from cloudtune.train.checkpoint import leads_out
 from cloudtune.train.storage import StorageError, filesystem, is_local
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 FOLDER = "head"
 PARCEL = "parcel.tar.gz"
 ORDER = "order.json"
+BOOT = "boot.log"
 STATE = "state.json"
 STOP = "stop"
 RECORD = "record"
@@ -97,6 +100,13 @@ class HeadStore:
                     return bytes(file.read())
             except FileNotFoundError:
                 return None
+
+    def upload_address(self, name: str, seconds: int) -> str:
+        """Return an address to which anyone may write a file (HTTP PUT); "" if it's a folder."""
+        if is_local(self._fs):
+            return ""
+        with self._errors():
+            return s3.upload_address(f"{self.uri}/{FOLDER}/{name}", seconds)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""

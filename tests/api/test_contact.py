@@ -10,9 +10,9 @@ import pytest
 
 from cloudtune.api import remote
 from cloudtune.api.remote import Sent, follow
-from cloudtune.errors import CleanupError
+from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.infra.heads.launch import Remote
-from cloudtune.infra.heads.store import HeadStore, State
+from cloudtune.infra.heads.store import BOOT, HeadStore, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +111,37 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
     assert "aws sso login" in lost[0]
     assert "Could not connect to the endpoint URL" in lost[1]
     assert sum("contact with run small-1 again, after" in line for line in said) == 2
+
+
+def test_what_a_head_does_as_it_boots_is_reported_once(
+    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = HeadStore(sent.remote.storage)
+    first = b"apt: x\ncloudtune-head: installing Python\n"
+    steps_of(
+        monkeypatch,
+        lambda: store.write(BOOT, first + b"cloudtune-no"),
+        lambda: store.write(BOOT, first + b"cloudtune-node: fetched in 8 s\n"),
+        lambda: None,
+        lambda: store.tell(State(time.time(), "i-1", attempt=1, code=0)),
+    )
+    said: list[str] = []
+    assert follow(sent, lambda _: None, said.append) == 0
+    assert said == ["head: installing Python\n", "head: fetched in 8 s\n"]
+
+
+def test_a_head_that_died_is_reported_with_the_last_of_its_boot(
+    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HeadStore(sent.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
+    monkeypatch.setattr(remote, "_DEAD_SECONDS", 0.0)
+    monkeypatch.setattr(remote, "_BOOT_SECONDS", 0.0)
+    with pytest.raises(
+        CloudtuneError, match=r"head i-1 of run small-1 is gone; its last output:\n"
+    ):
+        follow(sent, lambda _: None, lambda _: None)
+    with pytest.raises(CloudtuneError, match=r"  cloudtune-head: no uv from its index\n"):
+        follow(sent, lambda _: None, lambda _: None)
 
 
 def test_a_head_out_of_reach_until_its_lease_is_over_is_not_confirmed(

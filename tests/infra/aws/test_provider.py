@@ -61,11 +61,11 @@ def test_the_region_is_that_of_the_aws_command_unless_named(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert AWS.completed(experiment(tmp_path, **named)).cloud.region == region
+    assert AWS.with_account_defaults(experiment(tmp_path, **named)).cloud.region == region
 
 
 def test_without_credentials_the_message_is_of_them_and_not_of_an_image(tmp_path: Path) -> None:
-    wanted = AWS.completed(experiment(tmp_path))
+    wanted = AWS.with_account_defaults(experiment(tmp_path))
     with pytest.raises(CloudtuneError, match=r"credentials: Unable to locate.*aws sso login"):
         AWS.check(wanted)
 
