@@ -307,7 +307,7 @@ class Provider(Protocol):
         """
         ...
 
-    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:
+    def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
         """Return what would carry a run that this machine can't; None where it can.
 
         Raises:

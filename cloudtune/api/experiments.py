@@ -173,13 +173,13 @@ def _types_of(provider: str) -> Collection[str]:
     return provider_named(provider).known_types()
 
 
-def head_for(wanted: Experiment) -> HeadOffer | None:
-    """Return the instance that would control a run; None if this machine can control it.
+def head_for(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:
+    """Return the instance that would control a run; None if this machine can, unless forced.
 
     Raises:
         UsageError: the price of that instance is unknown.
     """
-    return provider_named(wanted.cloud.provider).head(wanted, home.home())
+    return provider_named(wanted.cloud.provider).head(wanted, home.home(), force=force)
 
 
 def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:

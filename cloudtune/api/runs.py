@@ -207,12 +207,8 @@ def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
 
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
-    offer = head_for(job.experiment)
-    if offer is None:
-        raise UsageError(
-            f"a head controlled run {folder.name}: resume it from a machine outside the cloud, or "
-            f"with `cloudtune resume {folder.name} --here`"
-        )
+    offer = head_for(job.experiment, force=True)
+    assert offer is not None
     onlooker.confirm(job.experiment, job)
     seen = sum(1 for _ in read_entries(ledger))
     words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]

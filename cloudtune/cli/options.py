@@ -208,9 +208,9 @@ PROFILE = click.option(
     help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
 )
 HERE = click.option(
-    "--here",
-    is_flag=True,
-    help="Control the run from this machine (inside the VPC), not from a head (aws).",
+    "--here/--head",
+    default=None,
+    help="Control the run from this machine, which must be in the VPC, or from a head (aws).",
 )
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True

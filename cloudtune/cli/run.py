@@ -79,7 +79,7 @@ _INTERRUPTED = 130
 def run(
     *,
     experiment: Path,
-    here: bool,
+    here: bool | None,
     profile: str | None,
     pace: bool,
     force: bool,
@@ -94,8 +94,8 @@ def run(
     Takes an experiment, a saved plan, or a training script: `cloudtune run train.py --deadline 2h
     --budget '$40'` reads what it can from the script and saves it as an experiment beside it.
 
-    On AWS, from a machine outside the VPC, a small instance (the head) controls the run; with
-    --here, this machine does.
+    On AWS a small instance, the head, controls the run, unless this machine is an instance that the
+    others can reach.
     """
     from cloudtune.api import flow
     from cloudtune.running import runner
@@ -107,7 +107,7 @@ def run(
         if math.isnan(price_tolerance):
             raise UsageError("--price-tolerance must be a number such as 0.05, not nan")
         refuse_moved_prices(experiment, saved, price_tolerance)
-        if not here and _needs_head(saved.experiment):
+        if not here and _needs_head(saved.experiment, force=here is False):
             onlooker.confirm(saved.experiment, saved)
             words = _words(pace=pace, force=force, quiet=quiet, output=output)
             return _carry(saved.experiment, words, plan=experiment)
@@ -115,7 +115,7 @@ def run(
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
     wanted = for_renting(file_of(experiment, given), given)
     options = plan_options_of(given)
-    if not here and _needs_head(wanted):
+    if not here and _needs_head(wanted, force=here is False):
         onlooker.confirm(wanted, None)
         words = _words(pace=pace, force=force, quiet=quiet, output=output)
         for name, value in {**vars(options), "profile": profile}.items():
@@ -162,7 +162,7 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 def resume(
     run: str | None,
     *,
-    here: bool,
+    here: bool | None,
     deadline: str | None,
     budget: str | None,
     trials: str | None,
@@ -239,9 +239,9 @@ def _conclude(ended: Ended, output: str = "table") -> int:
 # ---- runs that a head carries --------------------------------------------------------------
 
 
-def _needs_head(wanted: Experiment) -> bool:
+def _needs_head(wanted: Experiment, *, force: bool) -> bool:
     """Whether a run of this experiment needs a head, as this machine can't control it."""
-    return head_for(wanted) is not None
+    return head_for(wanted, force=force) is not None
 
 
 def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -> int:
@@ -251,7 +251,7 @@ def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -
     """
     from cloudtune.api import remote
 
-    offer = head_for(wanted)
+    offer = head_for(wanted, force=True)
     assert offer is not None
     sent = remote.send(wanted, offer, words, None if plan is None else plan.read_bytes())
     return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
@@ -268,12 +268,8 @@ def _carry_on(
     from cloudtune.runs.job import job_of_ledger
 
     job = job_of_ledger(folder / home.LEDGER)
-    offer = head_for(job.experiment)
-    if offer is None:
-        raise UsageError(
-            f"a head controlled run {folder.name}, but this machine can control it itself: "
-            "add --here"
-        )
+    offer = head_for(job.experiment, force=True)
+    assert offer is not None
     confirm(job.experiment, job)
     sent = remote.resend(folder, job.experiment, offer, words)
     return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")

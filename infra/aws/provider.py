@@ -10,6 +10,7 @@ from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
+from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}
 """Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs."""
-_LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 
 
 class Ec2Speaking:
@@ -58,7 +58,13 @@ class Ec2Speaking:
         """Return []: an emulated launch costs nothing, and is refused soon enough."""
         return []
 
-    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:  # noqa: ARG002
+    def head(
+        self,
+        experiment: Experiment,  # noqa: ARG002
+        home: Path,  # noqa: ARG002
+        *,
+        force: bool = False,  # noqa: ARG002
+    ) -> HeadOffer | None:
         """Return None: what runs on this machine is carried by this machine."""
         return None
 
@@ -228,7 +234,9 @@ class Aws(Ec2Speaking):
                 for kind in types
                 for market in markets
             ]
+        here = this_instance() if head is None else None
         return [
+            *(here.obstacles(settings) if here else ()),
             *mistakes(
                 self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
             ),
@@ -245,15 +253,16 @@ class Aws(Ec2Speaking):
         named = {asked} if asked else set()
         return [Cloud(Endpoint(region), {}, {}) for region in sorted(named | set(regions))]
 
-    def head(self, experiment: Experiment, home: Path) -> HeadOffer | None:
-        """Return a small instance in the VPC; None where this machine is one there.
+    def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
+        """Return a small instance in the VPC; None where this machine can control the run itself.
 
         Raises:
             UsageError: the price of an hour of it could not be had.
         """
         from cloudtune.infra.aws.price_refresh import latest_quotes  # noqa: PLC0415  boto3
 
-        if _is_instance():
+        here = None if force else this_instance()
+        if here is not None and not list(here.obstacles(experiment.cloud)):
             return None
         region = experiment.cloud.region
         quoted = latest_quotes(Endpoint(region), home / "prices", time.time()).on_demand
@@ -285,15 +294,6 @@ class Aws(Ec2Speaking):
                 "`cloudtune run` measures a script itself, on a head that it rents (docs/aws.md); "
                 f"this one has no instance metadata ({error})"
             ) from None
-
-
-def _is_instance() -> bool:
-    """Whether this machine has EC2's metadata service."""
-    try:
-        metadata("instance-id", seconds=_LOOK_SECONDS)
-    except OSError:
-        return False
-    return True
 
 
 AWS = Aws()

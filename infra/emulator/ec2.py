@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
+_MAC = "02:00:00:00:00:01"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 
 
@@ -234,6 +235,10 @@ class EmulatedEC2:
             "placement/availability-zone": instance.placement.zone,
             "placement/region": instance.region_name,
             "instance-life-cycle": instance.lifecycle or "on-demand",
+            "network/interfaces/macs/": f"{_MAC}/",
+            f"network/interfaces/macs/{_MAC}/security-group-ids": "\n".join(
+                group.id for group in instance.security_groups
+            ),
         }
         ending = machine.ending
         if ending is not None and ending.code == "Server.SpotInstanceTermination":
