@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune import aws_session
-from cloudtune.cli.options import OUTPUT
+from cloudtune.cli.options import OUTPUT, GroupedCommand
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def aws() -> None:
     """
 
 
-@aws.command()
+@aws.command(cls=GroupedCommand)
 @REGION
 @INSTANCES
 @click.option("--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC).")

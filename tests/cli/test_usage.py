@@ -159,7 +159,7 @@ def test_aws_is_never_rented_unasked(bench: Bench) -> None:
 def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
     path = bench.experiment()
     bench.profile()
-    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "cloud.image is missing")
+    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "aws sso login")
     text = path.read_text().replace("max_instances: 2", "max_instances: 2, image: ami-1")
     path.write_text(text)
     check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "s3://bucket/prefix")

@@ -120,7 +120,7 @@ def test_a_cloud_that_was_added_is_planned_confirmed_opened_and_swept(
     assert "tranquility" in {cloud.endpoint.region for cloud in cleanup.open_clouds("tranquility")}
     with pytest.raises(ExperimentError, match="'lander' is not an instance type known here"):
         Experiment.load(path, {"cloud.instances": ["lander"]}, known_instances=types_of)
-    with pytest.raises(ExperimentError, match="is for provider local alone"):
+    with pytest.raises(ExperimentError, match="is only for provider local"):
         Experiment.load(path.rename(tmp_path / "it.yaml"), {"cloud.slots": 2, "cloud.price": None})
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune import aws_session
-from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Place
@@ -106,12 +106,12 @@ def identity(clients: Clients) -> Mapping[str, str]:
     """Return who calls AWS from here: `Account` and `Arn`.
 
     Raises:
-        CloudtuneError: no credentials, or no network.
+        UsageError: no credentials, or no network.
     """
     try:
         caller: Mapping[str, str] = clients["sts"].get_caller_identity()
     except (BotoCoreError, ClientError) as error:
-        raise CloudtuneError(
+        raise UsageError(
             f"AWS doesn't accept this machine's credentials: {error}; {aws_session.LOG_IN}"
         ) from None
     return caller
@@ -121,7 +121,7 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
     """Return what an account has in a region.
 
     Raises:
-        CloudtuneError: no credentials, or no network.
+        UsageError: no credentials, or no network.
     """
     caller = identity(clients)
     reader = _Reader(clients)
