@@ -149,7 +149,7 @@ def test_yaml_says_what_json_says() -> None:
 
 
 def test_a_refresh_needs_credentials() -> None:
-    with pytest.raises(UsageError, match="no credentials for it here; set them up"):
+    with pytest.raises(UsageError, match="no credentials for it here; log in as"):
         ask("--refresh")
 
 

@@ -306,7 +306,7 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_account")
 def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="no credentials for it here; set them up"):
+    with pytest.raises(UsageError, match="no credentials for it here; log in as"):
         check_credentials()
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(UsageError, match="nobody"):
