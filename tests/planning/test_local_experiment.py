@@ -228,4 +228,4 @@ def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) 
     books = report.accounting
     assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
     assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)
-    assert "by the instance-hour" in shown(lambda out: show_report(out, report))
+    assert "per instance-hour" in shown(lambda out: show_report(out, report))
