@@ -36,7 +36,7 @@ from cloudtune.runs.job import choices
 from docs import reference_words as words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from pydantic.fields import FieldInfo
 
@@ -320,9 +320,17 @@ def _option_groups(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {name: [] for name in (*words.OPTION_GROUPS, _OTHER_OPTIONS)}
     for row, count in counted.items():
         if count >= _SHARED_BY:
-            named = (name for name, names in words.OPTION_GROUPS.items() if _long(row) in names)
-            groups[next(named, _OTHER_OPTIONS)].append(row)
+            together = {_long(r) for options in rows.values() if row in options for r in options}
+            groups[_heading(_long(row), together)].append(row)
     return groups
+
+
+def _heading(option: str, together: Set[str]) -> str:
+    """Return the group of an option that has these others beside it in its commands."""
+    for name, options in words.OPTION_GROUPS.items():
+        if option in options and together >= set(options):
+            return name
+    return _OTHER_OPTIONS
 
 
 def _also(options: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> Iterator[str]:
