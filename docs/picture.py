@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.pages.figures import reach
 from cloudtune.display.pages.gantt import BOOT, IDLE, LOST, RETURN, START, WAIT, drawn_bars
-from cloudtune.display.pages.trials import Told
+from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.model.text import counted, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.runs import home
@@ -111,7 +111,7 @@ def main() -> None:
 
 def picture(report: Report, theme: Theme) -> str:
     """Return a run as an SVG."""
-    return _Picture(Told(report), theme).svg()
+    return _Picture(ChartedRun(report), theme).svg()
 
 
 def _mixed(one: str, other: str, share: float) -> str:
@@ -129,27 +129,27 @@ def _number(pixels: float) -> str:
 class _Picture:
     """A run, and where its parts are drawn."""
 
-    told: Told
+    run: ChartedRun
     theme: Theme
 
     # ---- where -------------------------------------------------------------------------------
 
     @cached_property
     def _drawn(self) -> tuple[list[InstanceRows], list[GpuBar]]:
-        return drawn_bars(self.told)
+        return drawn_bars(self.run)
 
     @cached_property
     def _row(self) -> float:
         """Pixels of a GPU."""
         rows, _ = self._drawn
-        count = sum(each.account.offer.gpus for each in rows)
+        count = sum(row.account.offer.gpus for row in rows)
         return max(1.5, min(_ROW, (_GPUS - _GAP * len(rows)) / max(1, count)))
 
     @cached_property
     def _bottom(self) -> float:
         """Where the GPUs end."""
         rows, _ = self._drawn
-        return self._y(sum(each.account.offer.gpus for each in rows)) - _GAP
+        return self._y(sum(row.account.offer.gpus for row in rows)) - _GAP
 
     @cached_property
     def _metric_top(self) -> float:
@@ -162,7 +162,7 @@ class _Picture:
     @cached_property
     def _end(self) -> float:
         """The last second that is drawn."""
-        return reach(self.told.end, self.told.report.job.limits.deadline)
+        return reach(self.run.end, self.run.report.job.limits.deadline)
 
     def _x(self, seconds: float) -> float:
         return _LEFT + (_RIGHT - _LEFT) * min(max(0.0, seconds), self._end) / self._end
@@ -170,32 +170,32 @@ class _Picture:
     def _y(self, row: float) -> float:
         """Return where a row of the chart begins: instances are a gap apart."""
         rows, _ = self._drawn
-        above = sum(each.base + each.account.offer.gpus <= row for each in rows)
+        above = sum(it.base + it.account.offer.gpus <= row for it in rows)
         return _TOP + row * self._row + above * _GAP
 
     # ---- the colours of trials -----------------------------------------------------------------
 
     @cached_property
     def _winner(self) -> str:
-        best = self.told.report.policy.best
+        best = self.run.report.policy.best
         return "" if best is None else best.trial
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
         """The colour and the trials of each line of the legend."""
-        groups, theme = self.told.groups, self.theme
+        groups, theme = self.run.groups, self.theme
         depth = max(1, sum(name != "failed" for name in groups) - 1)
-        found = {}
+        legend = {}
         for number, (name, trials) in enumerate(groups.items()):
             colour = _mixed(theme.shallow, theme.deep, number / depth)
             if name == "failed":
                 colour = theme.failed
             others = [trial.id for trial in trials if trial.id != self._winner]
             if others:
-                found[name] = (colour, others)
+                legend[name] = (colour, others)
         if self._winner:
-            found[f"best: {self._winner}"] = (theme.best, [self._winner])
-        return found
+            legend[f"best: {self._winner}"] = (theme.best, [self._winner])
+        return legend
 
     @cached_property
     def _colours(self) -> dict[str, str]:
@@ -223,19 +223,19 @@ class _Picture:
         return "\n".join(parts) + "\n"
 
     def _headline(self) -> str:
-        report = self.told.report
+        report = self.run.report
         best = report.policy.best
         spent = f"{format_dollars(report.dollars)} in {format_seconds(report.seconds)}"
         name = report.job.experiment.name
         return (
             f"{name}: {spent}"
             if best is None
-            else (f"{name}: {self.told.metric} {best.metric:.4g} for {spent}")
+            else (f"{name}: {self.run.metric} {best.metric:.4g} for {spent}")
         )
 
     def _head(self) -> Iterator[str]:
         """Give the headline, what the run was, and the legend."""
-        report, theme = self.told.report, self.theme
+        report, theme = self.run.report, self.theme
         limits = report.job.limits
         of = [] if limits.deadline is None else [format_seconds(limits.deadline)]
         of += [] if limits.budget is None else [format_dollars(limits.budget)]
@@ -287,9 +287,9 @@ class _Picture:
         for bar in bars:
             if bar.kind in fills:
                 yield self._rect(*self._box(bar, 0.5), f' fill="{fills[bar.kind]}"')
-        for each in rows:
-            offer = each.account.offer
-            middle = self._y(each.base) + offer.gpus * self._row / 2
+        for row in rows:
+            offer = row.account.offer
+            middle = self._y(row.base) + offer.gpus * self._row / 2
             if offer.gpus * self._row >= 9:  # else names would lie over each other
                 kind = offer.instance_type.name
                 spot = " spot" if offer.market == "spot" else ""
@@ -302,7 +302,7 @@ class _Picture:
         """Give the GPUs of each trial: bright where it trained, pale where it waited."""
         _, bars = self._drawn
         gap = 1.0 if self._row > 5 else 0.2
-        for name in self.told.report.policy.trials:
+        for name in self.run.report.policy.trials:
             own = [bar for bar in bars if bar.trial == name]
             paths = []
             for kind in {bar.kind: 0 for bar in own}:
@@ -329,12 +329,12 @@ class _Picture:
 
     def _curves(self) -> Iterator[str]:
         """Give the metric of each trial, and the best so far, over time."""
-        told, theme = self.told, self.theme
+        run, theme = self.run, self.theme
         curves = {
-            name: [(e.told.at, e.told.metrics.get(told.metric, math.nan)) for e in epochs]
-            for name, epochs in told.by_trial.items()
+            name: [(e.told.at, e.told.metrics.get(run.metric, math.nan)) for e in epochs]
+            for name, epochs in run.by_trial.items()
         }
-        path = [(point.at, point.metric) for point in told.audit.path]
+        path = [(point.at, point.metric) for point in run.audit.path]
         values = sorted(
             value
             for points in (*curves.values(), path)
@@ -364,7 +364,7 @@ class _Picture:
             )
         yield (
             f'<text x="16" y="{_number(self._metric_top - 12)}" font-weight="600">'
-            f"{escape(told.metric)}</text>"
+            f"{escape(run.metric)}</text>"
         )
         yield '<g clip-path="url(#plot)" fill="none" stroke-linejoin="round">'
         if sum(map(len, curves.values())) <= _POINTS:
@@ -375,7 +375,7 @@ class _Picture:
                     yield f'<path d="{_line(placed)}" stroke="{colour}" stroke-width="1.2"/>'
         at, value = path[-1]
         corners = [(self._x(path[0][0]), y(path[0][1]))]
-        for later, metric in (*path[1:], (max(at, told.end), value)):
+        for later, metric in (*path[1:], (max(at, run.end), value)):
             corners += [(self._x(later), corners[-1][1]), (self._x(later), y(metric))]
         yield f'<path d="{_line(corners)}" stroke="{theme.best}" stroke-width="2.6"/></g>'
         yield (
@@ -389,7 +389,7 @@ class _Picture:
         )
 
     def _deadline(self) -> Iterator[str]:
-        deadline = self.told.report.job.limits.deadline
+        deadline = self.run.report.job.limits.deadline
         if deadline is None or deadline > self._end:
             return
         x, theme = _number(self._x(deadline)), self.theme

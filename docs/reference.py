@@ -36,7 +36,7 @@ from cloudtune.runs.job import choices
 from docs import reference_words as words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from pydantic.fields import FieldInfo
 
@@ -137,7 +137,7 @@ def _experiment() -> Iterator[str]:
 def _type(field: FieldInfo) -> str:
     """Return what may stand in a field, in words, its bounds included."""
     kind = _kind(field.annotation, field.metadata)
-    low, high = (_bound(field, each) for each in ("ge", "le"))
+    low, high = (_bound(field, name) for name in ("ge", "le"))
     if kind == "mapping":  # its bounds are those of its values
         return kind
     if low is not None and high is not None:
@@ -147,16 +147,20 @@ def _type(field: FieldInfo) -> str:
 
 def _bound(field: FieldInfo, name: str) -> int | None:
     """Return the least or the greatest value; pydantic keeps those of an optional one inside."""
-    inner = [each for part in get_args(field.annotation) for each in _metadata(part)]
-    found = [getattr(each, name) for each in (*field.metadata, *inner) if hasattr(each, name)]
-    return found[0] if found else None
+    inner = [constraint for part in get_args(field.annotation) for constraint in _metadata(part)]
+    bounds = [
+        getattr(constraint, name)
+        for constraint in (*field.metadata, *inner)
+        if hasattr(constraint, name)
+    ]
+    return bounds[0] if bounds else None
 
 
 def _metadata(annotation: Any) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for each in getattr(annotation, "__metadata__", ()):
-        found += each.metadata if hasattr(each, "metadata") else [each]
-    return tuple(found)
+    items: list[Any] = []
+    for item in getattr(annotation, "__metadata__", ()):
+        items += item.metadata if hasattr(item, "metadata") else [item]
+    return tuple(items)
 
 
 _WORDS = (
@@ -172,15 +176,15 @@ _WORDS = (
 def _kind(annotation: Any, metadata: Iterable[object] = ()) -> str:  # noqa: PLR0911  one flat list
     """Return what a type is called in a table."""
     has = [*metadata, *getattr(annotation, "__metadata__", ())]
-    for known, told in _WORDS:
-        if any(get_args(known)[-1] is each for each in has):
-            return told
+    for annotated, text in _WORDS:
+        if any(get_args(annotated)[-1] is part for part in has):
+            return text
     origin, inside = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         *first, last = map(_code, inside)
         return f"{', '.join(first)} or {last}"
     if origin in {Union, types.UnionType}:
-        return " or ".join(_kind(each) for each in inside if each is not type(None))
+        return " or ".join(_kind(part) for part in inside if part is not type(None))
     if hasattr(annotation, "__metadata__"):
         return _kind(inside[0])
     if origin is tuple:
@@ -237,28 +241,28 @@ def names() -> dict[str, tuple[str, ...]]:
 
     Of strategies and allocators those on the menu: docs/papers.md has the others.
     """
-    known = choices()
+    registered = choices()
     planner = next(option for option in plan.params if option.name == "planner")
     assert isinstance(planner.type, click.Choice)
     return {
         "strategy": MENU,
-        "sampler": known["sampler"],
+        "sampler": registered["sampler"],
         "allocator": WIDTHS_MENU,
-        "fleet": known["fleet"],
+        "fleet": registered["fleet"],
         "planner": tuple(map(str, planner.type.choices)),
         "provider": tuple(PROVIDERS),
     }
 
 
 def _names() -> Iterator[str]:
-    found = names()
-    _worded("NAMES", found, words.NAMES)
+    by_kind = names()
+    _worded("NAMES", by_kind, words.NAMES)
     yield "## Names\n"
     yield words.NAMED
-    for kind, (told, lines) in words.NAMES.items():
-        _worded(f"NAMES[{kind!r}]", found[kind], lines)
-        yield f"\n### {told}\n"
-        rows = ((_code(name), lines[name]) for name in found[kind])
+    for kind, (heading, lines) in words.NAMES.items():
+        _worded(f"NAMES[{kind!r}]", by_kind[kind], lines)
+        yield f"\n### {heading}\n"
+        rows = ((_code(name), lines[name]) for name in by_kind[kind])
         yield from _list(rows)
 
 
@@ -267,23 +271,29 @@ def _names() -> Iterator[str]:
 
 def commands() -> dict[str, click.Command]:
     """Return every command by what is typed for it, those within a command included."""
-    found: dict[str, click.Command] = {}
+    by_usage: dict[str, click.Command] = {}
     for name, entry in cli.commands.items():
         command = entry.load() if isinstance(entry, Deferred) else entry
-        found[f"cloudtune {name}"] = command
+        by_usage[f"cloudtune {name}"] = command
         if isinstance(command, click.Group):
-            found |= {f"cloudtune {name} {n}": each for n, each in command.commands.items()}
-    return found
+            by_usage |= {f"cloudtune {name} {n}": sub for n, sub in command.commands.items()}
+    return by_usage
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    return [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return [
+        option
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
 
 
 def _commands() -> Iterator[str]:
     by_usage = commands()
-    rows = {typed: [_option(each) for each in _options(it)] for typed, it in by_usage.items()}
-    wordless = {each.opts[-1] for it in by_usage.values() for each in _options(it) if not each.help}
+    rows = {typed: [_option(option) for option in _options(it)] for typed, it in by_usage.items()}
+    wordless = {
+        option.opts[-1] for it in by_usage.values() for option in _options(it) if not option.help
+    }
     _worded("OPTIONS", wordless, words.OPTIONS)
     groups = _option_groups(rows)
     grouped = {row for group in groups.values() for row in group}
@@ -310,9 +320,17 @@ def _option_groups(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {name: [] for name in (*words.OPTION_GROUPS, _OTHER_OPTIONS)}
     for row, count in counted.items():
         if count >= _SHARED_BY:
-            named = (name for name, names in words.OPTION_GROUPS.items() if _long(row) in names)
-            groups[next(named, _OTHER_OPTIONS)].append(row)
+            together = {_long(r) for options in rows.values() if row in options for r in options}
+            groups[_heading(_long(row), together)].append(row)
     return groups
+
+
+def _heading(option: str, together: Set[str]) -> str:
+    """Return the group of an option that has these others beside it in its commands."""
+    for name, options in words.OPTION_GROUPS.items():
+        if option in options and together >= set(options):
+            return name
+    return _OTHER_OPTIONS
 
 
 def _also(options: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -331,8 +349,8 @@ def _long(row: Row) -> str:
 
 def _usage(typed: str, command: click.Command) -> str:
     """Return what is typed, with its arguments."""
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    shown = [_argument(each) for each in arguments]
+    arguments = [argument for argument in command.params if isinstance(argument, click.Argument)]
+    shown = [_argument(argument) for argument in arguments]
     if isinstance(command, click.Group):
         shown.append("COMMAND")
     return _code(" ".join([typed, *shown]))
@@ -345,7 +363,7 @@ def _argument(argument: click.Argument) -> str:
 
 def _help(command: click.Command) -> str:
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _option(option: click.Option) -> Row:
@@ -383,7 +401,9 @@ def _metavar(option: click.Option) -> str:
 
 def exit_codes() -> list[int]:
     """Return every exit code that an error or the end of a run has, ascending."""
-    named = [each for each in (*vars(errors).values(), InfeasibleError) if isinstance(each, type)]
+    named = [
+        thing for thing in (*vars(errors).values(), InfeasibleError) if isinstance(thing, type)
+    ]
     raised = {kind.exit_code for kind in named if issubclass(kind, errors.CloudtuneError)}
     return sorted(raised | {reason.exit_code for reason in EndReason})
 

@@ -30,7 +30,7 @@ _LAUNCH, _BOOT, _RELEASE = Measurement(20.0, 10.0), Measurement(90.0, 30.0), Mea
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds around training that nobody has published for EC2's GPU instances: assumptions."""
+    """Seconds around training, assumed: none are published for EC2's GPU instances."""
 
     launch: Measurement = _LAUNCH
     boot: Measurement = _BOOT
@@ -96,13 +96,13 @@ class Published:
             release=delays.release,
             script_hash="",
             measured_at=self.date,
-            source=self._told(delays, packed=bool(packed)),
+            source=self._source_text(delays, packed=bool(packed)),
             error=self.error,
             provenance=Provenance(PUBLISHED, on=self.machine.name),
         )
 
     def _measured(self, layout: Layout, gpus: int) -> bool:
-        """Whether so many GPUs an instance give the layout: several nodes are never guessed."""
+        """Whether this many GPUs an instance give the layout: several nodes are never guessed."""
         if layout.nodes == 1:
             return layout.width <= gpus
         return gpus == self.machine.gpus
@@ -113,7 +113,7 @@ class Published:
         key = {"workload": self.workload, "gpu": self.machine.gpu}
         return packing.packed_widths(epoch[1.0], batch=self.batch, **key)
 
-    def _told(self, delays: Delays, *, packed: bool) -> str:
+    def _source_text(self, delays: Delays, *, packed: bool) -> str:
         batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
         two = [f"two on one GPU: {packing.SOURCE}"] if packed else []
         figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
@@ -131,11 +131,11 @@ def published(name: str) -> Published:
     Raises:
         UsageError: there is no such profile.
     """
-    found = _table().get(name)
-    if found is None:
+    row = _table().get(name)
+    if row is None:
         listed = allowed_names(name, names())
         raise UsageError(f"no file and no bundled profile is called {shown(name)}; {listed}")
-    return found
+    return row
 
 
 def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile | None:
@@ -153,8 +153,8 @@ def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingP
         return None
     if machine.gpu.lower() != figures.machine.gpu:
         return ratios.derive(figures.profile(figures.machine, delays), figures.machine, machine)
-    found = figures.profile(machine, delays)
-    return found if machine.name == figures.machine.name else _elsewhere(found)
+    profile = figures.profile(machine, delays)
+    return profile if machine.name == figures.machine.name else _elsewhere(profile)
 
 
 def load(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile:
@@ -163,14 +163,14 @@ def load(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingP
     Raises:
         UsageError: there is no such profile, or nothing is known about this GPU.
     """
-    found = find(name, machine, delays)
-    if found is None:
-        gpus = ", ".join(sorted({each.machine.gpu for each in _table().values()}))
+    profile = find(name, machine, delays)
+    if profile is None:
+        gpus = ", ".join(sorted({figures.machine.gpu for figures in _table().values()}))
         raise UsageError(
             f"--profile {name}: nothing is published that compares {machine.name} ({machine.gpu}) "
             f"with it; take instances with one of {gpus}, or measure with `cloudtune profile`"
         )
-    return found
+    return profile
 
 
 def _elsewhere(profile: ScalingProfile) -> ScalingProfile:
@@ -191,9 +191,9 @@ def _published(row: Mapping[str, str]) -> Published:
         name=row["profile"],
         machine=machine,
         layouts=tuple(
-            _layout(each, samples)
-            for each in rows("published_widths.csv")
-            if each["profile"] == row["profile"]
+            _layout(width, samples)
+            for width in rows("published_widths.csv")
+            if width["profile"] == row["profile"]
         ),
         batch=int(row["batch"]),
         per_gpu=row["batch_of"] == "gpu",

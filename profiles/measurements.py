@@ -31,8 +31,8 @@ def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width
     """
     highest = gpus if most is None else min(gpus, most)
     powers = [2**k for k in range(highest.bit_length())]
-    found = {each for each in (*powers, least, highest) if least <= each <= highest}
-    return tuple(float(each) for each in sorted(found))
+    widths = {width for width in (*powers, least, highest) if least <= width <= highest}
+    return tuple(float(width) for width in sorted(widths))
 
 
 def packed_widths(pack: int) -> tuple[Width, ...]:
@@ -141,8 +141,8 @@ class Session:
         """Return what so many epochs may take at another width, setting it up included."""
         assert self.first_at is not None
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
-        each = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
-        return setup + epochs * each * max(1.0, self.width / width)
+        an_epoch = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
+        return setup + epochs * an_epoch * max(1.0, self.width / width)
 
 
 def seconds_for(width: Width, epochs: int, sessions: Iterable[Session]) -> float:
@@ -190,8 +190,10 @@ class Work:
 
     def seconds(self, epochs: int) -> float:
         """Return the seconds that are left to measure, with so many epochs at each width."""
-        each = [self.epoch * max(1.0, self.width / other) for other in self.phases]
-        return sum([epochs * seconds + self.setup for seconds in each]) - self.epoch - self.setup
+        by_phase = [self.epoch * max(1.0, self.width / other) for other in self.phases]
+        return (
+            sum([epochs * seconds + self.setup for seconds in by_phase]) - self.epoch - self.setup
+        )
 
     def fitting(self, wanted: int, seconds: float) -> int:
         """Return how many epochs at each width fit into these seconds, two at least.
@@ -201,9 +203,9 @@ class Work:
         """
         alone = replace(self, phases=[width for width in self.phases if width >= 1])
         for work in (self, alone):
-            found = [epochs for epochs in range(2, wanted + 1) if work.seconds(epochs) <= seconds]
-            if found:
-                return max(found)
+            counts = [epochs for epochs in range(2, wanted + 1) if work.seconds(epochs) <= seconds]
+            if counts:
+                return max(counts)
         return 1 if alone.seconds(1) <= seconds else 2
 
 
@@ -241,14 +243,14 @@ class Figures:
         Raises:
             AttributeError, KeyError, TypeError, ValueError: there are none.
         """
-        found = cls()
+        figures = cls()
         for name in (*DELAYS, "alone"):
-            getattr(found, name).extend(map(float, data[name]))
+            getattr(figures, name).extend(map(float, data[name]))
         for width, seconds in data["epoch"].items():
-            found.epoch[float(width)] = list(map(float, seconds))
-        found.memory = {float(width): float(mib) for width, mib in data["memory"].items()}
-        found.trials = {float(width): set(map(str, ids)) for width, ids in data["trials"].items()}
-        return found
+            figures.epoch[float(width)] = list(map(float, seconds))
+        figures.memory = {float(width): float(mib) for width, mib in data["memory"].items()}
+        figures.trials = {float(width): set(map(str, ids)) for width, ids in data["trials"].items()}
+        return figures
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
@@ -257,10 +259,10 @@ class Figures:
 
     def including(self, sessions: Iterable[Session], *, alone: bool) -> Figures:
         """Return the figures with those of sessions that aren't counted yet."""
-        found = deepcopy(self)
+        figures = deepcopy(self)
         for session in sessions:
-            replace(session).count(found, alone=alone)
-        return found
+            replace(session).count(figures, alone=alone)
+        return figures
 
     @property
     def any(self) -> bool:
@@ -301,7 +303,7 @@ class Figures:
         """
         return ScalingProfile(
             instance_type=instance_type,
-            epoch={width: Measurement.of(found) for width, found in self.epoch.items()},
+            epoch={width: Measurement.of(measured) for width, measured in self.epoch.items()},
             launch=Measurement.of(self.launch),
             boot=Measurement.of(self.boot),
             start=Measurement.of(self.start),

@@ -79,8 +79,8 @@ class RunTimes:
 
     def tells(self, machine: str) -> bool:
         """Whether it trained on an instance type, or booted one."""
-        trained = any(each.instance_type == machine for trial in self.trials for each in trial)
-        return trained or any(each.instance_type == machine for each in self.delays)
+        trained = any(times.instance_type == machine for trial in self.trials for times in trial)
+        return trained or any(delay.instance_type == machine for delay in self.delays)
 
 
 @dataclass(frozen=True)
@@ -148,21 +148,21 @@ def informed(
     """
     if profile is not None and profile.assumed:
         return profile
-    found = sorted((each for each in runs if each.tells(machine)), key=lambda run: run.at)[::-1]
-    if not found or (profile is None and paced):
+    fitting = sorted((run for run in runs if run.tells(machine)), key=lambda run: run.at)[::-1]
+    if not fitting or (profile is None and paced):
         return profile
     speeds = not paced or (profile is not None and profile.provenance.core_seconds is not None)
-    curve = _curve(profile, found, machine, where) if speeds else {}
+    curve = _curve(profile, fitting, machine, where) if speeds else {}
     delays = {
         name: _delay(
-            [_pooled(_told(run, name, machine, market)) for run in found],
+            [_pooled(_delays_of(run, name, machine, market)) for run in fitting],
             None if profile is None else getattr(profile, name),
             prior(name, where),
             published=profile is not None and profile.provenance.origin == PUBLISHED,
         )
         for name in DELAYS
     }
-    seen = tuple(_seen(run, machine, curve) for run in found)
+    seen = tuple(_seen(run, machine, curve) for run in fitting)
     if profile is None:
         delays["resize"] = delays["resize"] or delays["start"]
         if not curve or not all(delays.values()):
@@ -176,14 +176,14 @@ def informed(
             resize=_NONE,
             release=_NONE,
             script_hash=script,
-            measured_at=found[0].at,
+            measured_at=fitting[0].at,
             source="seen in earlier runs",
         )
-    told = profile.with_delays(lambda name, known: delays[name] or known)
+    with_delays = profile.with_delays(lambda name, measured: delays[name] or measured)
     if not curve:
-        return replace(told, seen=seen)
+        return replace(with_delays, seen=seen)
     return replace(
-        told,
+        with_delays,
         epoch={width: curve[width].measurement for width in sorted(curve)},
         error=max(point.error for point in curve.values()),
         configurations=max(1, math.floor(1 / max(p.per_trial for p in curve.values()) + 1e-9)),
@@ -198,9 +198,9 @@ def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
     return Seen(
         run=run.run,
         at=run.at,
-        epochs=sum(each.seconds.n for trial in trained for each in trial),
+        epochs=sum(epoch.seconds.n for trial in trained for epoch in trial),
         trials=sum(bool(trial) for trial in trained),
-        instances=sum(each.seconds.n for each in boots),
+        instances=sum(boot.seconds.n for boot in boots),
         share=round(math.fsum(shares) / len(shares), 4) if shares else 0.0,
     )
 
@@ -218,26 +218,26 @@ def _curve(
     if profile is not None:
         published = profile.provenance.origin == PUBLISHED
         sources.append(("" if published else profile.measured_at, _of_profile(profile, where)))
-    found: dict[Width, _Point] = {}
+    curve: dict[Width, _Point] = {}
     for _, points in sorted(sources, key=lambda source: source[0], reverse=True):
-        found = _with_older(found, points)
-    return found
+        curve = _with_older(curve, points)
+    return curve
 
 
 def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
     off = profile.error + _ANOTHERS * (profile.provenance.origin == PUBLISHED)
-    each = 1 / max(1, profile.configurations)
+    per_trial = 1 / max(1, profile.configurations)
     return {
         width: _Point(
-            math.log(found.mean),
-            off**2 + _variance(each, found.n, where),
+            math.log(measured.mean),
+            off**2 + _variance(per_trial, measured.n, where),
             {_PROFILE: 1.0},
-            each,
+            per_trial,
             profile.error,
-            found.sd / found.mean,
-            max(1, found.n),
+            measured.sd / measured.mean,
+            max(1, measured.n),
         )
-        for width, found in profile.epoch.items()
+        for width, measured in profile.epoch.items()
     }
 
 
@@ -248,15 +248,15 @@ def _of_run(run: RunTimes, machine: str, where: str) -> dict[Width, _Point]:
     """
     cells: dict[Width, dict[int, EpochTimes]] = {}
     for number, trial in enumerate(run.trials):
-        for each in trial:
-            if each.instance_type == machine and each.seconds.mean > 0:
-                cells.setdefault(each.width, {})[number] = each
+        for epoch in trial:
+            if epoch.instance_type == machine and epoch.seconds.mean > 0:
+                cells.setdefault(epoch.width, {})[number] = epoch
     cells = {width: _steady(cell) for width, cell in cells.items()}
     if not cells:
         return {}
     most = max(cells, key=lambda width: (len(cells[width]), -width))
     level = _mean_of(run, cells[most], where)
-    found = {most: level}
+    points = {most: level}
     for width, cell in cells.items():
         both = [number for number in cell if number in cells[most]]
         own = _mean_of(run, cell, where)
@@ -269,23 +269,23 @@ def _of_run(run: RunTimes, machine: str, where: str) -> dict[Width, _Point]:
             ) / sum(counts)
             variance = _variance(level.per_trial, own.count, where)
             own = replace(own.at(level.log + log, level), variance=variance)
-        found[width] = own
-    return found
+        points[width] = own
+    return points
 
 
 def _steady(cell: Mapping[int, EpochTimes]) -> dict[int, EpochTimes]:
     """Return the trials without those that only have first epochs, if there are others."""
-    kept = {number: each for number, each in cell.items() if not each.first}
+    kept = {number: epochs for number, epochs in cell.items() if not epochs.first}
     return kept or dict(cell)
 
 
 def _mean_of(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Point:
-    told = [each.seconds for each in cell.values()]
-    count = sum(each.n for each in told)
-    mean = math.fsum(each.n * each.mean for each in told) / count
-    free = sum(each.n - 1 for each in told)
-    squares = math.fsum((each.n - 1) * (each.sd / each.mean) ** 2 for each in told)
-    per_trial = sum(each.n**2 for each in told) / count**2
+    measured = [epochs.seconds for epochs in cell.values()]
+    count = sum(times.n for times in measured)
+    mean = math.fsum(times.n * times.mean for times in measured) / count
+    free = sum(times.n - 1 for times in measured)
+    squares = math.fsum((times.n - 1) * (times.sd / times.mean) ** 2 for times in measured)
+    per_trial = sum(times.n**2 for times in measured) / count**2
     return _Point(
         math.log(mean),
         _variance(per_trial, count, where),
@@ -315,15 +315,15 @@ def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[
     contradicts = abs(apart) > _CONTRADICTS * math.sqrt(len(both) / sum(sure.values()))
     weights = {w: 0.0 if contradicts else newer[w].variance * sure[w] for w in both}
     weight = math.fsum(sure[w] * weights[w] for w in both) / sum(sure.values())
-    found = {width: newer[width].with_older(older[width], weights[width]) for width in both}
+    joined = {width: newer[width].with_older(older[width], weights[width]) for width in both}
     for width in (*newer, *older):
         if width in both:
             continue
-        like = found[min(both, key=lambda other: abs(math.log(other / width)))]
+        like = joined[min(both, key=lambda other: abs(math.log(other / width)))]
         own = newer.get(width) or older[width]
         moved = weight * apart if width in newer else (weight - 1) * apart
-        found[width] = own.at(own.log + moved, like)
-    return found
+        joined[width] = own.at(own.log + moved, like)
+    return joined
 
 
 # ---- delays --------------------------------------------------------------------------------------
@@ -332,48 +332,48 @@ def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[
 def _delay(
     runs: Sequence[Measurement | None],
     measured: Measurement | None,
-    known: Prior,
+    assumed: Prior,
     *,
     published: bool,
 ) -> Measurement | None:
     """Return a delay as runs and a profile together have it; None where no run has seen it."""
-    found = [each for each in runs if each is not None]
-    if not found:
+    delays = [delay for delay in runs if delay is not None]
+    if not delays:
         return None
     if measured is not None:
-        found.append(measured)
-    usual = sum(each.mean for each in found) / len(found)
-    between = max(known.between * usual, known.floor)
-    variances = [between**2 + (known.within * usual) ** 2 / max(1, each.n) for each in found]
+        delays.append(measured)
+    usual = sum(times.mean for times in delays) / len(delays)
+    between = max(assumed.between * usual, assumed.floor)
+    variances = [between**2 + (assumed.within * usual) ** 2 / max(1, times.n) for times in delays]
     if published:
         variances[-1] += (_ANOTHERS * usual) ** 2
     sure = [1 / variance for variance in variances]
-    weights = [each / sum(sure) for each in sure]
-    mean = math.fsum(w * each.mean for w, each in zip(weights, found, strict=True))
-    runs_told = 1 / math.fsum(weight**2 for weight in weights)
-    apart = runs_told * math.fsum(
-        weight * (each.mean - mean) ** 2 for weight, each in zip(weights, found, strict=True)
+    weights = [precision / sum(sure) for precision in sure]
+    mean = math.fsum(w * times.mean for w, times in zip(weights, delays, strict=True))
+    effective_runs = 1 / math.fsum(weight**2 for weight in weights)
+    apart = effective_runs * math.fsum(
+        weight * (times.mean - mean) ** 2 for weight, times in zip(weights, delays, strict=True)
     )
-    spread = (_WEIGHT * between**2 + apart) / (_WEIGHT + runs_told - 1)
-    pooled = _pooled(found)
+    spread = (_WEIGHT * between**2 + apart) / (_WEIGHT + effective_runs - 1)
+    pooled = _pooled(delays)
     assert pooled is not None
-    error = math.sqrt(spread * (1 + 1 / runs_told) / 2) if mean > 0 else 0.0
+    error = math.sqrt(spread * (1 + 1 / effective_runs) / 2) if mean > 0 else 0.0
     return Measurement(mean, pooled.sd, pooled.n, error)
 
 
-def _told(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
+def _delays_of(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
     """Return what a run saw of a delay on a type: in the market, else in any."""
-    found = [e for e in run.delays if (e.instance_type, e.delay) == (machine, name)]
-    here = [each for each in found if each.market == market and name in _BY_MARKET]
-    return [each.seconds for each in (here or found)]
+    delays = [e for e in run.delays if (e.instance_type, e.delay) == (machine, name)]
+    here = [delay for delay in delays if delay.market == market and name in _BY_MARKET]
+    return [delay.seconds for delay in (here or delays)]
 
 
-def _pooled(found: Sequence[Measurement]) -> Measurement | None:
+def _pooled(measurements: Sequence[Measurement]) -> Measurement | None:
     """Return several means as one, with the spread around each; None of none."""
-    if not found:
+    if not measurements:
         return None
-    count = sum(max(1, each.n) for each in found)
-    mean = math.fsum(max(1, each.n) * each.mean for each in found) / count
-    free = sum(max(0, each.n - 1) for each in found)
-    squares = math.fsum(max(0, each.n - 1) * each.sd**2 for each in found)
+    count = sum(max(1, times.n) for times in measurements)
+    mean = math.fsum(max(1, times.n) * times.mean for times in measurements) / count
+    free = sum(max(0, times.n - 1) for times in measurements)
+    squares = math.fsum(max(0, times.n - 1) * times.sd**2 for times in measurements)
     return Measurement(mean, math.sqrt(squares / free) if free else 0.0, count)

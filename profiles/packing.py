@@ -59,8 +59,8 @@ def spread(workload: str, gpu: str) -> float:
 
     A pair was measured once, so that the other batch sizes are all there is to judge it by.
     """
-    found = [p.share for p in pairs() if (p.workload, p.gpu) == (workload, gpu)]
-    shares = [share for share in found if share is not None]
+    all_shares = [p.share for p in pairs() if (p.workload, p.gpu) == (workload, gpu)]
+    shares = [share for share in all_shares if share is not None]
     return stdev(shares) if len(shares) > 1 else 0.0
 
 

@@ -39,8 +39,8 @@ class Prior:
 
 def prior(what: str, where: str) -> Prior:
     """Return what is assumed of a duration at a provider; of one that isn't named, the general."""
-    found = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}
-    row = found.get(where, found[""])
+    by_place = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}
+    row = by_place.get(where, by_place[""])
     between, within, floor = (float(row[name]) for name in ("between", "within", "floor"))
     return Prior(between, within, floor, row["date"], row["source"])
 
@@ -59,7 +59,7 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
         profile.with_delays(lambda name, measured: _delay(measured, prior(name, where))),
         epoch=epoch,
         error=math.hypot(profile.error, speed),
-        assumed=tuple(_told(profile, where, speed)),
+        assumed=tuple(_assumption_texts(profile, where, speed)),
     )
 
 
@@ -71,38 +71,38 @@ def _speed(profile: ScalingProfile, where: str) -> float:
     return math.hypot(configurations * many, machines)
 
 
-def _delay(measured: Measurement, known: Prior) -> Measurement:
+def _delay(measured: Measurement, assumed: Prior) -> Measurement:
     """Return a delay with its spread within a run, and how far its mean may be off in another.
 
-    How far, several runs have told where the measurement says it.
+    Several runs have shown how far where the measurement says it.
     """
-    within = _within(measured, known)
+    within = _within(measured, assumed)
     if measured.error > 0:
         return within
-    between = max(known.between * measured.mean, known.floor) if measured.mean > 0 else 0.0
+    between = max(assumed.between * measured.mean, assumed.floor) if measured.mean > 0 else 0.0
     error = math.hypot(between, within.sd / math.sqrt(max(1, measured.n)))
     return replace(within, error=error)
 
 
-def _within(measured: Measurement, known: Prior) -> Measurement:
+def _within(measured: Measurement, prior_spread: Prior) -> Measurement:
     """Return a duration with its spread within a run: as measured and as assumed, by their counts.
 
     More than was measured it is only where few were measured.
     """
     own = max(0, measured.n - 1)
-    if own == 0 and measured.sd > 0:  # of published figures nobody says how many they are
+    if own == 0 and measured.sd > 0:  # published figures without a count
         return measured
-    assumed = known.within * measured.mean
+    assumed = prior_spread.within * measured.mean
     variance = (_WEIGHT * assumed**2 + own * measured.sd**2) / (_WEIGHT + own)
     return replace(measured, sd=math.sqrt(variance))
 
 
-def _told(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
+def _assumption_texts(profile: ScalingProfile, where: str, speed: float) -> Iterable[str]:
     count = profile.configurations
-    told = "1 configuration was" if count == 1 else f"{count} configurations were"
+    were = "1 configuration was" if count == 1 else f"{count} configurations were"
     how = "measured or seen in earlier runs" if profile.seen else "measured, on one machine"
     error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
-    yield f"speed ± {speed:.0%} for all trials alike ({told} {how}){error}"
+    yield f"speed ± {speed:.0%} for all trials alike ({were} {how}){error}"
     offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in DELAYS}
-    told = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
-    yield f"{told} from run to run"
+    delays = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
+    yield f"{delays} from run to run"

@@ -23,7 +23,7 @@ _DERIVED = "derived"
 _ALL = 0.995
 """Whoever has so large a part in a figure has all of it."""
 _SEVERAL = 3
-"""So many different origins, or more, are told by their kinds."""
+"""This many different origins, or more, are named by their kinds."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Basis:
         return EMULATED in self.kinds
 
 
-def told(profile: ScalingProfile, today: str) -> str:
+def origin_text(profile: ScalingProfile, today: str) -> str:
     """Return where a profile comes from, as it stands beside a figure; `today` as 2026-11-21.
 
-    Of figures that earlier runs alone have told, that is all.
+    Only the runs, where all figures are from earlier runs.
     """
     runs = _runs(profile, today)
     if runs and math.fsum(run.share for run in profile.seen) > _ALL:
@@ -66,15 +66,15 @@ def told(profile: ScalingProfile, today: str) -> str:
 
 
 def seen_text(seen: Seen, where: str, today: str) -> str:
-    """Return what an earlier run has told of a profile on an instance type, in a line."""
+    """Return what an earlier run adds to a profile on an instance type, in a line."""
     days = age(seen.at, today)
     when = "" if days is None else f", {ago_text(days)}"
     counts = (seen.epochs, seen.trials, seen.instances)
-    told = ", ".join(map(counted, counts, ("epoch", "trial", "boot")))
+    counted_text = ", ".join(map(counted, counts, ("epoch", "trial", "boot")))
     part = (
         f"{100 * seen.share:.0f} % of the seconds of an epoch" if seen.share else "its delays alone"
     )
-    return f"seen in {seen.run}: {told} on {where}{when}; counts for {part}"
+    return f"seen in {seen.run}: {counted_text} on {where}{when}; counts for {part}"
 
 
 def _runs(profile: ScalingProfile, today: str) -> str:
@@ -106,10 +106,10 @@ def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False
 
     Where training is `paced`, figures are emulated even if the pace follows what was measured.
     """
-    found = list(profiles)
-    texts = list(dict.fromkeys(told(profile, today) for profile in found))
-    present: set[str] = {profile.provenance.origin for profile in found}
-    present |= {_DERIVED for profile in found if profile.derived_from}
+    used = list(profiles)
+    texts = list(dict.fromkeys(origin_text(profile, today) for profile in used))
+    present: set[str] = {profile.provenance.origin for profile in used}
+    present |= {_DERIVED for profile in used if profile.derived_from}
     kinds = tuple(k for k in (EMULATED, PUBLISHED, _DERIVED, MEASURED) if k in present)
     text = "; ".join(texts if len(texts) < _SEVERAL else kinds)
     if paced and EMULATED not in kinds:

@@ -50,14 +50,14 @@ class Ratio:
 @cache
 def measured() -> dict[tuple[str, str], Ratio]:
     """Return the ratio of each pair of GPUs that were both measured, in both directions."""
-    found: dict[tuple[str, str], Ratio] = {}
+    ratios: dict[tuple[str, str], Ratio] = {}
     for row in rows("ratios.csv"):
         ratio = Ratio(
             float(row["ratio"]), float(row["spread"]), int(row["n"]), row["date"], row["source"]
         )
-        found.setdefault((row["slow"], row["fast"]), ratio)
-        found.setdefault((row["fast"], row["slow"]), ratio.inverse())
-    return found
+        ratios.setdefault((row["slow"], row["fast"]), ratio)
+        ratios.setdefault((row["fast"], row["slow"]), ratio.inverse())
+    return ratios
 
 
 def between(slow: str, fast: str) -> Ratio | None:
@@ -66,11 +66,11 @@ def between(slow: str, fast: str) -> Ratio | None:
     Where several others were measured with both, the one that leaves the least doubt is taken.
     """
     slow, fast = slow.lower(), fast.lower()
-    known = measured()
-    if (slow, fast) in known:
-        return known[slow, fast]
-    over = sorted({b for a, b in known if a == slow} & {a for a, b in known if b == fast})
-    chains = [known[slow, middle].then(known[middle, fast], middle) for middle in over]
+    ratios = measured()
+    if (slow, fast) in ratios:
+        return ratios[slow, fast]
+    over = sorted({b for a, b in ratios if a == slow} & {a for a, b in ratios if b == fast})
+    chains = [ratios[slow, middle].then(ratios[middle, fast], middle) for middle in over]
     return min(chains, key=lambda chain: chain.spread, default=None)
 
 
@@ -126,7 +126,7 @@ def _source(
     profile: ScalingProfile, ratio: Ratio, from_type: InstanceType, to_type: InstanceType
 ) -> str:
     faster = f"{to_type.gpu} {ratio.ratio:.2f} times as fast as {from_type.gpu}"
-    told = f"derived from {from_type.name}: {faster} ±{ratio.spread:.0%} ({ratio.source})"
+    text = f"derived from {from_type.name}: {faster} ±{ratio.spread:.0%} ({ratio.source})"
     if 0 < to_type.gpu_memory_mib < from_type.gpu_memory_mib:
-        told += "; its GPU has less memory: whether the batch fits is not known"
-    return f"{told}; {profile.source}"
+        text += "; its GPU has less memory: whether the batch fits is not known"
+    return f"{text}; {profile.source}"

@@ -59,13 +59,13 @@ def read(path: Path) -> list[ScalingProfile]:
     if not isinstance(data, dict) or data.get("cloudtune_profile") != VERSION:
         raise UsageError(f"{path}: not a profile of version {VERSION}; measure it again")
     try:
-        found = [decode(ScalingProfile, _with_provenance(one)) for one in data["profiles"]]
-        mistakes = [mistake for profile in found for mistake in _impossible(profile)]
+        profiles = [decode(ScalingProfile, _with_provenance(one)) for one in data["profiles"]]
+        mistakes = [mistake for profile in profiles for mistake in _impossible(profile)]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a damaged profile ({error}); measure it again") from None
     if mistakes:
         raise UsageError(f"{path}: {'; '.join(mistakes)}; measure it again (`cloudtune profile`)")
-    return found
+    return profiles
 
 
 def _with_provenance(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -151,10 +151,10 @@ def resolve(
             note=note,
         )
     name = str(given)
-    found = [bundled.find(name, machine) for machine in instance_types]
-    if instance_types and not any(found):
+    bundled_profiles = [bundled.find(name, machine) for machine in instance_types]
+    if instance_types and not any(bundled_profiles):
         bundled.load(name, instance_types[0])
-    return [profile for profile in found if profile is not None]
+    return [profile for profile in bundled_profiles if profile is not None]
 
 
 def find(
@@ -190,7 +190,7 @@ def find(
         if name in fitting and identity is not None:
             _note_version(fitting[name], identity, note)
         elif identity is not None:
-            of_type = [each for each in others if each.instance_type == name]
+            of_type = [profile for profile in others if profile.instance_type == name]
             _note_others([*of_type, *_of_script(store, name, identity)], identity, note)
     return [fitting[name] for name in instance_types if name in fitting]
 
@@ -199,19 +199,19 @@ def _of_script(store: Path, instance_type: str, identity: Identity) -> Iterator[
     """Yield the store's profiles of a script, whatever it was then, on an instance type."""
     for path in store.glob(f"*-{instance_type}.json"):
         try:
-            known = read(path)
+            profiles = read(path)
         except UsageError:
             continue
-        yield from (p for p in known if p.identity and p.identity.script == identity.script)
+        yield from (p for p in profiles if p.identity and p.identity.script == identity.script)
 
 
 def _note_others(
     profiles: Iterable[ScalingProfile], identity: Identity, note: Callable[[str], object]
 ) -> None:
-    known = [each for each in profiles if each.identity is not None]
-    if not known:
+    identified = [profile for profile in profiles if profile.identity is not None]
+    if not identified:
         return
-    last = max(known, key=lambda each: each.measured_at)
+    last = max(identified, key=lambda profile: profile.measured_at)
     assert last.identity is not None
     note(
         f"the profile of {last.instance_type} of {last.measured_at[:10]} is not used: "

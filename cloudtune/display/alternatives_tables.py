@@ -158,12 +158,12 @@ def _value(plan: RunPlan, objective: str | None) -> float:
 def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str, ...]:
     if row.plan is None:
         return ("-", "-", "-", "-", "-", row.message or "no plan")
-    found = row.plan.forecast
+    forecast = row.plan.forecast
     return (
         *_price(row.plan.estimate),
         f"{_value(row.plan, objective) / best if best > 0 else 1.0:.2f}",
-        figure(found.trials.p50),
-        figure(found.epochs.p50),
+        figure(forecast.trials.p50),
+        figure(forecast.epochs.p50),
         ", ".join(part for part in (proof(row.plan), row.message) if part),
     )
 
@@ -188,17 +188,17 @@ _SAME = 0.005
 """Bills that differ by less, as a share, are the same."""
 
 
-def bills(report: Report, found: Against, basis: str) -> Sheet:
+def bills(report: Report, against: Against, basis: str) -> Sheet:
     """Return what a run paid beside what its plan, and others, cost where they are simulated."""
     followed = report.job.plan.followed
     title = f"What run {report.job.run} paid, and what others would have"
     mine = ("", format_seconds(report.seconds), format_dollars(report.dollars), "", "")
     rows = [
         ("this run, paid", *mine),
-        _bill("its plan, simulated", found.planned, found, report.dollars),
+        _bill("its plan, simulated", against.planned, against, report.dollars),
         *(
-            _bill(f"{each.name}, simulated", each.plan, found, report.dollars)
-            for each in found.others
+            _bill(f"{other.name}, simulated", other.plan, against, report.dollars)
+            for other in against.others
         ),
     ]
     fleet = _fleet(report.job.plan) if followed is None else fleet_text(followed)
@@ -212,8 +212,8 @@ def bills(report: Report, found: Against, basis: str) -> Sheet:
     )
 
 
-def _bill(name: str, plan: RunPlan, found: Against, paid: float) -> tuple[str, ...]:
-    kept = found.limits.admit(plan.estimate)
+def _bill(name: str, plan: RunPlan, against: Against, paid: float) -> tuple[str, ...]:
+    kept = against.limits.admit(plan.estimate)
     return (
         name,
         _fleet(plan) if plan.followed is None else fleet_text(plan.followed),
@@ -227,8 +227,8 @@ def _bill(name: str, plan: RunPlan, found: Against, paid: float) -> tuple[str, .
 def _fleet(plan: RunPlan) -> str:
     """Return the most machines at once of a plan without stages."""
     return ", ".join(
-        f"up to {each.instances} x {offer_text(each.offer).removesuffix(' on-demand')}"
-        for each in plan.fleet
+        f"up to {machines.instances} x {offer_text(machines.offer).removesuffix(' on-demand')}"
+        for machines in plan.fleet
     )
 
 
@@ -242,44 +242,44 @@ def _than(dollars: float, paid: float) -> str:
     return f"{abs(share):.0%} {'dearer' if share > 0 else 'cheaper'}"
 
 
-def random_text(report: Report, found: Against) -> str:
+def random_text(report: Report, against: Against) -> str:
     """Return what random search buys for the same dollars, within the same deadline."""
     paid, tried = format_dollars(report.dollars), len(report.policy.trials)
-    if found.fully is None:
+    if against.fully is None:
         return f"For {paid} random search without early stopping trains nothing by the deadline."
-    trials = counted(found.fully.trials, "configuration")
+    trials = counted(against.fully.trials, "configuration")
     best = report.policy.best
     last = ""
     if best is not None:
         last = f", its best until epoch {report.policy.trials[best.trial].epoch}"
     return (
         f"For {paid} random search without early stopping trains {trials} for "
-        f"{counted(found.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
+        f"{counted(against.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
         f"{tried}{last}."
     )
 
 
-def against_json(found: Against) -> dict[str, Any]:
+def against_json(against: Against) -> dict[str, Any]:
     """Return the comparison as JSON: seconds and dollars that were simulated, and random search."""
     return {
-        "plan": _plan_json(found.planned, found),
-        "others": {each.name: _plan_json(each.plan, found) for each in found.others},
-        "random_search": found.fully
+        "plan": _plan_json(against.planned, against),
+        "others": {other.name: _plan_json(other.plan, against) for other in against.others},
+        "random_search": against.fully
         and {
-            "trials": found.fully.trials,
-            "epochs": found.fully.epochs,
-            "seconds": found.fully.plan.estimate.seconds,
-            "dollars": found.fully.plan.estimate.dollars,
+            "trials": against.fully.trials,
+            "epochs": against.fully.epochs,
+            "seconds": against.fully.plan.estimate.seconds,
+            "dollars": against.fully.plan.estimate.dollars,
         },
     }
 
 
-def _plan_json(plan: RunPlan, found: Against) -> dict[str, Any]:
+def _plan_json(plan: RunPlan, against: Against) -> dict[str, Any]:
     return {
         "simulated": True,
         "machines": "" if plan.followed is None else fleet_text(plan.followed),
         "seconds": plan.estimate.seconds,
         "dollars": plan.estimate.dollars,
         "dollars_p95": plan.forecast.dollars.p95,
-        "keeps_limits": found.limits.admit(plan.estimate),
+        "keeps_limits": against.limits.admit(plan.estimate),
     }

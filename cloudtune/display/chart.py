@@ -82,14 +82,14 @@ def axis(
 def _ticks(
     low: float, high: float, steps: Sequence[float], most: int, *, log: bool
 ) -> tuple[float, ...]:
-    """Return at most so many round values; the two ends where there is no round one."""
+    """Return at most `most` round values; the two ends where there is no round one."""
     if log:
         inside = [step for step in steps if low <= step <= high]
-        found = inside[:: math.ceil(len(inside) / most) or 1]
+        ticks = inside[:: math.ceil(len(inside) / most) or 1]
     else:
         rows = (_multiples(low, high, step) for step in steps if (high - low) / step < most + 1)
-        found = next((row for row in rows if len(row) <= most), [])
-    return tuple(found) if len(found) > 1 else (low, high)
+        ticks = next((row for row in rows if len(row) <= most), [])
+    return tuple(ticks) if len(ticks) > 1 else (low, high)
 
 
 def _multiples(low: float, high: float, step: float) -> list[float]:
@@ -140,11 +140,11 @@ class _Gantt:
         row.cells[first:after] = drawn
 
     def rent(self, account: InstanceAccount, joined: float, rows: int) -> None:
-        found = [_Row([" "] * self.width) for _ in range(rows)]
-        for row in found:
+        rented = [_Row([" "] * self.width) for _ in range(rows)]
+        for row in rented:
             self.paint(row, account.begin, account.end, IDLE)
             self.paint(row, account.begin, joined, BOOT)
-        self.rows[account.instance or ""] = found
+        self.rows[account.instance or ""] = rented
 
     def train(self, session: Session) -> None:
         """Give a session the first rows of its instances that are free."""
@@ -167,19 +167,19 @@ def gantt(report: Report, columns: int = 100) -> list[str]:
     """Return the lines of the chart: its rows, two of axis, and the legend; none without instances.
 
     A row is a GPU, or an instance where there are more than 16 GPUs; a row ends with what its
-    instance cost. Lines take so many `columns` at most, and go from the first request to the end of
+    instance cost. Lines take at most `columns` columns, and go from the first request to the end of
     the run, or to its last record.
     """
-    accounts = [each for each in report.accounting.instances if each.end > each.begin]
-    seconds = max((each.end for each in accounts), default=0.0)
+    accounts = [one for one in report.accounting.instances if one.end > one.begin]
+    seconds = max((account.end for account in accounts), default=0.0)
     if seconds <= 0:
         return []
     best, room = report.policy.best, columns - _names_width(accounts) - 2 - _COST_WIDTH
     chart = _Gantt(seconds, max(_LEAST_WIDTH, room), "" if best is None else best.trial)
-    by_gpu = sum(each.offer.gpus for each in accounts) <= _MAX_ROWS
+    by_gpu = sum(account.offer.gpus for account in accounts) <= _MAX_ROWS
     for account in accounts:
-        known = report.timeline.instances[account.intent]
-        joined = account.end if known.joined_at is None else known.joined_at
+        instance = report.timeline.instances[account.intent]
+        joined = account.end if instance.joined_at is None else instance.joined_at
         chart.rent(account, joined, max(1, account.offer.gpus) if by_gpu else 1)
     for session in report.timeline.sessions.values():
         chart.train(session)
@@ -190,7 +190,7 @@ def gantt(report: Report, columns: int = 100) -> list[str]:
 
 
 def _names_width(accounts: Sequence[InstanceAccount]) -> int:
-    return max(len(offer_text(each.offer)) for each in accounts)
+    return max(len(offer_text(account.offer)) for account in accounts)
 
 
 def _gantt_lines(

@@ -28,17 +28,19 @@ LABELS = {
 }
 
 
-def money(found: Accounting, *, free: bool = False) -> Sheet:
+def money(accounting: Accounting, *, free: bool = False) -> Sheet:
     """Return what was paid for; what came to nothing is left out, and where `free`, all dollars."""
     rows = []
-    for name, amount in found.amounts.items():
+    for name, amount in accounting.amounts.items():
         if amount.gpu_seconds > 0 or amount.dollars > 0:
-            rows.append((LABELS[name], *_cells(amount, found.whole)))
-        if name == "start-up" and 0 < found.boot.gpu_seconds < amount.gpu_seconds:
-            rows.append(("  booting", *_cells(found.boot, found.whole)))
-    if found.added > 0:
-        rows.append(("  of it per instance-hour", *_cells(Amount(0.0, found.added), found.whole)))
-    rows.append(("total", *_cells(found.whole, found.whole)))
+            rows.append((LABELS[name], *_cells(amount, accounting.whole)))
+        if name == "start-up" and 0 < accounting.boot.gpu_seconds < amount.gpu_seconds:
+            rows.append(("  booting", *_cells(accounting.boot, accounting.whole)))
+    if accounting.added > 0:
+        rows.append(
+            ("  of it per instance-hour", *_cells(Amount(0.0, accounting.added), accounting.whole))
+        )
+    rows.append(("total", *_cells(accounting.whole, accounting.whole)))
     columns = ("", "GPU time", "of all", "cost", "of the bill")
     sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
     if not free:
@@ -56,10 +58,11 @@ def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
     )
 
 
-def use(found: Accounting, *, free: bool = False) -> str:
+def use(accounting: Accounting, *, free: bool = False) -> str:
     """Return how busy the GPUs were, and how often trials changed their width."""
     held = "held" if free else "billed"
     return (
-        f"GPUs trained in {percent(found.busy_share)} of the time {held}; "
-        f"{counted(found.restarts, 'restart')} of trials, {found.resizes} at another width"
+        f"GPUs trained in {percent(accounting.busy_share)} of the time {held}; "
+        f"{counted(accounting.restarts, 'restart')} of trials, {accounting.resizes} at another "
+        "width"
     )

@@ -127,7 +127,7 @@ def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
 def facts(proposal: Proposal) -> list[Fact]:
     """Return how sure the limits are, on which machines it runs, and how good the plan is."""
     plan, forecast = proposal.plan, proposal.plan.forecast
-    found: list[Fact] = []
+    lines: list[Fact] = []
     if forecast.within is not None:
         runs = counted(forecast.samples, "simulated run")
         limits = (
@@ -137,34 +137,34 @@ def facts(proposal: Proposal) -> list[Fact]:
         )
         rare = forecast.within < (proposal.confidence or 0.5)
         asked = f" (asked: {percent(proposal.confidence)})" if proposal.confidence else ""
-        found.append(Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare))
+        lines.append(Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare))
     if forecast.results < 1:
         fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
-        found.append(Fact("", fruitless, warning=True))
-    found.append(Fact("machines", machines(plan)))
-    unusual = [each for each in _billing(plan) if not each.startswith("by the second")]
+        lines.append(Fact("", fruitless, warning=True))
+    lines.append(Fact("machines", machines(plan)))
+    unusual = [fact for fact in _billing(plan) if not fact.startswith("by the second")]
     if unusual and not plan.free:
-        found.append(Fact("billed", "; ".join(unusual)))
+        lines.append(Fact("billed", "; ".join(unusual)))
     if proposal.head is not None:
         head = f"the head, an instance for ${proposal.head:,.4g} an hour, controls the run"
-        found.append(Fact("head", head))
+        lines.append(Fact("head", head))
     if proposal.target is not None:
-        found.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
+        lines.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
     if plan.followed is not None and not plan.free:
         proven = plan_tables.quality(plan, proposal.objective or "")
         offers = counted(proposal.considered, "offer")
-        found.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
-    found += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
+        lines.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
+    lines += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
     if proposal.short_of:
-        found.append(
+        lines.append(
             Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
         )
     if proposal.past:
         earlier = ", ".join(
             f"{run} ({counted(trials, 'trial')})" for run, trials in proposal.past.items()
         )
-        found.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
-    return found
+        lines.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
+    return lines
 
 
 def _billing(plan: RunPlan) -> list[str]:
@@ -175,7 +175,7 @@ def machines(plan: RunPlan) -> str:
     """Return the most machines at once by type, with their prices."""
     counts: dict[Offer, int] = {}
     if plan.followed is None:
-        counts = {each.offer: each.instances for each in plan.fleet}
+        counts = {kind.offer: kind.instances for kind in plan.fleet}
     else:
         for stage in plan.followed.stages:
             for group in stage.groups:
@@ -345,10 +345,10 @@ def rests_on(proposal: Proposal) -> list[Fact]:
     stale = prices.age_days > STALE_DAYS
     source = prices.source.partition(" (")[0]
     old = f" ({age_text(prices.age_days)}: `cloudtune catalog --refresh`)" * stale
-    found = [Fact("speed", _speed(proposal))]
+    lines = [Fact("speed", _speed(proposal))]
     if not plan.free:
-        found.append(Fact("prices", f"{source}, {prices.as_of}{old}", stale))
-        found += [Fact("", warning, warning=True) for warning in prices.warnings]
+        lines.append(Fact("prices", f"{source}, {prices.as_of}{old}", stale))
+        lines += [Fact("", warning, warning=True) for warning in prices.warnings]
     if plan.followed is not None:
         sure = proposal.confidence
         held = (
@@ -356,14 +356,14 @@ def rests_on(proposal: Proposal) -> list[Fact]:
             if sure is None
             else "none but the spread"
         )
-        found.append(Fact("margin", held))
+        lines.append(Fact("margin", held))
     if not plan.free:
-        found.append(Fact("worst case", _worst(proposal)))
+        lines.append(Fact("worst case", _worst(proposal)))
     notes = proposal.notes
     if len(notes) > _NOTES:
         notes = (*notes[: _NOTES - 1], f"{len(notes) - _NOTES + 1} more notes: --verbose")
-    found += [Fact("" if n else "note", text) for n, text in enumerate(notes)]
-    return found
+    lines += [Fact("" if n else "note", text) for n, text in enumerate(notes)]
+    return lines
 
 
 def _speed(proposal: Proposal) -> str:

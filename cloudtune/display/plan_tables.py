@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-6
 STALE_DAYS = 30
-"""Prices older than that are told with a warning."""
+"""Prices older than this many days get a warning."""
 
 
 def figure(value: float) -> str:
@@ -71,9 +71,11 @@ def history_facts(past: Mapping[str, int]) -> list[Fact]:
     """Return which earlier runs have a say in which configurations are tried; `trials` of each."""
     if not past:
         return []
-    told = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
+    sources = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
     return [
-        Fact("history", f"earlier runs suggest configurations, as far as they prove right: {told}"),
+        Fact(
+            "history", f"earlier runs suggest configurations, as far as they prove right: {sources}"
+        ),
         Fact("", "`--history off` leaves them out"),
     ]
 
@@ -162,7 +164,7 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
             text += f"; {what}speed uncertain by {percent(note.error)}"
         others = derived or note.provenance.origin == PUBLISHED
         yield Fact("" if number else "speed", text, note.error > 0 and others)
-        yield from (Fact("", told) for told in note.seen_text)
+        yield from (Fact("", line) for line in note.seen_text)
 
 
 def stages_of(proposal: Proposal) -> Sheet:
@@ -247,22 +249,22 @@ _SOURCES = {
 
 def forecast(proposal: Proposal) -> Sheet:
     """Return what the simulated runs came to, against the limits."""
-    found, limits = proposal.plan.forecast, proposal.limits
+    outcome, limits = proposal.plan.forecast, proposal.limits
     kept = {
-        "seconds": (limits.deadline, found.in_time),
-        "dollars": (limits.budget, found.in_money),
+        "seconds": (limits.deadline, outcome.in_time),
+        "dollars": (limits.budget, outcome.in_money),
     }
     rows = tuple(
         (
             label,
-            *(show(getattr(getattr(found, name), each)) for each in ("p5", "p50", "p95")),
-            *_against_limit(getattr(found, name), show, *kept.get(name, (None, None))),
+            *(show(getattr(getattr(outcome, name), quantile)) for quantile in ("p5", "p50", "p95")),
+            *_against_limit(getattr(outcome, name), show, *kept.get(name, (None, None))),
         )
         for label, name, show in _FIGURES
         if not (proposal.plan.free and name == "dollars")
     )
     columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
-    title = _SOURCES[found.source].format(samples=found.samples, seed=found.seed)
+    title = _SOURCES[outcome.source].format(samples=outcome.samples, seed=outcome.seed)
     return Sheet(beside(title, proposal.basis.text), columns, rows, frozenset({""}))
 
 
@@ -275,13 +277,16 @@ def _against_limit(
 
 
 def against(
-    title: str, found: Forecast, figures: Figures, *, free: bool = False, word: str = "actual"
+    title: str, forecast: Forecast, figures: Figures, *, free: bool = False, word: str = "actual"
 ) -> Sheet:
     """Return what a run came to beside its forecast; `word` is for what it came to."""
     rows = tuple(
         (
             label,
-            *(show(getattr(getattr(found, name), each)) for each in ("p5", "p50", "p95")),
+            *(
+                show(getattr(getattr(forecast, name), quantile))
+                for quantile in ("p5", "p50", "p95")
+            ),
             show(getattr(figures, name)),
         )
         for label, name, show in _FIGURES
@@ -321,23 +326,23 @@ def certainty(proposal: Proposal) -> list[Fact]:
 
 def _chance(proposal: Proposal) -> Iterator[Fact]:
     """Yield how likely the limits hold, and where that isn't sure, that there are results."""
-    found, asked = proposal.plan.forecast, proposal.confidence
+    forecast, asked = proposal.plan.forecast, proposal.confidence
     parts, chances = [], []
-    if found.within is not None:
+    if forecast.within is not None:
         both = None not in {proposal.limits.deadline, proposal.limits.budget}
         limits = "both limits are" if both else "the limit is"
-        parts.append(f"{limits} kept in {percent(found.within)} of them")
-        chances.append(found.within)
-    if found.source == "policy":
-        parts.append(f"a trial finishes an epoch in {percent(found.results)}")
-        chances.append(found.results)
+        parts.append(f"{limits} kept in {percent(forecast.within)} of them")
+        chances.append(forecast.within)
+    if forecast.source == "policy":
+        parts.append(f"a trial finishes an epoch in {percent(forecast.results)}")
+        chances.append(forecast.results)
     if not parts:
         return
     text = ", ".join(parts)
     rare = min(chances) < (_LIKELY if asked is None else asked)
     if asked is not None:
         text += f" (asked: {percent(asked)})"
-    elif rare and found.source != "policy":
+    elif rare and forecast.source != "policy":
         text += "; --confidence asks for a higher probability"
     yield Fact("chance", text, rare)
 
@@ -363,7 +368,7 @@ def quality(plan: RunPlan, objective: str) -> str:
 
 
 def gap_text(plan: Plan, objective: str) -> str:
-    """Return how near a plan is to the best one: proven, bounded, or nobody knows."""
+    """Return how near a plan is to the best one: proven, bounded, or unknown."""
     word = SUPERLATIVES.get(objective, "best")
     if plan.gap is None:
         return f"heuristic: not proven to be the {word}"
@@ -439,5 +444,5 @@ def _charges(proposal: Proposal) -> Iterator[Fact]:
         *([f"${hourly:,.3g} per hour"] if hourly > _ROUNDING else []),
     ]
     named = f"{' and '.join(parts)} for disks, data and storage" if parts else ""
-    if told := [each for each in (named, "the head" if head else "") if each]:
-        yield Fact("cost includes", f"instances, and {', and '.join(told)}")
+    if included := [part for part in (named, "the head" if head else "") if part]:
+        yield Fact("cost includes", f"instances, and {', and '.join(included)}")

@@ -37,9 +37,9 @@ _MAX_LINES = 24
 def show_profile(out: Console, profile: ScalingProfile) -> None:
     """Print what is known of a script's speed on one instance type."""
     unsure = [f"derived, uncertain by {percent(profile.error)}"] if profile.error > 0 else []
-    made = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
-    told = ", ".join((*made, *unsure))
-    title = f"Profile: {profile.instance_type}" + (f" ({told})" if told else "")
+    origins = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
+    caveats = ", ".join((*origins, *unsure))
+    title = f"Profile: {profile.instance_type}" + (f" ({caveats})" if caveats else "")
     paced = profile.provenance.core_seconds is not None
     table = Table(title=escape(title), title_justify="left")
     for name in ("what", "mean", "spread", "measured"):
@@ -94,17 +94,17 @@ def show_report(out: Console, report: Report) -> None:
     _show_unended(out, report)
 
 
-def show_against(out: Console, report: Report, found: Against) -> None:
+def show_against(out: Console, report: Report, against: Against) -> None:
     """Print which trial trained where, the bill beside others, and what else the money buys."""
     print_title(out, f"Run {report.job.run}: which trial trained where")
     for line in gantt(report, out.width):
         out.print(line, markup=False, soft_wrap=True)
-    print_sheet(out, alternatives_tables.bills(report, found, basis_text(report)))
+    print_sheet(out, alternatives_tables.bills(report, against, basis_text(report)))
     out.print(
         "Simulated rows were not run: they use the same prices and measurements, within the same "
         "limits."
     )
-    out.print(alternatives_tables.random_text(report, found))
+    out.print(alternatives_tables.random_text(report, against))
 
 
 def _came_to(report: Report) -> str:
@@ -170,9 +170,11 @@ def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:
 
 def _show_facts(out: Console, report: Report) -> None:
     if report.timeline.legs:
-        found = legs(report.policy, report.timeline, report.job.limits)
+        legs_of_run = legs(report.policy, report.timeline, report.job.limits)
         free = report.job.plan.free
-        _print_some(out, [_leg_text(n, leg, free=free) for n, leg in enumerate(found, start=1)])
+        _print_some(
+            out, [_leg_text(n, leg, free=free) for n, leg in enumerate(legs_of_run, start=1)]
+        )
     if not report.policy.ended:
         out.print(
             "This run is still going, or its controller died: time and cost are those of its last "
@@ -197,15 +199,15 @@ def _show_facts(out: Console, report: Report) -> None:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
     changes = [
-        f"Replanned after {format_seconds(at)}: {each.why}: {each.plan}"
-        for at, each in report.plan_changes
+        f"Replanned after {format_seconds(at)}: {change.why}: {change.plan}"
+        for at, change in report.plan_changes
     ]
     _print_some(out, changes)
     scale = report.job.experiment.scale
     _print_some(out, [_change_text(change, scale) for change in report.width_changes])
     synced = report.timeline.synced().items()
     _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
-    failed = [each for each in report.policy.trials.values() if each.error]
+    failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
     if report.job.measuring:
         whole = format_dollars(report.dollars + report.job.measuring)
@@ -253,11 +255,11 @@ def _synced_text(trial: str, equal: int, checked: int) -> str:
 
 
 def _show_unended(out: Console, report: Report) -> None:
-    """Say of a run without an end how much of it is told."""
+    """Print, of a run without an end, how much of it the report covers."""
     if report.policy.ended:
         return
-    told = format_seconds(report.policy.state.now)
-    out.print(f"The run has no end in its ledger: this covers its first {told}.")
+    until = format_seconds(report.policy.state.now)
+    out.print(f"The run has no end in its ledger: this covers its first {until}.")
     if report.billed is not None:
         out.print(f"By the cloud's own records its instances cost {format_dollars(report.billed)}.")
 

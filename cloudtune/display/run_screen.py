@@ -75,19 +75,19 @@ _LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finis
 
 
 class RunScreen:
-    """Tells a run as it goes: a line for each thing that changes, and one of progress.
+    """Prints a run while it goes: a line for each thing that changes, and one of progress.
 
     `rungs` are the epochs at which trials are compared: one that trains on there, without ever
-    leaving its GPUs, is told to be promoted. What it is granted in between is not worth a line.
+    leaving its GPUs, is reported as promoted. Epochs granted in between get no line.
 
     `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
     went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
-    told. `forecast` is what the run was expected to come to before it began; `scale` is how the
+    shown. `forecast` is what the run was expected to come to before it began; `scale` is how the
     experiment counts.
 
     On a terminal a panel of it stays below the lines (`display/live`) and is renewed every second;
-    in one of few lines it is the line of progress. Use the screen as a context, so that it goes in
-    the end. As long as that lasts nobody is waited for who doesn't read.
+    in one of few lines it is the line of progress. Use the screen as a context manager: the panel
+    goes at its end. Until then output that isn't read is dropped, and nothing waits for it.
     """
 
     def __init__(
@@ -322,26 +322,26 @@ class RunScreen:
         """Tell which trials leave their GPUs; nothing at the end, when all do."""
         if self._policy.winding_down:
             return
-        found: dict[str, list[str]] = {}
+        stopped: dict[str, list[str]] = {}
         for command in commands:
             if isinstance(command, StopTrial):
                 trial = self._policy.trials[_trial(command.session)]
                 word = _LEFT.get(trial.after)
                 if word is not None:
-                    found.setdefault(word, []).append(self._standing(trial))
+                    stopped.setdefault(word, []).append(self._standing(trial))
                 if trial.after == "parked":
                     self._paused.add(trial.id)
-        for word, names in found.items():
+        for word, names in stopped.items():
             self._say(at, f"{word}: {', '.join(names)}")
 
     def _tell_promotions(self, at: float, commands: Sequence[Command]) -> None:
-        found: dict[int, list[str]] = {}
+        promoted: dict[int, list[str]] = {}
         for command in commands:
             if isinstance(command, ExtendTrial):
                 trial = self._policy.trials[_trial(command.session)]
                 if trial.epoch in self._rungs:
-                    found.setdefault(command.until_epoch, []).append(self._standing(trial))
-        for until, names in found.items():
+                    promoted.setdefault(command.until_epoch, []).append(self._standing(trial))
+        for until, names in promoted.items():
             self._say(at, f"promoted: {', '.join(names)}, on to {self._scale.at(until)}")
 
     def _standing(self, trial: TrialProgress) -> str:

@@ -19,38 +19,38 @@ _COLUMNS = ("run", "best", "cost", "ended", "history")
 _NAME = 28  # what leaves room for the rest in 80 columns
 
 
-def show_runs(out: Console, found: Sequence[Listed]) -> None:
+def show_runs(out: Console, runs: Sequence[Listed]) -> None:
     """Print what runs there are, the latest first, and why some have nothing to tell."""
-    if not found:
+    if not runs:
         out.print("No run on this machine yet.")
         return
-    rows = tuple(_row(each) for each in found)
+    rows = tuple(_row(run) for run in runs)
     left, wraps = frozenset(_COLUMNS), frozenset({"best", "cost"})
     print_sheet(out, Sheet("Runs", _COLUMNS, rows, left, wraps))
     reasons: dict[str, list[str]] = {}
-    for each in found:
-        if why := each.why or each.why_no_times:
-            reasons.setdefault(f"history: {_history(each)}, {why}", []).append(each.run)
+    for run in runs:
+        if why := run.why or run.why_no_times:
+            reasons.setdefault(f"history: {_history(run)}, {why}", []).append(run.run)
     for reason, names in reasons.items():
         out.print(f"{reason}: {', '.join(names)}", markup=False)
 
 
-def _history(each: Listed) -> str:
+def _history(run: Listed) -> str:
     """Return what a later run can learn from a run."""
-    if each.why:
-        return "no" if each.why_no_times else "times"
-    return "configs" if each.why_no_times else "yes"
+    if run.why:
+        return "no" if run.why_no_times else "times"
+    return "configs" if run.why_no_times else "yes"
 
 
-def _row(each: Listed) -> tuple[str, ...]:
-    it, history = each.record, _history(each)
-    run = textwrap.fill(each.run, _NAME)
+def _row(run: Listed) -> tuple[str, ...]:
+    it, history = run.record, _history(run)
+    name = textwrap.fill(run.run, _NAME)
     if it is None:
-        return (run, "", "", each.state, history)
+        return (name, "", "", run.state, history)
     return (
-        run,
+        name,
         "none" if it.best is None else f"{it.best:.4g} {it.metric}",
         format_dollars(it.dollars) + " emulated" * it.emulated,
-        each.state,
+        run.state,
         history,
     )

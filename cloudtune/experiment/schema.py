@@ -336,7 +336,7 @@ class Experiment(Section):
 
     @property
     def scale(self) -> Scale:
-        """How the experiment counts, where that is told."""
+        """How reports and messages count: epochs or steps."""
         return Scale(self.progress.unit, self.progress.every)
 
     @property

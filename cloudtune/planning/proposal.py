@@ -19,7 +19,7 @@ from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
 from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.profiles.provenance import Basis, seen_text, told
+from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
 from cloudtune.runs import home
 from cloudtune.runs.basis import basis_of
@@ -234,7 +234,7 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         profile.measured_at,
         age(profile.measured_at, today),
         profile.error,
-        told(profile, today),
+        origin_text(profile, today),
         profile.provenance,
         profile.seen,
         tuple(

@@ -76,7 +76,7 @@ def test_an_argparse_program_is_a_command_once_its_numbers_are_named(
     assert bench.here("plan", path).err.startswith(f"error: {path}:6: metric.name: is empty")
     text = path.read_text().replace("name: ,", "name: accuracy,").replace("mode: min", "mode: max")
     path.write_text(text)
-    assert "nothing here would report" in bench.here("plan", path).err
+    assert "nothing reports" in bench.here("plan", path).err
     path.write_text(text.replace("file: }", "printed: '(?P<accuracy>[0-9]+)%'}"))
     experiment = load_experiment(path, {})
     assert experiment.train == (

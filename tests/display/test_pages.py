@@ -18,7 +18,7 @@ from cloudtune.display.pages.document import library
 from cloudtune.display.pages.gantt import gpus
 from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
-from cloudtune.display.pages.trials import Told
+from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Charges, Limits
@@ -90,7 +90,7 @@ def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> 
     setting = SETTING.but(charges=charges)
     plan = setting.plan(limits=Limits(deadline=105.0))
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
-    assert Told(report).spent(report.timeline.over_at) == pytest.approx(report.dollars)
+    assert ChartedRun(report).spent(report.timeline.over_at) == pytest.approx(report.dollars)
     spent = next(t for t in figures(report)["spend"].data if t["name"] == "spent")
     assert spent["y"] == sorted(spent["y"])
     assert spent["y"][-1] == pytest.approx(report.dollars)
@@ -101,7 +101,7 @@ def test_the_gantt_chart_adds_up_to_the_account_and_no_gpu_is_drawn_twice(
     trouble: tuple[Any, ...],
 ) -> None:
     report = told(*trouble)
-    chart, unit = gpus(Told(report)), drawn_unit(gpus(Told(report)))
+    chart, unit = gpus(ChartedRun(report)), drawn_unit(gpus(ChartedRun(report)))
     area: dict[str, float] = {}
     bars = []
     for trace in chart.data[:-1]:
@@ -131,7 +131,7 @@ def test_shares_of_a_gpu_lie_beside_each_other() -> None:
     plan = setting.plan()
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
     widths = {session.start.width for session in report.timeline.sessions.values()}
-    chart = gpus(Told(report))
+    chart = gpus(ChartedRun(report))
     low = [
         (y - h / 2, y + h / 2)
         for t in chart.data[:-1]
@@ -199,7 +199,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
         assert reader.links == []
         assert reader.tags.count("script") == 3
         assert {"img", "link", "iframe", "object", "base"}.isdisjoint(reader.tags)
-        data = re.search(r'id="told">([^<>&]*)</script>', page)
+        data = re.search(r'id="data">([^<>&]*)</script>', page)
         assert data is not None
         assert json.loads(data[1])["figures"]
         assert "default-src 'none'" in page

@@ -87,7 +87,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     assert "epoch 8 of rank 0" in best.out
     assert best.out.count("epoch 1 of rank 0") == 1
     assert find_emulator(bench.home / "local") is None
-    assert "No instance of ours is alive" in bench.here("status").out
+    assert "No instance of cloudtune is alive" in bench.here("status").out
 
 
 def machines(bench: Bench) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
     )
     with pytest.raises(ExperimentError, match="price"):
         Experiment(**{**MINIMAL, "cloud": {"price": 1}})
-    assert "the least is 1" in refused(tmp_path, LOCAL.replace("slots: 2", "slots: 0"))
+    assert "the minimum is 1" in refused(tmp_path, LOCAL.replace("slots: 2", "slots: 0"))
     assert "write a positive amount" in refused(tmp_path, with_cloud("price: free"))
     assert "Did you mean 'slots'?" in refused(tmp_path, LOCAL.replace("slots", "slotz"))
 
@@ -228,4 +228,4 @@ def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) 
     books = report.accounting
     assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
     assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)
-    assert "by the instance-hour" in shown(lambda out: show_report(out, report))
+    assert "per instance-hour" in shown(lambda out: show_report(out, report))

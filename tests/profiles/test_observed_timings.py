@@ -10,7 +10,7 @@ import pytest
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, informed
 from cloudtune.profiles.priors import believed, prior
-from cloudtune.profiles.provenance import basis, seen_text, told
+from cloudtune.profiles.provenance import basis, origin_text, seen_text
 from tests.builders import profile
 
 TODAY = "2026-11-22"
@@ -102,7 +102,7 @@ def test_what_contradicts_all_that_is_newer_is_out() -> None:
     assert found.epoch_seconds(1.0) == pytest.approx(30.0)
     assert found.epoch_seconds(4.0) == pytest.approx(12.0), "the form is still the profile's"
     assert [(seen.run, seen.share) for seen in found.seen] == [("new", 1.0), ("old", 0.0)]
-    assert told(found, TODAY) == f"seen in 2 runs, the last 1 day ago on {P3}"
+    assert origin_text(found, TODAY) == f"seen in 2 runs, the last 1 day ago on {P3}"
 
 
 def test_a_newer_measurement_goes_before_older_runs() -> None:

@@ -10,7 +10,7 @@ from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import Provenance
 from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled, ratios
-from cloudtune.profiles.provenance import basis, told
+from cloudtune.profiles.provenance import basis, origin_text
 from cloudtune.profiles.store import read, write
 from tests.builders import LINEAR, profile
 
@@ -55,7 +55,7 @@ def derived(one: ScalingProfile) -> ScalingProfile:
     ],
 )
 def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:
-    assert told(one, TODAY) == text
+    assert origin_text(one, TODAY) == text
 
 
 def test_of_several_each_is_told_and_of_many_their_kinds() -> None:

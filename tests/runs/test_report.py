@@ -198,9 +198,7 @@ def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path:
     (tmp_path / "instances.json").write_text(json.dumps(records))
     found = load(tmp_path)
     assert found.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
-    assert f"its instances came to {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(
-        found
-    )
+    assert f"its instances cost {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(found)
     assert load_ended(tmp_path / "whole", job, entries).billed is None
 
 

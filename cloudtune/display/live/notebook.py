@@ -36,9 +36,9 @@ class NotebookOutput:
     """
 
     def __init__(self) -> None:
-        self._told = io.StringIO()
+        self._output = io.StringIO()
         self.out = Console(
-            file=self._told,
+            file=self._output,
             width=_COLUMNS,
             height=_LINES,
             highlight=False,
@@ -65,7 +65,7 @@ class NotebookOutput:
             force_jupyter=False,
             force_terminal=False,
         )
-        for line in self._told.getvalue().splitlines()[-_LAST_LINES:]:
+        for line in self._output.getvalue().splitlines()[-_LAST_LINES:]:
             page.print(Text(line, no_wrap=True, overflow="ellipsis"))
         page.print(panel)
         return {

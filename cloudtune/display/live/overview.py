@@ -35,7 +35,7 @@ class Outlook:
 class Bar:
     """How much of something is used: of `limit`, None where it has none, or it isn't known.
 
-    `outlook` is None where nobody knows what it will come to.
+    `outlook` is None where it is unknown.
     """
 
     used: float
@@ -126,7 +126,7 @@ def billed(policy: RunPolicy, at: float) -> float:
 def finish(policy: RunPolicy, forecast: Forecast | None) -> Outlook | None:
     """Return when the run is expected to end, in run seconds.
 
-    By the plan that it follows now; before that was made anew, or without one, by the forecast. One
+    By the plan that it follows now; before a replanning, or without a plan, by the forecast. One
     that is ending has no outlook but its end.
     """
     it, began = policy.itinerary, policy.began
@@ -179,7 +179,7 @@ def _epochs(policy: RunPolicy) -> Bar:
     it = policy.itinerary
     if it is None:
         return Bar(trained, None, None)
-    planned = sum(each.stage.trials * each.stage.epochs for each in it.plan.stages)
+    planned = sum(stage.stage.trials * stage.stage.epochs for stage in it.plan.stages)
     return Bar(trained, planned, None)
 
 

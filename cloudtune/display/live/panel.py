@@ -79,11 +79,11 @@ def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[Re
     """Return a rule, the bars, a line each or two where the terminal is narrow, and the best."""
     stage, stages = seen.stage
     counts = Counter(row.status for row in seen.trials)
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    by_status = ", ".join(f"{count} {status}" for status, count in counts.items())
     head = [
         *([f"ending ({seen.ending})"] if seen.ending else []),
         *([f"stage {stage} of {stages}"] if stages else []),
-        f"trials: {told}" if told else "no trial has started",
+        f"trials: {by_status}" if by_status else "no trial has started",
     ]
     lines: list[RenderableType] = [
         Text("─" * width, style="dim", no_wrap=True),
@@ -103,8 +103,10 @@ def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[Re
         plan=True,
     )
     best = seen.best
-    found = f"{best.metric:.4f} by {best.trial} at {scale.at(best.epoch)}" if best else "none yet"
-    lines.append(_line(f"{'best':9}{seen.metric} {found}"))
+    best_text = (
+        f"{best.metric:.4f} by {best.trial} at {scale.at(best.epoch)}" if best else "none yet"
+    )
+    lines.append(_line(f"{'best':9}{seen.metric} {best_text}"))
     return lines
 
 
@@ -137,20 +139,20 @@ def _bar(
 
 
 def _unlimited(plan: bool) -> str:
-    return "unknown: decided as results come in" if plan else "no limit"
+    return "an unknown number: decided as results come in" if plan else "no limit"
 
 
 def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
-    found = bar.outlook
-    if found is None:
+    outlook = bar.outlook
+    if outlook is None:
         return "unknown"
     spread = "range unknown"
-    if found.low is not None and found.high is not None:
+    if outlook.low is not None and outlook.high is not None:
         # The range is the forecast's, which lags behind a bill: what is expected lies within.
-        low, high = min(found.low, found.expected), max(found.high, found.expected)
+        low, high = min(outlook.low, outlook.expected), max(outlook.high, outlook.expected)
         spread = f"{show(low)} to {show(high)}"
-    late = ", which has passed" if bar.used > found.expected else ""
-    return f"{show(found.expected)} ({spread}; {found.origin}{late})"
+    late = ", which has passed" if bar.used > outlook.expected else ""
+    return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"
 
 
 # ---- tables ------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def _rest(rows: Sequence[tuple[str, ...]]) -> str:
 def _cut(
     rows: list[tuple[str, ...]], most: int, rest: Callable[[Sequence[tuple[str, ...]]], str]
 ) -> list[tuple[str, ...]]:
-    """Return so many rows at most; the last says in one cell how many more there are."""
+    """Return at most `most` rows; the last says in one cell how many more there are."""
     if len(rows) <= most:
         return rows
     kept = most - 1

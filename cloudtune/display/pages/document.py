@@ -73,16 +73,20 @@ def document(
     sections: Sequence[Section],
     trials: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a page; `head` is markup, `trials` says of each trial what is told once it is chosen.
+    """Return a page; `head` is markup, `trials` has a text for each trial, shown once it is chosen.
 
     Raises:
         UsageError: plotly isn't installed.
     """
-    drawn = [each.figure for each in sections if each.figure is not None]
-    told = {
+    drawn = [section.figure for section in sections if section.figure is not None]
+    data = {
         "figures": [
-            {"data": _rounded(each.data), "layout": _rounded(each.layout), "linked": each.linked}
-            for each in drawn
+            {
+                "data": _rounded(figure.data),
+                "layout": _rounded(figure.layout),
+                "linked": figure.linked,
+            }
+            for figure in drawn
         ],
         "trials": dict(trials or {}),
     }
@@ -97,7 +101,7 @@ def document(
             "<main>",
             *_sections(sections),
             "</main>",
-            f'<script type="application/json" id="told">{_json(told)}</script>',
+            f'<script type="application/json" id="data">{_json(data)}</script>',
             *(f"<script>{script}</script>" for script in scripts),
         ]
     )
@@ -113,8 +117,8 @@ def document(
 def _policy(scripts: Iterable[str]) -> str:
     """Return the rule that the browser keeps: nothing from anywhere, and no other script."""
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'"
-        for each in scripts
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
     )
     rule = (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
@@ -125,20 +129,20 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def _sections(sections: Sequence[Section]) -> Iterable[str]:
     number = 0
-    for place, each in enumerate(sections):
+    for place, section in enumerate(sections):
         chart = ""
-        if each.figure is not None:
-            name = escape(f"{each.title}: {each.figure.says}")
+        if section.figure is not None:
+            name = escape(f"{section.title}: {section.figure.says}")
             chart = (
                 f'<figure><div class="chart" id="figure-{number}" role="img" '
                 f'aria-label="{name}"></div>'
-                f"<figcaption>{escape(each.figure.says)}</figcaption></figure>\n"
+                f"<figcaption>{escape(section.figure.says)}</figcaption></figure>\n"
             )
             number += 1
-        kind = "wide" if each.wide else "half"
+        kind = "wide" if section.wide else "half"
         yield (
             f'<section class="{kind}" aria-labelledby="title-{place}">'
-            f'<h2 id="title-{place}">{escape(each.title)}</h2>\n{chart}{each.below}</section>'
+            f'<h2 id="title-{place}">{escape(section.title)}</h2>\n{chart}{section.below}</section>'
         )
 
 
@@ -168,9 +172,9 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [_rounded(item) for item in value]
     return value
 
 
@@ -217,7 +221,7 @@ def paragraph(text: str) -> str:
 
 
 def verbatim(text: str) -> str:
-    """Return text as it is, as markup."""
+    """Return text unchanged, as markup."""
     return f"<pre>{escape(text)}</pre>"
 
 
@@ -248,7 +252,7 @@ class Page(str):
 
 
 def write(path: Path, text: str, option: str = "--html") -> str:
-    """Write a page, and return what is told of it: where it is and its size.
+    """Write a page, and return a line with its path and its size.
 
     Raises:
         UsageError: it can't be written there.

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 Trace: TypeAlias = "dict[str, Any]"
 
-# Colours that can be told apart, on white and on a dark ground.
+# Colours that differ clearly, on white and on a dark ground.
 COLOURS = ("#3f8fd6", "#e4572e", "#2ca58d", "#b074d6", "#e09f1f", "#8a93a6", "#d6598b", "#6f9e3c")
 DEPTHS = ("#8a93a6", "#5f8fc4", "#3f8fd6", "#2ca58d", "#6bab34", "#e09f1f", "#e4572e")
 """From the trials that were stopped first to those that went furthest."""
 BEST, LIMIT, PLAN, CHOSEN = "#e09f1f", "#d0453e", "#8a93a6", "#d61f8c"
 _FAR = 3.0
-"""A limit so many times beyond everything else isn't drawn: all else would be a line."""
+"""A limit this many times beyond everything else isn't drawn: all else would be a line."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,20 @@ class Figure:
         from plotly.graph_objects import Figure as Drawn  # noqa: PLC0415  an extra
 
         traces = self.data[:-1] if self.linked else self.data
-        kept = {name: each for name, each in self.layout.items() if not name.endswith("bgcolor")}
+        kept = {name: part for name, part in self.layout.items() if not name.endswith("bgcolor")}
         return Drawn(data=traces, layout={**kept, "title": {"text": plain(self.says)}})
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The unit in which a chart counts time: so many `seconds`, by its `name`."""
+    """The unit in which a chart counts time: its `seconds` and its `name`."""
 
     seconds: float
     name: str
 
     @staticmethod
     def until(end: float) -> Clock:
-        """Return the unit in which a run of so many seconds is read."""
+        """Return the unit for a run of this many seconds."""
         units = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
         return next(
             (Clock(s, name) for least, s, name in units if end >= least), Clock(1, "seconds")
@@ -75,7 +75,7 @@ class Clock:
 
     def all(self, seconds: Iterable[float]) -> list[float]:
         """Return times in this unit."""
-        return [each / self.seconds for each in seconds]
+        return [second / self.seconds for second in seconds]
 
 
 def plain(text: object) -> str:
@@ -126,17 +126,17 @@ def limit_lines(
 
     `time` and `dollars` name the axes that they are read on; "" for one that the chart hasn't.
     """
-    found = []
+    in_sight = []
     if limits.deadline is not None and time and limits.deadline <= reach(ends[0], limits.deadline):
-        found.append(
+        in_sight.append(
             (time, clock.of(limits.deadline), f"deadline {format_seconds(limits.deadline)}")
         )
     if limits.budget is not None and dollars and limits.budget <= reach(ends[1], limits.budget):
-        found.append((dollars, limits.budget, f"budget {format_dollars(limits.budget)}"))
-    lines = [line(name, at) for name, at, _ in found]
+        in_sight.append((dollars, limits.budget, f"budget {format_dollars(limits.budget)}"))
+    lines = [line(name, at) for name, at, _ in in_sight]
     return {
         "shapes": lines,
-        "annotations": [note(name, at, text) for name, at, text in found],
+        "annotations": [note(name, at, text) for name, at, text in in_sight],
     }
 
 
@@ -189,7 +189,7 @@ def chosen_line() -> Trace:
 
 
 def shade(number: int, count: int) -> str:
-    """Return the colour of one of so many depths, from shallow to deep."""
+    """Return the colour of one of `count` depths, from shallow to deep."""
     if count < 2:
         return DEPTHS[2]
     return DEPTHS[round(number * (len(DEPTHS) - 1) / (count - 1))]
@@ -197,6 +197,6 @@ def shade(number: int, count: int) -> str:
 
 def steps(changes: Sequence[tuple[float, float]], end: float) -> tuple[list[float], list[float]]:
     """Return times and values to draw as steps: nothing at 0, the last one held until `end`."""
-    found = [(0.0, 0.0), *changes]
-    last = (max(end, found[-1][0]), found[-1][1])
-    return [at for at, _ in (*found, last)], [float(value) for _, value in (*found, last)]
+    points = [(0.0, 0.0), *changes]
+    last = (max(end, points[-1][0]), points[-1][1])
+    return [at for at, _ in (*points, last)], [float(value) for _, value in (*points, last)]

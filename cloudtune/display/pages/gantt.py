@@ -1,4 +1,4 @@
-"""The GPUs of a run as a Gantt chart: who had them, how wide, and what nobody used."""
+"""The GPUs of a run as a Gantt chart: which trial had them, how wide, and which were idle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.display.pages.trials import Told
+    from cloudtune.display.pages.trials import ChartedRun
     from cloudtune.engine.record.accounting import InstanceAccount, Stretch
     from cloudtune.engine.record.timeline import Session
     from cloudtune.model.trial import Slice
@@ -35,7 +35,7 @@ _HEIGHT, _MOST = 260, 1500
 _NAMED = 40
 """Instances whose names have room."""
 _UNSEEN = 500.0
-"""What takes a smaller part of the run than one of so many is too narrow to be seen."""
+"""A bar that takes less than one in this many parts of the run is too narrow to be seen."""
 _SHOWN = 400
 """Of more bars than that none has its trial written in it."""
 
@@ -68,7 +68,7 @@ class GpuBar(NamedTuple):
     end: float
     kind: str
     trial: str
-    told: str
+    text: str
 
 
 @dataclass
@@ -94,67 +94,67 @@ class InstanceRows:
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Give stretches of rows without a gap: the first, and how many."""
-    found: list[list[int]] = []
+    stretches: list[list[int]] = []
     for row in rows:
-        if found and found[-1][-1] == row - 1:
-            found[-1].append(row)
+        if stretches and stretches[-1][-1] == row - 1:
+            stretches[-1].append(row)
         else:
-            found.append([row])
-    for each in found:
-        yield each[0], len(each)
+            stretches.append([row])
+    for stretch in stretches:
+        yield stretch[0], len(stretch)
 
 
-def gpus(told: Told) -> Figure:
+def gpus(run: ChartedRun) -> Figure:
     """Return the GPUs over time: a band for each instance, a row for each of its GPUs."""
-    accounts = told.report.accounting.instances
-    rows, bars = drawn_bars(told)
-    count = sum(each.account.offer.gpus for each in rows)
-    limits, clock = told.report.job.limits, told.clock
-    drawn = limit_lines(limits, clock, dollars="", ends=(told.end, 0.0))
+    accounts = run.report.accounting.instances
+    rows, bars = drawn_bars(run)
+    count = sum(row.account.offer.gpus for row in rows)
+    limits, clock = run.report.job.limits, run.clock
+    drawn = limit_lines(limits, clock, dollars="", ends=(run.end, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
     shown = layout(
         round(_HEIGHT / 2 + max(6, count) * tall),
         barmode="overlay",
         bargap=0,
         uniformtext={"minsize": 9, "mode": "hide"},
-        xaxis=time_axis(clock, told.end, limits.deadline),
+        xaxis=time_axis(clock, run.end, limits.deadline),
         yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
         **drawn,
     )
-    busy = percent(told.report.accounting.busy_share)
+    busy = percent(run.report.accounting.busy_share)
     says = f"{counted(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
-    return Figure(_traces(told, bars), shown, says, linked=True)
+    return Figure(_traces(run, bars), shown, says, linked=True)
 
 
-def drawn_bars(told: Told) -> tuple[list[InstanceRows], list[GpuBar]]:
+def drawn_bars(run: ChartedRun) -> tuple[list[InstanceRows], list[GpuBar]]:
     """Return the rows of each instance, and what is drawn in them: instances, then trials."""
     rows: dict[str, InstanceRows] = {}
     count = 0
-    for account in told.report.accounting.instances:
+    for account in run.report.accounting.instances:
         rows[account.instance or account.intent] = InstanceRows(account, count)
         count += account.offer.gpus
-    return list(rows.values()), [*_instances(told, rows.values()), *_sessions(told, rows)]
+    return list(rows.values()), [*_instances(run, rows.values()), *_sessions(run, rows)]
 
 
 def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
     every = -(-len(rows) // _NAMED) or 1
     shown = rows[::every]
     names = []
-    for each in shown:
-        offer = each.account.offer
+    for row in shown:
+        offer = row.account.offer
         kind = machine_text(offer.instance_type.name, offer.market, "")
-        names.append(f"{plain(each.account.instance or each.account.intent)}<br>{plain(kind)}")
-    middles = [each.base + each.account.offer.gpus / 2 for each in shown]
+        names.append(f"{plain(row.account.instance or row.account.intent)}<br>{plain(kind)}")
+    middles = [row.base + row.account.offer.gpus / 2 for row in shown]
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
 
-def _instances(told: Told, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
+def _instances(run: ChartedRun, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
     """Give the time of each instance that no trial is drawn over."""
-    for each in rows:
-        account, known = each.account, told.report.timeline.instances[each.account.intent]
+    for row in rows:
+        account, instance = row.account, run.report.timeline.instances[row.account.intent]
         begin, end = account.begin, account.end
-        left = end if known.left_at is None else min(max(begin, known.left_at), end)
-        joined = left if known.joined_at is None else min(max(begin, known.joined_at), left)
+        left = end if instance.left_at is None else min(max(begin, instance.left_at), end)
+        joined = left if instance.joined_at is None else min(max(begin, instance.joined_at), left)
         name = account.instance or account.intent
         for since, until, kind in (
             (begin, joined, BOOT),
@@ -162,14 +162,14 @@ def _instances(told: Told, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
             (left, end, RETURN),
         ):
             if until > since:
-                yield GpuBar(each.base, account.offer.gpus, since, until, kind, "", name)
+                yield GpuBar(row.base, account.offer.gpus, since, until, kind, "", name)
 
 
-def _sessions(told: Told, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
+def _sessions(run: ChartedRun, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
     """Give what each session did, on the GPUs that it had."""
-    ordered = sorted(uses(told.report.timeline), key=lambda use: use[0].begin)
-    for session, end, found in ordered:
-        parts = list(_parts(session, found, least=told.end / _UNSEEN))
+    ordered = sorted(uses(run.report.timeline), key=lambda use: use[0].begin)
+    for session, end, stretches in ordered:
+        parts = list(_parts(session, stretches, least=run.end / _UNSEEN))
         for piece in session.start.placement:
             place = rows[piece.instance]
             for low, count in place.take(piece, session.begin, end):
@@ -180,7 +180,7 @@ def _sessions(told: Told, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
 
 
 def _parts(
-    session: Session, found: Sequence[Stretch], least: float
+    session: Session, stretches: Sequence[Stretch], least: float
 ) -> Iterator[tuple[float, float, str, str]]:
     """Give what a session did, with neighbours of one kind as one: begin, end, kind and words.
 
@@ -188,23 +188,23 @@ def _parts(
     """
     width = session.start.width
     merged: list[tuple[float, float, str]] = []
-    for place, each in enumerate(found):
-        kind = _USES.get(each.use, f"trains on {gpus_text(width)}")
-        short = each.use == "barrier" and each.end - each.begin < least
-        if short and 0 < place < len(found) - 1:
+    for place, stretch in enumerate(stretches):
+        kind = _USES.get(stretch.use, f"trains on {gpus_text(width)}")
+        short = stretch.use == "barrier" and stretch.end - stretch.begin < least
+        if short and 0 < place < len(stretches) - 1:
             continue
-        if merged and merged[-1][2] == kind and each.begin - merged[-1][1] < max(least, _SAME):
-            merged[-1] = (merged[-1][0], each.end, kind)
+        if merged and merged[-1][2] == kind and stretch.begin - merged[-1][1] < max(least, _SAME):
+            merged[-1] = (merged[-1][0], stretch.end, kind)
         else:
-            merged.append((each.begin, each.end, kind))
+            merged.append((stretch.begin, stretch.end, kind))
     for begin, end, kind in merged:
         done = [e.number for e in session.epochs if begin < e.told.at <= end + 1.0]
         epochs = f", epochs {min(done)} to {max(done)}" if done and kind not in _KINDS else ""
         yield begin, end, kind, f"on {gpus_text(width)}{epochs}"
 
 
-def _traces(told: Told, bars: Sequence[GpuBar]) -> list[Trace]:
-    widths = sorted({s.start.width for s in told.report.timeline.sessions.values()})
+def _traces(run: ChartedRun, bars: Sequence[GpuBar]) -> list[Trace]:
+    widths = sorted({s.start.width for s in run.report.timeline.sessions.values()})
     training = {
         f"trains on {gpus_text(width)}": (_WIDTHS[number % len(_WIDTHS)], "")
         for number, width in enumerate(widths)
@@ -214,16 +214,14 @@ def _traces(told: Told, bars: Sequence[GpuBar]) -> list[Trace]:
     for kind, (colour, pattern) in {**_KINDS, **training}.items():
         own = [bar for bar in bars if bar.kind == kind]
         if own:
-            traces.append(
-                _trace(told, kind, own, colour, pattern, texts=texts and kind in training)
-            )
-    return [*traces, {**_trace(told, "", [], "", "", texts=False), "showlegend": False}]
+            traces.append(_trace(run, kind, own, colour, pattern, texts=texts and kind in training))
+    return [*traces, {**_trace(run, "", [], "", "", texts=False), "showlegend": False}]
 
 
 def _trace(
-    told: Told, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
+    run: ChartedRun, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
 ) -> Trace:
-    clock = told.clock
+    clock = run.clock
     background = kind in {IDLE, BOOT, RETURN}
     return {
         "type": "bar",
@@ -234,7 +232,7 @@ def _trace(
         "y": [bar.low + bar.gpus / 2 for bar in bars],
         "width": [bar.gpus * (0.98 if background else 0.9) for bar in bars],
         "customdata": [
-            [bar.trial, plain(bar.told), format_seconds(bar.begin), format_seconds(bar.end)]
+            [bar.trial, plain(bar.text), format_seconds(bar.begin), format_seconds(bar.end)]
             for bar in bars
         ],
         "marker": {

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.display.pages.trials import Told
+    from cloudtune.display.pages.trials import ChartedRun
     from cloudtune.model.plans import Spread
     from cloudtune.runs.report import Report
 
 
-def money(told: Told) -> Figure:
+def money(run: ChartedRun) -> Figure:
     """Return a bar for each category of the bill; of what is free, of the GPU-seconds."""
-    found, free = told.report.accounting, told.report.job.plan.free
-    whole = found.whole.gpu_seconds if free else found.whole.dollars
+    accounting, free = run.report.accounting, run.report.job.plan.free
+    whole = accounting.whole.gpu_seconds if free else accounting.whole.dollars
     rows = []
-    for name, amount in found.amounts.items():
+    for name, amount in accounting.amounts.items():
         value = amount.gpu_seconds if free else amount.dollars
         if value > 0:
             text = format_seconds(value) if free else format_dollars(value)
@@ -59,31 +59,31 @@ def money(told: Told) -> Figure:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    best = f"{percent(found.busy_share)} of the time billed trained."
+    best = f"{percent(accounting.busy_share)} of the time billed trained."
     total = format_seconds(whole) if free else format_dollars(whole)
     return Figure([trace, words], shown, f"{total} in all; {best}")
 
 
-def rungs(told: Told) -> Figure:
+def rungs(run: ChartedRun) -> Figure:
     """Return how many trials came to each rung, and the best of them there."""
-    found = told.report.rungs
-    names = [f"epoch {rung.epoch}" for rung in found]
+    reached = run.report.rungs
+    names = [f"epoch {rung.epoch}" for rung in reached]
     traces: list[Trace] = [
         {
             "type": "bar",
             "name": "trials",
             "x": names,
-            "y": [rung.trials for rung in found],
-            "text": [str(rung.trials) for rung in found],
+            "y": [rung.trials for rung in reached],
+            "text": [str(rung.trials) for rung in reached],
             "marker": {"color": COLOURS[0]},
             "hovertemplate": "%{x}: %{y} trials<extra></extra>",
         },
         {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": f"best {plain(told.metric)} there",
+            "name": f"best {plain(run.metric)} there",
             "x": names,
-            "y": [rung.best for rung in found],
+            "y": [rung.best for rung in reached],
             "yaxis": "y2",
             "line": {"color": COLOURS[1]},
             "hovertemplate": "%{x}: %{y:.5g}<extra></extra>",
@@ -93,18 +93,18 @@ def rungs(told: Told) -> Figure:
         340,
         xaxis=axis("", type="category"),
         yaxis=axis("trials", rangemode="tozero"),
-        yaxis2=axis(told.metric, overlaying="y", side="right", showgrid=False, tickmode="auto"),
+        yaxis2=axis(run.metric, overlaying="y", side="right", showgrid=False, tickmode="auto"),
     )
-    counts = ", ".join(f"{rung.trials} to epoch {rung.epoch}" for rung in found)
+    counts = ", ".join(f"{rung.trials} to epoch {rung.epoch}" for rung in reached)
     return Figure(traces, shown, f"Trials that trained so far: {counts}.")
 
 
 # ---- plan against actual -------------------------------------------------------------------------
 
 
-def against_plan(told: Told) -> Figure:
+def against_plan(run: ChartedRun) -> Figure:
     """Return planned and actual time and dollars: stage by stage, or as a forecast's ranges."""
-    report = told.report
+    report = run.report
     traces = _by_stage(report) if report.stages else _by_forecast(report)
     title = _clock(report).name
     shown = layout(

@@ -1,8 +1,8 @@
 "use strict";
 // Draws the charts of the page, and shows one trial in all of them.
 (() => {
-  const told = JSON.parse(document.getElementById("told").textContent);
-  const places = told.figures.map((_, number) => document.getElementById(`figure-${number}`));
+  const page = JSON.parse(document.getElementById("data").textContent);
+  const places = page.figures.map((_, number) => document.getElementById(`figure-${number}`));
   const config = {
     displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"],
     showSendToCloud: false, plotlyServerURL: "",  // a button of plotly's sends the chart to its maker
@@ -36,8 +36,8 @@
     if (!select) return;
     select.value = trial;
     document.getElementById("chosen").textContent =
-      trial ? told.trials[trial] || "" : "click on a line or a bar to follow a trial";
-    told.figures.forEach((figure, number) => {
+      trial ? page.trials[trial] || "" : "click on a line or a bar to follow a trial";
+    page.figures.forEach((figure, number) => {
       if (!figure.linked) return;
       const place = places[number], own = figure.data.slice(0, -1), last = own.length;
       const found = marks(own, trial);
@@ -50,13 +50,13 @@
     });
   }
 
-  told.figures.forEach((figure, number) => {
+  page.figures.forEach((figure, number) => {
     const place = places[number];
     Plotly.newPlot(place, figure.data.map(trace => ({...trace})), figure.layout, config);
     if (!figure.linked) return;
     place.on("plotly_click", event => {
       const data = event.points[0].customdata;
-      if (data && told.trials[data[0]] !== undefined) follow(data[0]);
+      if (data && page.trials[data[0]] !== undefined) follow(data[0]);
     });
     place.on("plotly_doubleclick", () => follow(""));
   });
@@ -72,7 +72,7 @@
     folded.forEach(each => { each.open = false; });
     folded.clear();
     places.forEach((place, number) => Plotly.relayout(
-      place, {autosize: true, width: told.figures[number].layout.width || null}));
+      place, {autosize: true, width: page.figures[number].layout.width || null}));
   });
   document.documentElement.dataset.drawn = String(places.length);
 })();

@@ -98,8 +98,8 @@ def front(proposal: Proposal) -> Figure:
         yaxis=axis("dollars", tickprefix="$", range=[0, reach(most, limits.budget)]),
         **limit_lines(limits, clock, ends=(end, most)),
     )
-    told = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
-    return Figure(traces, shown, f"This plan: {told}")
+    caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
+    return Figure(traces, shown, f"This plan: {caption}")
 
 
 def _text(estimate: Estimate) -> str:
@@ -125,20 +125,20 @@ def _front(plans: Sequence[Plan], clock: Clock) -> Trace:
 
 
 def _point(name: str, plan: RunPlan, clock: Clock, number: int) -> Trace:
-    found = plan.estimate
+    estimate = plan.estimate
     return {
         "type": "scatter",
         "mode": "markers",
         "name": plain(name),
-        "x": [clock.of(found.seconds)],
-        "y": [found.dollars],
+        "x": [clock.of(estimate.seconds)],
+        "y": [estimate.dollars],
         "marker": {
             "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open",
             "size": 11,
             "color": COLOURS[(number + 2) % len(COLOURS)],
             "line": {"width": 2},
         },
-        "customdata": [[plain(name), _text(found), plain(_machines(plan))]],
+        "customdata": [[plain(name), _text(estimate), plain(_machines(plan))]],
         "hovertemplate": "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
     }
 
@@ -146,7 +146,9 @@ def _point(name: str, plan: RunPlan, clock: Clock, number: int) -> Trace:
 def _machines(plan: RunPlan) -> str:
     if plan.followed is not None:
         return fleet_text(plan.followed)
-    return ", ".join(f"{each.instances} x {offer_text(each.offer)}" for each in plan.fleet)
+    return ", ".join(
+        f"{machines.instances} x {offer_text(machines.offer)}" for machines in plan.fleet
+    )
 
 
 def _this(plan: RunPlan, clock: Clock) -> Trace:
@@ -224,13 +226,13 @@ def stages(plan: Plan, limits: Limits) -> Figure:
 def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
     """Return the bars of an offer, above those of the offers before it."""
     offer = plan.offers[number]
-    x, base, y, height, texts, told = [], [], [], [], [], []
+    x, base, y, height, texts, hover_texts = [], [], [], [], [], []
     for place, stage in enumerate(plan.stages, start=1):
         group = stage.group(offer)
         if group is None:
             continue
-        others = (stage.group(each) for each in plan.offers[:number])
-        low = sum(each.instances for each in others if each is not None)
+        below = (stage.group(other) for other in plan.offers[:number])
+        low = sum(group.instances for group in below if group is not None)
         x.append(clock.of(stage.seconds))
         base.append(clock.of(stage.begin))
         y.append(low + group.instances / 2)
@@ -238,7 +240,7 @@ def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
         trials = f"{counted(group.trials, 'trial')} at {gpus_text(group.width)}"
         texts.append(f"{place}: {trials}")
         epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
-        told.append(
+        hover_texts.append(
             f"stage {place}: {trials}, {epochs}<br>on {plain(group_text(group))}<br>"
             f"{format_seconds(stage.seconds)}, {format_dollars(stage.dollars)}, "
             f"busy {percent(stage.busy)}"
@@ -256,7 +258,7 @@ def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
         "insidetextanchor": "middle",
         "textangle": 0,
         "insidetextfont": {"color": "#ffffff"},
-        "customdata": told,
+        "customdata": hover_texts,
         "marker": {
             "color": COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
             "opacity": 0.75,
@@ -291,7 +293,7 @@ def forecast(proposal: Proposal) -> Figure:
         xaxis=time_axis(clock, end, limits.deadline),
         xaxis2=dollar_axis(most, limits.budget),
         yaxis=axis("", type="category"),
-        **{name: [part for each in lines for part in each[name]] for name in lines[0]},
+        **{name: [part for line in lines for part in line[name]] for name in lines[0]},
     )
     traces = [
         _ranges(names, [(clock.of(s.p5), clock.of(s.p50), clock.of(s.p95)) for s in times], "x"),

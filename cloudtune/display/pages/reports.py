@@ -18,7 +18,7 @@ from cloudtune.display.pages.document import (
     table,
     verbatim,
 )
-from cloudtune.display.pages.trials import Told
+from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.display.report_screen import basis_text, emulated_text, show_report
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.text import limits_text
@@ -43,32 +43,32 @@ def run_page(report: Report) -> str:
     title = (
         f"Run {report.job.run}" if report.job.run else f"Simulated: {report.job.experiment.name}"
     )
-    told = Told(report)
-    followed = {t.id: _followed(told, t) for t in report.policy.ranking()}
-    return document(title, facts(list(_facts(told))), list(_sections(told)), followed)
+    run = ChartedRun(report)
+    followed = {t.id: _followed(run, t) for t in report.policy.ranking()}
+    return document(title, facts(list(_facts(run))), list(_sections(run)), followed)
 
 
 def figures(report: Report) -> Mapping[str, Figure]:
     """Return the charts of a run by name, those that it has something for."""
-    told = Told(report)
-    found = {}
+    run = ChartedRun(report)
+    charts = {}
     if report.timeline.epochs:
-        found["metric"] = trials.metric_by_time(told)
-        found["metric_by_dollars"] = trials.metric_by_dollars(told)
+        charts["metric"] = trials.metric_by_time(run)
+        charts["metric_by_dollars"] = trials.metric_by_dollars(run)
     if report.accounting.instances:
-        found["gpus"] = gantt.gpus(told)
-        found["spend"] = fleet.fleet(told)
-        found["money"] = money.money(told)
+        charts["gpus"] = gantt.gpus(run)
+        charts["spend"] = fleet.fleet(run)
+        charts["money"] = money.money(run)
     if report.policy.trials:
-        found["configurations"] = trials.configurations(told)
+        charts["configurations"] = trials.configurations(run)
     if report.rungs and report.timeline.epochs:
-        found["rungs"] = money.rungs(told)
-    found["against_plan"] = money.against_plan(told)
-    return found
+        charts["rungs"] = money.rungs(run)
+    charts["against_plan"] = money.against_plan(run)
+    return charts
 
 
-def _facts(told: Told) -> Iterator[Fact]:
-    report, policy = told.report, told.report.policy
+def _facts(run: ChartedRun) -> Iterator[Fact]:
+    report, policy = run.report, run.report.policy
     if not policy.ended or policy.ending is None:
         until = format_seconds(policy.state.now)
         yield Fact(
@@ -109,17 +109,17 @@ def _config(trial: TrialProgress) -> str:
     )
 
 
-def _followed(told: Told, trial: TrialProgress) -> str:
-    """Return what is told of a trial that is followed."""
+def _followed(run: ChartedRun, trial: TrialProgress) -> str:
+    """Return the text for a trial that is followed."""
     error = f"; failed: {trial.error}" if trial.error else ""
-    value = "" if trial.metric is None else f", {told.metric} {trial.metric:.5g}"
+    value = "" if trial.metric is None else f", {run.metric} {trial.metric:.5g}"
     return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
 
 
-def _sections(told: Told) -> Iterator[Section]:
-    report, drawn = told.report, figures(told.report)
+def _sections(run: ChartedRun) -> Iterator[Section]:
+    report, drawn = run.report, figures(run.report)
     if "metric" in drawn:
-        name = told.metric
+        name = run.metric
         yield Section(f"{name} against time", drawn["metric"], wide=False)
         yield Section(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
     if "gpus" in drawn:
@@ -130,18 +130,18 @@ def _sections(told: Told) -> Iterator[Section]:
         below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
         yield Section(sheet.title, drawn["money"], below, wide=False)
     if "rungs" in drawn:
-        below = table(plan_tables.rungs(report.rungs, told.metric, report.job.experiment.scale))
+        below = table(plan_tables.rungs(report.rungs, run.metric, report.job.experiment.scale))
         yield Section("Rungs", drawn["rungs"], below, wide=False)
     if "configurations" in drawn:
         yield Section("Configurations", drawn["configurations"])
     yield Section("Plan against actual", drawn["against_plan"])
     if report.policy.trials:
-        yield Section("Trials", None, folded("All trials, the best first", table(_trials(told))))
+        yield Section("Trials", None, folded("All trials, the best first", table(_trials(run))))
     yield Section("The report as text", None, folded("cloudtune report", verbatim(_text(report))))
 
 
-def _trials(told: Told) -> Sheet:
-    report = told.report
+def _trials(run: ChartedRun) -> Sheet:
+    report = run.report
     ranked = report.policy.ranking()
     names = list(dict.fromkeys(n for t in ranked for n in trials.flat(t.trial.config)))
     errors = ("error",) if any(trial.error for trial in ranked) else ()
@@ -153,12 +153,12 @@ def _trials(told: Told) -> Sheet:
             (
                 *(trial.id, trial.status, str(trial.epoch)),
                 "" if trial.metric is None else f"{trial.metric:.5g}",
-                format_dollars(sum(each.dollars for each in spent)),
+                format_dollars(sum(cost.dollars for cost in spent)),
                 *(trials.value_text(config[n]) if n in config else "" for n in names),
                 *(trial.error or "" for _ in errors),
             )
         )
-    columns = ("trial", "status", "epochs", told.metric, "cost", *names, *errors)
+    columns = ("trial", "status", "epochs", run.metric, "cost", *names, *errors)
     return Sheet("Trials", columns, tuple(rows), frozenset({"trial", "status", *errors}))
 
 

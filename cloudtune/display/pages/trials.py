@@ -50,8 +50,8 @@ _ROOMY = 110
 
 
 @dataclass(frozen=True)
-class Told:
-    """A report with what several charts need of it, found once."""
+class ChartedRun:
+    """A report, with what several charts need of it, computed once."""
 
     report: Report
 
@@ -65,10 +65,10 @@ class Told:
     @cached_property
     def by_trial(self) -> dict[str, list[Epoch]]:
         """The epochs that count of each trial, in order."""
-        found: dict[str, list[Epoch]] = {}
+        epochs: dict[str, list[Epoch]] = {}
         for epoch in sorted(self.report.timeline.counted().values(), key=lambda e: e.number):
-            found.setdefault(epoch.trial, []).append(epoch)
-        return found
+            epochs.setdefault(epoch.trial, []).append(epoch)
+        return epochs
 
     @cached_property
     def groups(self) -> dict[str, list[TrialProgress]]:
@@ -83,11 +83,11 @@ class Told:
             came = max((epoch.number for epoch in self.by_trial.get(trial.id, ())), default=0)
             reached = max((level for level in levels if level <= came), default=0)
             names.setdefault(reached, []).append(trial)
-        found = {
+        groups = {
             f"came to epoch {level}" if level else "no rung reached": names[level]
             for level in sorted(names)
         }
-        return {**found, _FAILED: failed} if failed else found
+        return {**groups, _FAILED: failed} if failed else groups
 
     def spent(self, at: float) -> float:
         """Return the bill at a run second, if everything were given back then."""
@@ -128,41 +128,41 @@ class Told:
 # ---- the metric ----------------------------------------------------------------------------------
 
 
-def metric_by_time(told: Told) -> Figure:
+def metric_by_time(run: ChartedRun) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
-    limits, clock = told.report.job.limits, told.clock
-    end = max((each.told.at for each in _epochs(told)), default=told.end)
+    limits, clock = run.report.job.limits, run.clock
+    end = max((epoch.told.at for epoch in _epochs(run)), default=run.end)
     drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
-    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(told.metric), **drawn)
-    return Figure(_curves(told, clock.of, f" {clock.name}"), shown, _best_text(told), linked=True)
+    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(run.metric), **drawn)
+    return Figure(_curves(run, clock.of, f" {clock.name}"), shown, _best_text(run), linked=True)
 
 
-def metric_by_dollars(told: Told) -> Figure:
+def metric_by_dollars(run: ChartedRun) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
-    limits = told.report.job.limits
-    end = told.spent(max((each.told.at for each in _epochs(told)), default=0.0))
-    drawn = limit_lines(limits, told.clock, time="", dollars="x", ends=(0.0, end))
-    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(told.metric), **drawn)
-    cost, ended = format_dollars(told.report.dollars), told.report.policy.ended
-    says = f"{_best_text(told)} The run cost {cost}{'' if ended else ' so far'}."
-    return Figure(_curves(told, told.spent, " dollars"), shown, says, linked=True)
+    limits = run.report.job.limits
+    end = run.spent(max((epoch.told.at for epoch in _epochs(run)), default=0.0))
+    drawn = limit_lines(limits, run.clock, time="", dollars="x", ends=(0.0, end))
+    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(run.metric), **drawn)
+    cost, ended = format_dollars(run.report.dollars), run.report.policy.ended
+    says = f"{_best_text(run)} The run cost {cost}{'' if ended else ' so far'}."
+    return Figure(_curves(run, run.spent, " dollars"), shown, says, linked=True)
 
 
-def _epochs(told: Told) -> Iterator[Epoch]:
-    for epochs in told.by_trial.values():
+def _epochs(run: ChartedRun) -> Iterator[Epoch]:
+    for epochs in run.by_trial.values():
         yield from epochs
 
 
-def _curves(told: Told, place: Callable[[float], float], unit: str) -> list[Trace]:
-    known: dict[float, float] = {}
+def _curves(run: ChartedRun, place: Callable[[float], float], unit: str) -> list[Trace]:
+    cache: dict[float, float] = {}
 
     def at(seconds: float) -> float:
-        if seconds not in known:
-            known[seconds] = place(seconds)
-        return known[seconds]
+        if seconds not in cache:
+            cache[seconds] = place(seconds)
+        return cache[seconds]
 
-    traces = [_curve(told, name, trials, at, unit) for name, trials in told.groups.items()]
-    best = told.audit.path
+    traces = [_curve(run, name, trials, at, unit) for name, trials in run.groups.items()]
+    best = run.audit.path
     so_far = {
         "type": "scatter",
         "mode": "lines",
@@ -178,7 +178,7 @@ def _curves(told: Told, place: Callable[[float], float], unit: str) -> list[Trac
 
 
 def _curve(
-    told: Told,
+    run: ChartedRun,
     name: str,
     trials: Sequence[TrialProgress],
     at: Callable[[float], float],
@@ -189,9 +189,9 @@ def _curve(
     y: list[float | None] = []
     data: list[list[Any] | None] = []
     for trial in trials:
-        for epoch in told.by_trial.get(trial.id, ()):
+        for epoch in run.by_trial.get(trial.id, ()):
             x.append(at(epoch.told.at))
-            y.append(epoch.told.metrics.get(told.metric))
+            y.append(epoch.told.metrics.get(run.metric))
             data.append([trial.id, epoch.number, gpus_text(epoch.width)])
         x.append(None)
         y.append(None)
@@ -204,29 +204,25 @@ def _curve(
         "y": y,
         "customdata": data,
         "connectgaps": False,
-        **told.look(name),
+        **run.look(name),
         "hovertemplate": f"%{{customdata[0]}}, epoch %{{customdata[1]}}: %{{y:.5g}}<br>%{{x:.4g}}"
         f"{unit}, %{{customdata[2]}}<extra></extra>",
     }
 
 
-def _best_text(told: Told) -> str:
-    best = told.report.policy.best
+def _best_text(run: ChartedRun) -> str:
+    best = run.report.policy.best
     if best is None:
-        return f"No trial reported {told.metric}."
-    value = told.report.policy.trials[best.trial].history.get(best.epoch, best.metric)
-    at = next(
-        (e.told.at for e in told.by_trial.get(best.trial, ()) if e.number == best.epoch), None
-    )
+        return f"No trial reported {run.metric}."
+    value = run.report.policy.trials[best.trial].history.get(best.epoch, best.metric)
+    at = next((e.told.at for e in run.by_trial.get(best.trial, ()) if e.number == best.epoch), None)
     when = (
         ""
         if at is None
-        else f", at {format_seconds(at)} of the run and {format_dollars(told.spent(at))}"
+        else f", at {format_seconds(at)} of the run and {format_dollars(run.spent(at))}"
     )
-    count = counted(len(told.report.policy.trials), "trial")
-    return (
-        f"{count}; the best: {told.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
-    )
+    count = counted(len(run.report.policy.trials), "trial")
+    return f"{count}; the best: {run.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
 
 
 # ---- configurations ------------------------------------------------------------------------------
@@ -252,18 +248,18 @@ class _Scale:
         return f"{self.name}: {value_text(self.values[trial])}"
 
 
-def configurations(told: Told) -> Figure:
+def configurations(run: ChartedRun) -> Figure:
     """Return the configurations as lines across an axis for each parameter, and the metric."""
-    policy = told.report.policy
-    best = {trial.id: value for trial in policy.trials.values() if (value := _best(told, trial))}
+    policy = run.report.policy
+    best = {trial.id: value for trial in policy.trials.values() if (value := _best(run, trial))}
     configs = {trial.id: flat(trial.trial.config) for trial in policy.trials.values()}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     scales = [
         _scale(name, {t: config[name] for t, config in configs.items() if name in config})
         for name in names
     ]
-    scales.append(_scale(told.metric, {t: value for t, (value,) in best.items()}))
-    traces = [_paths(told, name, trials, scales) for name, trials in told.groups.items()]
+    scales.append(_scale(run.metric, {t: value for t, (value,) in best.items()}))
+    traces = [_paths(run, name, trials, scales) for name, trials in run.groups.items()]
     shown = layout(
         440,
         xaxis={
@@ -281,26 +277,26 @@ def configurations(told: Told) -> Figure:
     )
     says = (
         f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
-        f"and the best {told.metric} of each; a log scale where values span decades."
+        f"and the best {run.metric} of each; a log scale where values span decades."
     )
     return Figure([*traces, _ticks(scales), chosen_line()], shown, says, linked=True)
 
 
 def flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return a configuration with nested parameters by names such as `optimizer/lr`."""
-    found: dict[str, object] = {}
+    parameters: dict[str, object] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            found.update(flat(value, f"{prefix}{name}/"))
+            parameters.update(flat(value, f"{prefix}{name}/"))
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            parameters[f"{prefix}{name}"] = value
+    return parameters
 
 
-def _best(told: Told, trial: TrialProgress) -> tuple[float] | None:
+def _best(run: ChartedRun, trial: TrialProgress) -> tuple[float] | None:
     best: float | None = None
     for value in trial.history.values():
-        if math.isfinite(value) and better(told.report.policy.state.mode, value, best):
+        if math.isfinite(value) and better(run.report.policy.state.mode, value, best):
             best = value
     return None if best is None else (best,)
 
@@ -347,7 +343,7 @@ def _short(text: str) -> str:
 
 
 def _paths(
-    told: Told, name: str, trials: Iterable[TrialProgress], scales: Sequence[_Scale]
+    run: ChartedRun, name: str, trials: Iterable[TrialProgress], scales: Sequence[_Scale]
 ) -> Trace:
     x: list[float | None] = []
     y: list[float | None] = []
@@ -368,7 +364,7 @@ def _paths(
         "x": x,
         "y": y,
         "customdata": data,
-        **told.look(name),
+        **run.look(name),
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }
 
