@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from cloudtune.experiment.script.drafts import Gap
+    from cloudtune.script.drafts import Gap
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 

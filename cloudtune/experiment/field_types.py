@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
 from cloudtune.errors import UsageError, allowed_names, shown
-from cloudtune.experiment.command import is_command
 from cloudtune.experiment.spaces import (
     MUTATORS,
     PlaceError,
@@ -22,6 +21,7 @@ from cloudtune.experiment.spaces import (
 )
 from cloudtune.experiment.validation import refuse
 from cloudtune.model.units import parse_dollars, parse_seconds
+from cloudtune.script.command import is_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")

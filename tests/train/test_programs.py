@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.worker import failure_of
 from cloudtune.infra.processes import is_running
 from cloudtune.model.trial import nested
+from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run

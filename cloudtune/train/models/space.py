@@ -3,7 +3,7 @@
 A mutator is a plain function of the script. Its first parameter is the network, the others are its
 choices, and their types say what they may be: `Literal[8, 16]`, `bool`, or a range such as
 `Annotated[float, models.uniform(0, 0.5)]`. It returns the network, the same one or another.
-`cloudtune plan` reads the same types without running the script (experiment/mutators).
+`cloudtune plan` imports the script to read them.
 
 After Retiarii's mutators (Zhang et al., OSDI 2020, section 3.1): there they change a graph that is
 taken from the model, here they change the model itself.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.experiment.command import words_of
+from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.programs import running
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings
