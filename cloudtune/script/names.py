@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 _LEAVE: Final = b"# cloudtune: leave"
 """At the end of a line: don't check it."""
-_LIGHT: Final = ("cloudtune.train", "cloudtune.errors")
+_LIGHT: Final = ("cloudtune.train", "cloudtune.errors", "cloudtune.fused", "cloudtune.models")
 """Where names for scripts come from; importing these modules imports neither torch nor Ray."""
-_FUSED: Final = frozenset({"cloudtune.fused.train", "cloudtune.train.fused.train"})
 _MAX_LINES: Final = 8
 
 
@@ -53,7 +52,7 @@ def check_names(path: Path, function: str) -> None:
 
 def trains_fused(path: Path, function: str) -> bool:
     """Whether a training function calls `cloudtune.fused.train`."""
-    return any(name in _FUSED for _, name in _uses(parse_file(path), function))
+    return any(name == "cloudtune.fused.train" for _, name in _uses(parse_file(path), function))
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
@@ -144,6 +143,8 @@ def _mistake(full: str) -> str:
 
 def _is_light(owner: Any, name: str) -> bool:
     """Whether a name can be looked up without importing torch, Ray or a program's own names."""
+    if owner.__name__ == "cloudtune.fused":
+        return name not in owner.__all__
     if owner.__name__ != "cloudtune" or name not in dir(owner):
         return True
     home: str = vars(owner)["_HOMES"].get(name, "cloudtune.train")

@@ -69,7 +69,7 @@ SPACES = [
     "MODEL = models.space(base, width)",
     'MODEL = models.space(base, models.one_of("head", None, plain, drop), width)',
     'HEAD: object = models.one_of("head", plain, drop)\nMODEL = models.space(base, HEAD)',
-    "from cloudtune.train.models import space as made\nMODEL = made(base, drop)",
+    "from cloudtune.models import space as made\nMODEL = made(base, drop)",
     "import cloudtune as ct\nMODEL = ct.models.space(base, drop)",
 ]
 

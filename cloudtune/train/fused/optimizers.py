@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
 
     Tensors = Mapping[str, torch.Tensor]
 
@@ -48,9 +48,7 @@ class SGD:
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         """Return torch's own optimizer with these numbers."""
-        from torch.optim import SGD as TorchSGD  # noqa: N811, PLC0415
-
-        return TorchSGD(parameters, **self.options())
+        return torch.optim.SGD(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
         """Whether torch's optimizer has that tensor in its state."""
@@ -104,9 +102,7 @@ class Adam:
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
         """Return torch's own optimizer with these numbers."""
-        from torch import optim  # noqa: PLC0415
-
-        kind = optim.AdamW if self.DECOUPLED else optim.Adam
+        kind = torch.optim.AdamW if self.DECOUPLED else torch.optim.Adam
         return kind(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
@@ -176,8 +172,6 @@ def _shaped(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor
 
 def stacked_numbers(members: Sequence[Mapping[str, float]], device: str) -> dict[str, torch.Tensor]:
     """Return each number of all members as a tensor of shape (members,), in 64 bits."""
-    import torch  # noqa: PLC0415
-
     names = members[0] if members else ()
     kind = {"dtype": torch.float64, "device": device}
     return {name: torch.tensor([each[name] for each in members], **kind) for name in names}  # type: ignore[arg-type]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
 """In the environment of a worker: the folder where those of its machine meet."""
+FUSED_VARIABLE: Final = "CLOUDTUNE_FUSED"
+"""In the environment of a worker with a share of a GPU: the folder where those on it meet."""
 _CREDENTIALS = struct.Struct("3i")
 
 

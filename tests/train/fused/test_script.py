@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
-import cloudtune
+from cloudtune import fused
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
@@ -21,8 +23,6 @@ from cloudtune.train.session import Session
 
 if TYPE_CHECKING:
     from cloudtune.train.session import Report
-
-fused = cloudtune.fused
 
 
 def model(config: Any) -> nn.Module:
@@ -95,7 +95,7 @@ def test_alone_a_schedule_counts(tmp_path: Path) -> None:
     told: list[Report] = []
     trains = Session("t", told.append, "loss", "min", 3, store=CheckpointStore(str(tmp_path)))
     trains.grant(4)
-    functions = {"model": model, "loss": loss, "data": data}
+    functions: dict[str, Any] = {"model": model, "loss": loss, "data": data}
     trains.run(
         lambda config: fused.train(config, optimizer=by_epoch, **functions),
         {"lr": 0.6, "drop": 0.0},
@@ -129,15 +129,27 @@ def shuffled() -> DataLoader[Any]:
 
 
 def test_a_wrong_contract_is_told_in_a_line() -> None:
-    functions = {"model": model, "loss": loss, "data": data}
+    functions: dict[str, Any] = {"model": model, "loss": loss, "data": data}
+    plain = torch.optim.Adam([nn.Parameter(torch.ones(1))])
     with session().activate(), pytest.raises(UsageError, match="gave Adam; give cloudtune"):
-        fused.train(
-            {"drop": 0.0},
-            optimizer=lambda _: torch.optim.Adam([nn.Parameter(torch.ones(1))]),
-            **functions,
-        )
+        fused.train({"drop": 0.0}, optimizer=lambda _: cast("Any", plain), **functions)
     with session().activate(), pytest.raises(UsageError, match="metrics and test_data together"):
         fused.train({"lr": 1}, optimizer=optimizer, metrics=loss, **functions)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from cloudtune import fused",
+        "import cloudtune.fused; fused = cloudtune.fused",
+        "import cloudtune; fused = cloudtune.fused",
+        "from cloudtune.fused import train, SGD",
+        "from cloudtune import models; models.space",
+        "from cloudtune.models import space",
+    ],
+)
+def test_each_import_works_in_a_fresh_process(line: str) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", line], check=True)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +157,8 @@ def test_a_wrong_contract_is_told_in_a_line() -> None:
     [
         ("from cloudtune import fused", "fused.train(config)", True),
         ("import cloudtune", "cloudtune.fused.train(config)", True),
-        ("from cloudtune.train import fused", "fused.train(config)", True),
+        ("import cloudtune.fused", "cloudtune.fused.train(config)", True),
+        ("from cloudtune.fused import train as fit", "fit(config)", True),
         ("from cloudtune import fused", "fused.SGD(0.1)", False),
         ("import cloudtune", "cloudtune.report({})", False),
     ],
