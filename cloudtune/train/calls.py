@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
-from cloudtune.train.programs.command_session import session_of
+from cloudtune.train.command_session import session_of
 from cloudtune.train.session import (
     ADDRESS_VARIABLE,
     Report,

@@ -115,13 +115,9 @@ def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
     """Give the loader of one rank's share; one of the user's own making stays as it is."""
     from torch.utils import data  # noqa: PLC0415
 
-    sampler, world = loader.sampler, worker.world_size
-    plain = type(sampler) is data.SequentialSampler or (
-        type(sampler) is data.RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    if not plain or loader.batch_size is None:
+    sampler = loader.sampler
+    world = worker.world_size
+    if not is_plain(sampler) or loader.batch_size is None:
         if world > 1 and not isinstance(sampler, data.DistributedSampler):
             raise UsageError(
                 f"prepare_data_loader() can't split a loader with a {type(sampler).__name__} of "
@@ -140,21 +136,36 @@ def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
     )
     if uneven:
         shares = Shares(share, loader.batch_size, worker, drop_last=loader.drop_last)
-        kept = {name: getattr(loader, name) for name in _KEPT_OPTIONS if name != "drop_last"}
-        return data.DataLoader(loader.dataset, batch_sampler=shares, **kept)
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size // world,
         sampler=share,
-        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
+        drop_last=loader.drop_last,
+        **options_of(loader),
     )
+
+
+def is_plain(sampler: Any) -> bool:
+    """Whether a sampler gives each sample once, in order or shuffled, as DataLoader's own do."""
+    from torch.utils import data  # noqa: PLC0415
+
+    return type(sampler) is data.SequentialSampler or (
+        type(sampler) is data.RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
+
+
+def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return how a loader loads, as DataLoader's arguments, but for its batches and their order."""
+    return {name: getattr(loader, name) for name in _KEPT_OPTIONS}
 
 
 _KEPT_OPTIONS: Final = (
     "num_workers",
     "collate_fn",
     "pin_memory",
-    "drop_last",
     "timeout",
     "worker_init_fn",
     "multiprocessing_context",

@@ -154,9 +154,9 @@ def prepare_data_loader(
     session.batch_size = session.batch_size or data_loader.batch_size
     given: Any = data_loader
     if shared:
-        from cloudtune.train.shared_input import loader as shared_input  # noqa: PLC0415
+        from cloudtune.train import shared_loader  # noqa: PLC0415
 
-        given = shared_input.shared(given, session, "" if shared is True else shared)
+        given = shared_loader.shared(given, session, "" if shared is True else shared)
     elif add_dist_sampler:
         given = split(given, session)
     loader = DeviceLoader(given, session, session.device if move_to_device else None)

@@ -21,13 +21,12 @@ _BY_ELEMENT: Final = (
     nn.Dropout, nn.Dropout2d, nn.AlphaDropout,
 )  # fmt: skip
 _POOLS: Final = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d)
 _CALLS: Final = (
     "relu", "relu_", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "sigmoid", "tanh",
     "softplus", "hardswish", "hardtanh", "dropout", "dropout2d", "alpha_dropout", "contiguous",
 )  # fmt: skip
 _POOLINGS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
-"""Functions and methods that leave the channels as they are."""
+"""Functions and methods that leave the channels as they are, as `_BY_ELEMENT` and `_POOLS` do."""
 
 
 @dataclass

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Hole: TypeAlias = "tuple[str, str | None]"
-"""What fills it, and the text that stands there instead where that is true."""
-Word: TypeAlias = "tuple[str | Hole, ...]"
+    from cloudtune.script.command import Hole, Word
 
 
 @dataclass(frozen=True)

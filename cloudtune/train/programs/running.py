@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from cloudtune.errors import UsageError
+from cloudtune.train.channel import Channel, listen
 from cloudtune.train.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -32,11 +33,11 @@ from cloudtune.train.checkpoint import (
     read_manifest,
     usable,
 )
+from cloudtune.train.command_session import FLUSH_SECONDS
+from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
-from cloudtune.train.programs.channel import Channel, listen
-from cloudtune.train.programs.command_session import FLUSH_SECONDS
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
-from cloudtune.train.programs.snapshots import Changes, OpenFiles, ReadWatch, torn
+from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell

@@ -47,7 +47,7 @@ class Meeting:
         """
         found = socket.socket(socket.AF_UNIX, self._kind)
         try:
-            with self._short(number) as name:
+            with short_name(self._folder, f"{self._key}.{number}") as name:
                 found.connect(name)
             if _user_of(found) == os.geteuid():
                 return found
@@ -70,7 +70,7 @@ class Meeting:
             return None
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of who has died
         listener = socket.socket(socket.AF_UNIX, self._kind)
-        with self._short(number) as name:
+        with short_name(self._folder, f"{self._key}.{number}") as name:
             listener.bind(name)
         listener.listen(128)
         return listener, lock
@@ -98,14 +98,15 @@ class Meeting:
             return None
         return lock
 
-    @contextlib.contextmanager
-    def _short(self, number: int) -> Iterator[str]:
-        """Give the socket a name that is short enough for one, however deep its folder lies."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield f"/proc/self/fd/{folder}/{self._key}.{number}"
-        finally:
-            os.close(folder)
+
+@contextlib.contextmanager
+def short_name(folder: Path, name: str) -> Iterator[str]:
+    """Give a socket a name of at most 108 bytes, as it must have, however deep its folder lies."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{number}/{name}"
+    finally:
+        os.close(number)
 
 
 def end(connection: socket.socket) -> None:

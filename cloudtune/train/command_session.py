@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.train.channel import connect
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
-from cloudtune.train.programs.channel import connect
-from cloudtune.train.programs.snapshots import Changes
+from cloudtune.train.folder_changes import Changes
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
