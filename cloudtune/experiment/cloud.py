@@ -189,7 +189,6 @@ class Cloud(Section):
 
     @property
     def free(self) -> bool:
-        """Whether instances of this cloud cost nothing."""
         return PROVIDERS[self.provider].priced_by_its_user and self.price is None
 
     @model_validator(mode="after")

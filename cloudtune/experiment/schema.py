@@ -120,7 +120,6 @@ class Charges(Section):
 
     @property
     def any(self) -> bool:
-        """Whether one is named."""
         return any(value is not None for value in self.__dict__.values())
 
 

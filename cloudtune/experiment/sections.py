@@ -45,7 +45,6 @@ class Gpus(Section):
         return self
 
     def allow(self, width: float) -> bool:
-        """Whether a trial may have so many GPUs."""
         return (self.min or 0) <= width <= (self.max or math.inf)
 
 
@@ -243,5 +242,4 @@ class Setup(Section):
 
     @property
     def builds(self) -> bool:
-        """Whether an environment is built."""
         return self.python is not None or self.pip is not None

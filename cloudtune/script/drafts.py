@@ -131,7 +131,6 @@ class Draft:
         return [*lines, f"{span}  # {source}; compared from min on"]
 
     def text(self, name: str) -> str:
-        """Return the experiment as YAML."""
         body = self.body()
         count = sum(GAP in line for line in body)
         head = (

@@ -74,7 +74,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of its files."""
         return sum(file.size for file in self.files.values())
 
     def to_json(self) -> bytes:

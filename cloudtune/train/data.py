@@ -62,7 +62,6 @@ class DeviceLoader:
 
     @property
     def sampler(self) -> Any:
-        """What shuffles."""
         return self._loader.sampler if self._shares is None else self._shares.sampler
 
     @property

@@ -62,7 +62,6 @@ class SharedLoader:
 
     @property
     def sampler(self) -> Order:
-        """The order of the samples."""
         return self._batches.order
 
     def __getattr__(self, name: str) -> Any:

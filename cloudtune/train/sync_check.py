@@ -91,7 +91,6 @@ class Ranks:
         self._exchanged = _exchanges()
 
     def close(self) -> None:
-        """Count no longer."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None

@@ -47,11 +47,9 @@ class SGD:
         return {**self.numbers, "nesterov": self.nesterov}
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """Return torch's own optimizer with these numbers."""
         return torch.optim.SGD(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
-        """Whether torch's optimizer has that tensor in its state."""
         return slot in self.SLOTS and self.momentum != 0
 
     def step(
@@ -101,12 +99,10 @@ class Adam:
         return {"lr": self.lr, "betas": tuple(self.betas), **more}
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """Return torch's own optimizer with these numbers."""
         kind = torch.optim.AdamW if self.DECOUPLED else torch.optim.Adam
         return kind(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
-        """Whether torch's optimizer has that tensor in its state."""
         return slot in self.SLOTS
 
     def step(

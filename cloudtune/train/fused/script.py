@@ -67,7 +67,6 @@ class Script:
         self._loaders: tuple[DataLoader[Any], DataLoader[Any] | None] | None = None
 
     def model(self) -> torch.nn.Module:
-        """Return a fresh model of this configuration."""
         return self._functions.model(dict(self._config))
 
     def optimizer(self, epoch: int) -> Optimizer:

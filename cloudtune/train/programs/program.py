@@ -31,7 +31,6 @@ class Program:
 
     @property
     def speaks(self) -> bool:
-        """Whether it calls `cloudtune.report`."""
         return self.file is None and self.printed is None
 
     def filled(self, values: Mapping[str, object]) -> list[str]:

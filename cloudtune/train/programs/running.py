@@ -117,13 +117,11 @@ class CommandRun:
     # ---- what the agent asks for ---------------------------------------------------------
 
     def grant(self, until_epoch: int) -> None:
-        """Let it train through that epoch."""
         with self._lock:
             self._granted = max(self._granted, until_epoch)
             self._tell(grant=self._granted)
 
     def acknowledge(self, epoch: int) -> None:
-        """Let the checkpoints of epochs before this one go."""
         self._tell(acknowledge=epoch)
 
     @property
@@ -309,7 +307,6 @@ class CommandRun:
         self._check_one_model()
 
     def tree(self) -> list[psutil.Process]:
-        """Return the processes of the command that live."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -319,7 +316,6 @@ class CommandRun:
         return []
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of the command's processes."""
         for each in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(number)

@@ -68,7 +68,6 @@ class ReadWatch:
         return False
 
     def close(self) -> None:
-        """End the watch."""
         if self._file >= 0:
             os.close(self._file)
 

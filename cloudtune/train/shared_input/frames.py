@@ -76,7 +76,6 @@ class _Pickler(pickle.Pickler):
         self.arrays: list[torch.Tensor | np.ndarray[Any, Any]] = []
 
     def persistent_id(self, given: Any) -> Any:
-        """Take an array out."""
         if type(given) is torch.Tensor and _is_plain(given):
             self.arrays.append(given.contiguous())
             return "tensor", given.dtype, tuple(given.shape)
@@ -94,7 +93,6 @@ class _Unpickler(pickle.Unpickler):
         self._memory, self._at = memory, _aligned(head)
 
     def persistent_load(self, given: Any) -> Any:
-        """Put an array in."""
         kind, dtype, shape = given
         count, offset = math.prod(shape), self._at
         self._at = _aligned(offset + count * dtype.itemsize)

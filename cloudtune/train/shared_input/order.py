@@ -23,7 +23,6 @@ class Order:
     epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the order of that epoch from now on."""
         self.epoch = epoch
 
     def __len__(self) -> int:

@@ -64,7 +64,6 @@ class Reader:
             self._say(Kind.REST, epoch, length)
 
     def close(self) -> None:
-        """Read no more."""
         if self._connection is not None:
             end(self._connection)
             self._connection = None

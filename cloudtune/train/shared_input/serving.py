@@ -142,7 +142,6 @@ class Server:
             self._selector.register(each, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve."""
         wait: float | None = 0.0
         give_up = time.monotonic() + _FIRST_SECONDS
         while os.getppid() == self._parent:

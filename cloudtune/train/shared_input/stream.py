@@ -86,7 +86,6 @@ class Stream:
             seat.wants, seat.next = None, -(-seat.next // self.length) * self.length
 
     def leave(self, seat: Seat) -> None:
-        """One is gone."""
         if seat in self.seats:
             self.seats.remove(seat)
 
@@ -120,7 +119,6 @@ class Stream:
         return self.due(now)
 
     def begun(self, at: int, now: float) -> None:
-        """A batch is being loaded."""
         if at % self.length == 0 and at >= self.length:
             self._epoch_seconds, self._held = now - self._epoch_began, 0.0
         if at % self.length == 0:
