@@ -312,8 +312,8 @@ class Experiment(Section):
         return tuple(map(self._completed, range(len(self.initial))))
 
     def _completed(self, number: int) -> dict[str, Any]:
-        given = flat_config(self.initial[number])
-        return completed(self.space, given, f"{self.seed}/initial/{number}")
+        config = flat_config(self.initial[number])
+        return completed(self.space, config, f"{self.seed}/initial/{number}")
 
     @property
     def chosen(self) -> Chosen | None:
@@ -463,7 +463,9 @@ class Experiment(Section):
             mistakes += check(experiment)
         if mistakes:
             mistakes.sort(key=lambda mistake: document.line(mistake.path))
-            raise ExperimentMistakesError([placed(each, document, options) for each in mistakes])
+            raise ExperimentMistakesError(
+                [placed(mistake, document, options) for mistake in mistakes]
+            )
         return experiment
 
     def to_json(self) -> dict[str, Any]:
@@ -496,34 +498,34 @@ def _file_mistakes(
     instances = {**line.defaults, **cloud}.get("instances", Cloud().instances)
     if "instances" in line.fixed or not isinstance(instances, list | tuple):
         return mistakes
-    known = known_instances(provider_of(cloud))
+    types = known_instances(provider_of(cloud))
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and not _known(instance, known):
+        if isinstance(instance, str) and not _known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
-            message += _instances_near(instance, known)
+            message += _instances_near(instance, types)
             mistakes.append(Mistake(("cloud", "instances", index), message))
     return mistakes
 
 
-def _strategy_mistakes(given: object, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+def _strategy_mistakes(value: object, choices: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
     """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
-    section = _named_strategy(given)
+    section = _named_strategy(value)
     if not isinstance(section, Mapping):
         return
-    for field, names in known.items():
+    for field, names in choices.items():
         name = section.get(field)
         if isinstance(name, str) and _SIZE.sub("", name) not in names:
             message = f"{shown(name)} is not known; {allowed_names(name, names)}"
-            below = ("strategy",) if section is not given else ("strategy", field)
+            below = ("strategy",) if section is not value else ("strategy", field)
             yield Mistake(below, message)
 
 
-def _known(instance: str, known: Collection[str]) -> bool:
-    return instance in known or any(fnmatchcase(name, instance) for name in known)
+def _known(instance: str, types: Collection[str]) -> bool:
+    return instance in types or any(fnmatchcase(name, instance) for name in types)
 
 
-def _instances_near(instance: str, known: Collection[str]) -> str:
-    names = sorted(known)
+def _instances_near(instance: str, types: Collection[str]) -> str:
+    names = sorted(types)
     if len(names) <= _LISTED_INSTANCES:
         return allowed_names(instance, names)
     return f"{len(names)} types are known.{nearest(instance, names)}"

@@ -119,16 +119,16 @@ def _check_options(script: Path, tree: ast.Module, words: Iterable[Word], comman
     if "--" in arguments:
         arguments = arguments[: arguments.index("--")]
     names = [word.partition("=")[0] for word in arguments]
-    given = [name for name in names if re.fullmatch(r"--?[A-Za-z][\w-]*", name)]
+    used_names = [name for name in names if re.fullmatch(r"--?[A-Za-z][\w-]*", name)]
     existing = sorted({name for option in options for name in option.names})
-    for name in given:
+    for name in used_names:
         if not any(_means(name, option) for option in [*existing, "-h", "--help"]):
             raise ExperimentError(
                 f"{script}: no option {name} for `{command}`; its parser has: "
                 f"{', '.join(existing)}.{nearest(name, existing)}"
             )
     for option in options:
-        used = any(_means(name, own) for name in given for own in option.names)
+        used = any(_means(name, own) for name in used_names for own in option.names)
         if option.required and not used:
             raise ExperimentError(
                 f"{script}: its parser requires {option.names[-1]}; add it to `{command}`"

@@ -177,10 +177,12 @@ def read_script(script: Path) -> Draft:
     function = _function(tree)
     metric, why = _metric(tree)
     options = [
-        _Value(name.lstrip("-").replace("-", "_"), each.line, each.default, each.choices, name)
-        for each in options_in(tree)
-        if each.takes_value
-        for name in [next((it for it in each.names if it.startswith("--")), each.names[0])]
+        _Value(
+            name.lstrip("-").replace("-", "_"), option.line, option.default, option.choices, name
+        )
+        for option in options_in(tree)
+        if option.takes_value
+        for name in [next((it for it in option.names if it.startswith("--")), option.names[0])]
     ]
     usual = [value for value in options if _kind(value) is not None]
     if function is not None:
@@ -254,7 +256,7 @@ def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
 
     As config["lr"], config.get("lr", 0.1) or {name: config[name] for name in ("lr", "momentum")}.
     """
-    seen: set[str] = set()
+    yielded: set[str] = set()
     for node in sorted(ast.walk(tree), key=lambda it: getattr(it, "lineno", 0)):
         default: Any = UNKNOWN
         names: Any
@@ -276,8 +278,8 @@ def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
         if owner != config or not isinstance(names, list | tuple):
             continue
         for name in names:
-            if isinstance(name, str) and name not in seen:
-                seen.add(name)
+            if isinstance(name, str) and name not in yielded:
+                yielded.add(name)
                 yield _Value(name, getattr(node, "lineno", 0), default)
 
 
@@ -297,8 +299,8 @@ def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield what a script reports, logs or computes for a trainer, and where."""
     for call in _calls_of("report", tree):
         named = [word.value for word in call.keywords if word.arg == "metrics"]
-        for given in [*call.args[:1], *named]:
-            yield from ((name, call.lineno) for name in _names(given, tree))
+        for argument in [*call.args[:1], *named]:
+            yield from ((name, call.lineno) for name in _names(argument, tree))
     for call in _calls_of("log", tree):  # Lightning's
         name = literal(call.args[0]) if call.args else None
         if isinstance(name, str):
@@ -315,11 +317,11 @@ def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
         keys = (literal(key) for key in node.keys if key is not None)
         yield from (key for key in keys if isinstance(key, str))
     elif isinstance(node, ast.Name):
-        assigned = (each for each in ast.walk(tree) if isinstance(each, ast.Assign))
-        values = [each.value for each in assigned if node.id in map(ast.unparse, each.targets)]
+        assigned = (it for it in ast.walk(tree) if isinstance(it, ast.Assign))
+        values = [it.value for it in assigned if node.id in map(ast.unparse, it.targets)]
     elif isinstance(node, ast.Call):
-        functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
-        bodies = [ast.walk(each) for each in functions if each.name == called(node)]
+        functions = (it for it in tree.body if isinstance(it, ast.FunctionDef))
+        bodies = [ast.walk(it) for it in functions if it.name == called(node)]
         values = [it.value for body in bodies for it in body if isinstance(it, ast.Return)]
         values = [value for value in values if isinstance(value, ast.Dict)]
     for value in values:
@@ -334,11 +336,11 @@ def _rank(name: str) -> tuple[bool, bool, bool]:
 
 def _space(value: _Value) -> str:
     """Return a search space for a parameter, with the reason."""
-    found = _kind(value)
+    space = _kind(value)
     where = f"line {value.line}"
-    known = "" if value.default is UNKNOWN else f", {value.default} there"
-    if found is not None:
-        return f"{found}  # {where}{known}; a guess by its name"
+    there = "" if value.default is UNKNOWN else f", {value.default} there"
+    if space is not None:
+        return f"{space}  # {where}{there}; a guess by its name"
     if value.default is not UNKNOWN and isinstance(value.default, bool | int | float | str):
         return f"{{choice: [{_yaml(value.default)}]}}  # {where}: the value there; add others"
     return f"{{choice: []}}  # {GAP}: {where}"
@@ -347,9 +349,9 @@ def _space(value: _Value) -> str:
 def _kind(value: _Value) -> str | None:
     """Return the space that is usual for a parameter of such a name; None where none is."""
     name = value.name.lower().rpartition("/")[2]
-    given = value.default
-    plain = isinstance(given, int | float) and not isinstance(given, bool)
-    number = float(given) if plain and 0 < given < _MAX_DEFAULT else None
+    default = value.default
+    plain = isinstance(default, int | float) and not isinstance(default, bool)
+    number = float(default) if plain and 0 < default < _MAX_DEFAULT else None
     if value.choices:
         return _choice(value.choices) if name in _CHOSEN else None
     for is_it, space in _USUAL:
@@ -377,16 +379,16 @@ def _near(number: float | None) -> str:
 
 
 _USUAL: Final[tuple[_Usual, ...]] = (
-    (lambda it: it in _RATES, lambda given: _around(given or 0.01)),
-    (lambda it: it in _DECAYS, lambda given: _around(given or 1e-4)),
+    (lambda it: it in _RATES, lambda default: _around(default or 0.01)),
+    (lambda it: it in _DECAYS, lambda default: _around(default or 1e-4)),
     (lambda it: it in {"momentum", "beta1"}, lambda _: "{uniform: [0.8, 0.99]}"),
     (lambda it: it == "gamma", lambda _: "{uniform: [0.5, 0.99]}"),
     (lambda it: "dropout" in it or it.startswith("drop_"), lambda _: "{uniform: [0, 0.5]}"),
     (lambda it: "smoothing" in it, lambda _: "{uniform: [0, 0.2]}"),
-    (lambda it: it in _BATCHES, lambda given: _choice(_doublings(given or 64))),
+    (lambda it: it in _BATCHES, lambda default: _choice(_doublings(default or 64))),
     (
         lambda it: any(word in it.split("_") for word in _SIZES),
-        lambda given: _choice(_doublings(given or 64)),
+        lambda default: _choice(_doublings(default or 64)),
     ),
     (lambda it: "layers" in it or it in {"depth", "n_layer"}, _near),
 )

@@ -36,12 +36,12 @@ def check_names(path: Path, function: str) -> None:
     """
     lines = path.read_bytes().splitlines()
     tree = parse_file(path)
-    found = {(line, _mistake(name)) for line, name in _uses(tree, function)}
+    flaws = {(line, _mistake(name)) for line, name in _uses(tree, function)}
     if b"prepare_data_loader" in path.read_bytes():
-        found |= set(_divided_batches(tree, function))
+        flaws |= set(_divided_batches(tree, function))
     mistakes = [
         f"{path}:{line}: {text}"
-        for line, text in sorted(found)
+        for line, text in sorted(flaws)
         if text and _LEAVE not in lines[line - 1]
     ]
     if len(mistakes) > _MAX_LINES:

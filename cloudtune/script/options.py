@@ -39,18 +39,18 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
             continue
         words = [value for word in node.args if isinstance(value := literal(word), str)]
         names = [word for word in words if word.startswith("-")]
-        given = {word.arg: word.value for word in node.keywords}
-        action = ast.unparse(given["action"]) if "action" in given else ""
+        keywords = {word.arg: word.value for word in node.keywords}
+        action = ast.unparse(keywords["action"]) if "action" in keywords else ""
         if action.endswith("BooleanOptionalAction"):
             names += [f"--no-{name[2:]}" for name in names if name.startswith("--")]
-        choices = literal(given["choices"]) if "choices" in given else ()
+        choices = literal(keywords["choices"]) if "choices" in keywords else ()
         if names:
             yield Option(
                 names=tuple(names),
                 line=node.lineno,
-                default=literal(given["default"]) if "default" in given else UNKNOWN,
+                default=literal(keywords["default"]) if "default" in keywords else UNKNOWN,
                 choices=tuple(choices) if isinstance(choices, list | tuple) else (),
-                required="required" in given and literal(given["required"]) is True,
+                required="required" in keywords and literal(keywords["required"]) is True,
                 takes_value=not action,
             )
 

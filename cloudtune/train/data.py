@@ -57,8 +57,8 @@ class DeviceLoader:
 
     @property
     def _shares(self) -> Shares | None:
-        found = self._loader.batch_sampler
-        return found if isinstance(found, Shares) else None
+        sampler = self._loader.batch_sampler
+        return sampler if isinstance(sampler, Shares) else None
 
     @property
     def sampler(self) -> Any:

@@ -106,8 +106,8 @@ class Session:
     born: float | None = None
     share: float = 1.0
     """The part of a GPU that each worker has."""
-    known: int | None = None
-    """The last epoch that who runs the session has taken note of; None where it never says."""
+    acknowledged: int | None = None
+    """The last epoch that the controller has taken note of; None where it never says."""
     ranks: Ranks | None = None
     """The workers of the trial, whose models are compared; None where there is nobody to ask."""
     saves: SaveTimes = field(default_factory=SaveTimes)
@@ -152,7 +152,7 @@ class Session:
 
     def acknowledge(self, epoch: int) -> None:
         """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
-        self.known = epoch
+        self.acknowledged = epoch
 
     def stop(self) -> bool:
         """Unwind the script at the end of its epoch, or at once where it waits for a grant.
@@ -237,11 +237,11 @@ class Session:
                 )
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **said: int | None
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
     ) -> None:
         """End an epoch; see the function of this name."""
         numbers = numbers_of(metrics)
-        number = self.progress.number(self.epoch, numbers, said)
+        number = self.progress.number(self.epoch, numbers, position)
         if number is None:
             return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
@@ -268,8 +268,8 @@ class Session:
             more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
             unsaved = self.store.failure if self.store is not None and lost else ""
-            told = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
-            self._deliver(told, pending)
+            delivered = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
+            self._deliver(delivered, pending)
         self._wait_for_grant()
 
     def save(self, checkpoint: Checkpoint) -> bool:
@@ -333,7 +333,8 @@ class Session:
         # not know of the new one yet when this node is lost, and would go on from that one. It
         # may be several epochs behind: a trial that it stops trains on until the stop arrives.
         last = report.epoch - 1
-        spare = range(last if self.known is None else min(self.known, last), report.epoch + 1)
+        first = last if self.acknowledged is None else min(self.acknowledged, last)
+        spare = range(first, report.epoch + 1)
         try:
             self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
             path = self.store.commit(pending, report.metrics)

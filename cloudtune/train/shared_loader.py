@@ -92,7 +92,7 @@ class SharedLoader:
 
     def _own(self, epoch: int, number: int) -> Iterator[Any]:
         """Load the batches from `number` on here, by as many processes as the loader has."""
-        places = [(epoch, each) for each in range(number, len(self))]
+        places = [(epoch, index) for index in range(number, len(self))]
         if not self._loader.num_workers:
             yield from map(self._batches.__getitem__, places)
             return

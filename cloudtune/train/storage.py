@@ -103,11 +103,11 @@ def try_storage(uri: str) -> None:
         with fs.open_output_stream(path) as out:
             out.write(text)
         with fs.open_input_stream(path) as reader:
-            found = reader.read()
+            data = reader.read()
         fs.delete_file(path)
     except (OSError, ValueError) as error:  # pyarrow's own are either
         raise StorageError(f"can't be used: {error}", denied=_is_denied(error)) from None
-    if found != text:
+    if data != text:
         raise StorageError("gives back something else than was written")
 
 

@@ -45,17 +45,17 @@ def digest(parameters: Iterable[torch.Tensor]) -> str:
     """
     import torch  # noqa: PLC0415
 
-    found = hashlib.sha1(usedforsecurity=False)
+    hashed = hashlib.sha1(usedforsecurity=False)
     sums: list[torch.Tensor] = []
     for parameter in parameters:
         flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
         if flat.is_cuda:
             sums += _sums(flat)
         else:
-            found.update(flat.cpu().numpy().data)
+            hashed.update(flat.cpu().numpy().data)
     if sums:
-        found.update(torch.stack(sums).cpu().numpy().data)
-    return found.hexdigest()
+        hashed.update(torch.stack(sums).cpu().numpy().data)
+    return hashed.hexdigest()
 
 
 def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:

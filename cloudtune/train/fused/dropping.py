@@ -15,12 +15,12 @@ class Dropout(torch.nn.Module):
         self.p: torch.Tensor
         self.register_buffer("p", torch.tensor(float(p)), persistent=False)
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the input of any shape, with parts of it zeroed in training."""
         if not self.training:
-            return given
-        kept = 1 - self.p.to(given.dtype)
-        return given * (torch.rand_like(given) < kept) / kept
+            return inputs
+        keep_rate = 1 - self.p.to(inputs.dtype)
+        return inputs * (torch.rand_like(inputs) < keep_rate) / keep_rate
 
 
 def dropout(p: float = 0.5) -> torch.nn.Module:

@@ -84,9 +84,9 @@ class Group:
         number = self._parameters.index(name)
         stack = torch.zeros_like(self._values[name])
         for at, member in enumerate(slots):
-            given = member.get(number, {}).get(slot)
-            if given is not None:
-                stack[at] = given
+            tensor = member.get(number, {}).get(slot)
+            if tensor is not None:
+                stack[at] = tensor
         return stack
 
     def states(self) -> list[MemberState]:
@@ -139,8 +139,8 @@ class Group:
         """Return what a function gives for each member; chance is each member's own."""
 
         def of_one(values: dict[str, torch.Tensor]) -> Any:
-            def net(*given: Any, **named: Any) -> Any:
-                return torch.func.functional_call(self._model, values, given, named)
+            def net(*arguments: Any, **named: Any) -> Any:
+                return torch.func.functional_call(self._model, values, arguments, named)
 
             return function(net, batch)
 

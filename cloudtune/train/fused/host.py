@@ -169,11 +169,11 @@ class Host:
         requests = [seat.request for seat in members if seat.request is not None]
         group = Group(
             self._model,
-            [MemberState(**each["state"]) for each in requests],
-            [optimizer_of(each["kind"], each["options"]) for each in requests],
+            [MemberState(**request["state"]) for request in requests],
+            [optimizer_of(request["kind"], request["options"]) for request in requests],
             self._device,
         )
-        metrics = self._script.epoch(group, max(each["epoch"] for each in requests))
+        metrics = self._script.epoch(group, max(request["epoch"] for request in requests))
         memory = own_memory_mib(self._device)
         for at, (seat, state) in enumerate(zip(members, group.states(), strict=True)):
             seat.request = None  # it asks again for the next epoch

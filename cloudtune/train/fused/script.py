@@ -76,8 +76,8 @@ class Script:
             UsageError: it is none of ours.
         """
         function = self._functions.optimizer
-        given = (dict(self._config), epoch)[: 1 + _takes_two(function)]
-        optimizer = function(*given)
+        arguments = (dict(self._config), epoch)[: 1 + _takes_two(function)]
+        optimizer = function(*arguments)
         if not isinstance(optimizer, SGD | Adam):
             raise UsageError(
                 f"optimizer() gave {type(optimizer).__name__}; give cloudtune.fused.SGD(lr=…), "
@@ -176,12 +176,12 @@ class _Means:
             self._sums[name] = self._sums.get(name, 0.0) + value * count
 
     def values(self) -> dict[str, torch.Tensor]:
-        return {name: each / self._samples for name, each in self._sums.items()}
+        return {name: total / self._samples for name, total in self._sums.items()}
 
 
 def _samples(batch: Any) -> int:
-    tensors = (each for each in trees.tree_leaves(batch) if getattr(each, "ndim", 0))
-    return next((len(each) for each in tensors), 1)
+    tensors = (leaf for leaf in trees.tree_leaves(batch) if getattr(leaf, "ndim", 0))
+    return next((len(leaf) for leaf in tensors), 1)
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:

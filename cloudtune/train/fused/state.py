@@ -37,10 +37,12 @@ class MemberState:
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> MemberState:
         """Return the state of a model that trains alone, as it is now."""
-        kept = model.state_dict()
-        settings = {name: each for name, each in model.named_buffers() if name not in kept}
+        persistent = model.state_dict()
+        settings = {
+            name: buffer for name, buffer in model.named_buffers() if name not in persistent
+        }
         return cls(
-            model=_copied(kept),
+            model=_copied(persistent),
             optimizer=_copied({} if optimizer is None else optimizer.state_dict()),
             settings=_copied(settings),
         )
@@ -82,18 +84,18 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     return tree
 
 
-def with_numbers(optimizer: torch.optim.Optimizer, wanted: Optimizer) -> None:
+def with_numbers(optimizer: torch.optim.Optimizer, numbers: Optimizer) -> None:
     """Give an optimizer that was restored the numbers of this configuration again."""
     for group in optimizer.param_groups:
-        group.update(wanted.options())
+        group.update(numbers.options())
 
 
 def _copied(value: Any, device: str | None = None) -> Any:
     """Return a copy of a state, on a device."""
     if isinstance(value, dict):
-        return {key: _copied(each, device) for key, each in value.items()}
+        return {key: _copied(part, device) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(each, device) for each in value)
+        return type(value)(_copied(part, device) for part in value)
     if isinstance(value, torch.Tensor):
         return value.detach().to(device or value.device, copy=True)
     return value
@@ -151,11 +153,11 @@ def signature(
     parts: list[object] = [
         optimizer.kind,
         sorted(_plain(dict(read))),
-        [_plain(each) for each in functions],
+        [_plain(function) for function in functions],
     ]
     for name, module in model.named_modules():
-        made = {key: value for key, value in vars(module).items() if key not in usual}
-        parts += [name, type(module).__qualname__, module.training, _plain(made)]
+        options = {key: value for key, value in vars(module).items() if key not in usual}
+        parts += [name, type(module).__qualname__, module.training, _plain(options)]
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         parts += [name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -169,9 +171,9 @@ def _plain(value: Any) -> Any:
         around = [_plain(cell.cell_contents) for cell in value.__closure__ or ()]
         return [value.__module__, value.__qualname__, around, _plain(value.__defaults__)]
     if isinstance(value, dict):
-        return [[str(key), _plain(each)] for key, each in value.items()]
+        return [[str(key), _plain(part)] for key, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_plain(part) for part in value]
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous().numpy().tobytes()
         return [tuple(value.shape), hashlib.sha256(data).hexdigest()]

@@ -110,8 +110,8 @@ def _restored(session: Session) -> MemberState | None:
     """Return the state of the checkpoint to go on from; None where the trial begins."""
     if session.restore is None:
         return None
-    with Checkpoint(session.restore, session.start_epoch).as_directory() as kept:
-        return MemberState.from_bytes((Path(kept) / FILE).read_bytes())
+    with Checkpoint(session.restore, session.start_epoch).as_directory() as folder:
+        return MemberState.from_bytes((Path(folder) / FILE).read_bytes())
 
 
 def _report(session: Session, metrics: Mapping[str, float], state: MemberState) -> None:

@@ -105,15 +105,15 @@ def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
     Raises:
         UsageError: there is none of that name.
     """
-    found = dict(network.named_modules())
-    if name not in found or not name:
-        names = [each for each in found if each]
+    modules = dict(network.named_modules())
+    if name not in modules or not name:
+        names = [path for path in modules if path]
         raise UsageError(
             f"the network has no submodule {name!r}; it has {', '.join(names[:12])}"
             f"{', …' if len(names) > 12 else ''}.{nearest(name, names)}"
         )
-    wanted: torch.nn.Module = found[name]
-    return wanted
+    module: torch.nn.Module = modules[name]
+    return module
 
 
 def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:
@@ -133,23 +133,25 @@ def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Modu
     for key, child in children:
         order.append((key, child))
         if key == last:
-            taken = [each for each, _ in children]
-            order += [(_free(taken, f"{last}_{each}"), new) for each, new in blocks.items()]
+            taken = [child_name for child_name, _ in children]
+            order += [
+                (_free(taken, f"{last}_{child_name}"), new) for child_name, new in blocks.items()
+            ]
     for key, _ in children:
         delattr(parent, key)
     for key, child in order:
         parent.add_module(key, child)
 
 
-def _free(taken: list[str], wanted: str) -> str:
+def _free(taken: list[str], name: str) -> str:
     """Give a name that no child has."""
-    return _free(taken, f"{wanted}_") if wanted in taken else wanted
+    return _free(taken, f"{name}_") if name in taken else name
 
 
 def _anew(block: torch.nn.Module) -> torch.nn.Module:
     copied = copy.deepcopy(block)
-    for each in copied.modules():
-        reset = getattr(each, "reset_parameters", None)
+    for module in copied.modules():
+        reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
     return copied

@@ -93,12 +93,12 @@ class CommandRun:
     Args:
         program: what is started.
         post: for what.
-        told: called with each report, on rank 0.
+        on_report: called with each report, on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
+    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
         self._program, self._post = program, post
-        self._told = told
+        self._on_report = on_report
         self._place = post.place
         self._rank, self._workers = post.place["rank"], post.place["world_size"]
         base = Path(staging_folder()) / f"cloudtune-{os.getppid()}-{post.name}"
@@ -179,10 +179,10 @@ class CommandRun:
         if program.folder is not None:
             (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
         restore = self._place["restore"]
-        found = usable(restore) if restore is not None else None
-        if found is not None and program.folder is not None:
-            load(found, self.folder / program.folder)
-        (self._base / "ready").write_text(found or "", encoding="utf-8")
+        checkpoint = usable(restore) if restore is not None else None
+        if checkpoint is not None and program.folder is not None:
+            load(checkpoint, self.folder / program.folder)
+        (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
 
     def _await_folder(self) -> bool:
@@ -252,8 +252,8 @@ class CommandRun:
             signal.raise_signal(-code)  # as a worker that is killed: it may go on elsewhere
         if code:
             last = tail.strip().rpartition("\n")[2]
-            told = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
-            raise CommandFailedError(f"{tail}\n{told}" if tail.strip() != last else told)
+            message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
+            raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
         elif self._epoch < self._place["max_epoch"]:
@@ -316,9 +316,9 @@ class CommandRun:
         return []
 
     def signal(self, number: int) -> None:
-        for each in self.tree():
+        for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                process.send_signal(number)
 
     def _end(self) -> None:
         """End what is left of it: who doesn't hear is killed, whom it has left behind as well."""
@@ -326,9 +326,9 @@ class CommandRun:
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         _, left = psutil.wait_procs(left, timeout=_END_SECONDS)
-        for each in left:
+        for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                process.kill()
         if self._process is not None:
             self._process.wait()
         psutil.wait_procs(left, timeout=_END_SECONDS)  # what they hold of a GPU is another's next
@@ -366,7 +366,7 @@ class SpokenRun(CommandRun):
             self._unwind(process)
             return
         if self._speaker is not None:
-            self._speaker.join(_DRAIN_SECONDS)  # what it has told before comes first
+            self._speaker.join(_DRAIN_SECONDS)  # its earlier reports come first
         if self._broken is not None:
             raise self._broken
         self._check_end(process.returncode)
@@ -396,7 +396,7 @@ class SpokenRun(CommandRun):
     def _speak(self, channel: Channel) -> None:
         folder = self._program.folder
         with self._lock:
-            told = {
+            session = {
                 "place": dict(self._place),
                 "storage": self._post.storage,
                 "losses_per_hour": self._post.losses_per_hour,
@@ -405,13 +405,13 @@ class SpokenRun(CommandRun):
                 "granted": self._granted,
             }
             with contextlib.suppress(OSError):
-                channel.send(session=told)
+                channel.send(session=session)
         for message in channel.messages():
             try:
                 self._check_one_model()
                 report = Report(**message["report"])
                 self._epoch = max(self._epoch, report.epoch)
-                self._told(report)
+                self._on_report(report)
             except BaseException as error:  # noqa: BLE001  raised where the command is waited for
                 self._broken = error
         with self._lock:
@@ -440,7 +440,7 @@ class EpochNumbers:
         """Whether a number says of which epoch a report is."""
         return self._wanted and own is not None and self._offset is not None
 
-    def said(self, own: int | None, reported: int) -> dict[str, int | None]:
+    def position(self, own: int | None, reported: int) -> dict[str, int | None]:
         """Return the epoch of a report, as `Session.report` takes it; after `reported` epochs."""
         if not self._wanted or own is None:
             return {}
@@ -460,11 +460,11 @@ class ReadRun(CommandRun):
     The session is the worker's own, and only on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
-        super().__init__(program, post, told)
+    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
+        super().__init__(program, post, on_report)
         self._session = Session(
             **post.place,
-            report_hook=lambda report: told(replace(report, memory_mib=None)),
+            report_hook=lambda report: on_report(replace(report, memory_mib=None)),
             store=CheckpointStore(post.storage),
             saves=SaveTimes(post.losses_per_hour),
             progress=post.progress,
@@ -495,13 +495,13 @@ class ReadRun(CommandRun):
         self._session.flush(seconds)
 
     def _no_report(self) -> str:
-        seen = f"; its lines have {', '.join(sorted(self._readings.seen))}"
+        names = f"; its lines have {', '.join(sorted(self._readings.seen))}"
         where = self._program.file or "what it printed"
-        found = seen if self._readings.seen else ""
+        hints = names if self._readings.seen else ""
         pattern = self._program.printed
         if pattern is not None:
-            found += f"; mend reports.printed, {pattern!r}"
-        return f"no line of {where} has {self._place['metric_name']}{found}"
+            hints += f"; mend reports.printed, {pattern!r}"
+        return f"no line of {where} has {self._place['metric_name']}{hints}"
 
     def _example(self) -> str:
         """Return a line that was no report, on a line of its own; "" where there was none."""
@@ -543,9 +543,9 @@ class ReadRun(CommandRun):
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         while not self._stopping.is_set():
             ended = process.poll() is not None
-            found = list(self._readings.more(ended=ended))
-            if found:
-                self._take(found)
+            readings = list(self._readings.more(ended=ended))
+            if readings:
+                self._take(readings)
             if self._readings.hopeless and self._counts_epochs:
                 raise CommandFailedError(
                     f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
@@ -568,10 +568,10 @@ class ReadRun(CommandRun):
             saved_last = self._newest > _written_at(self._printed)
             owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
         for number, (metrics, own) in enumerate(readings, start=1):
-            said = self._numbers.said(own, self._session.epoch)
+            position = self._numbers.position(own, self._session.epoch)
             noted = metrics if own is None else {"epoch": float(own), **metrics}
             saved = checkpoint if number == owner else None
-            self._session.report(noted, saved, **said)
+            self._session.report(noted, saved, **position)
             self._epoch = self._session.epoch
         self._continued = time.monotonic()
         self.signal(signal.SIGCONT)
@@ -658,7 +658,7 @@ class ReadRun(CommandRun):
             time.sleep(_POLL)
 
     def _pids(self) -> list[int]:
-        return [each.pid for each in self.tree()]
+        return [process.pid for process in self.tree()]
 
 
 def _written_at(path: Path) -> float:
@@ -668,9 +668,9 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-def command_run(program: Program, post: Post, told: Callable[[Report], object]) -> CommandRun:
+def command_run(program: Program, post: Post, on_report: Callable[[Report], object]) -> CommandRun:
     """Return a command, ready to run."""
-    return (SpokenRun if program.speaks else ReadRun)(program, post, told)
+    return (SpokenRun if program.speaks else ReadRun)(program, post, on_report)
 
 
 def _die_with_parent() -> None:

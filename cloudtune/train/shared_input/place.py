@@ -28,8 +28,8 @@ class Meeting:
     """
 
     def __init__(self, folder: Path, key: str, kind: int = socket.SOCK_SEQPACKET) -> None:
-        for each in (folder.parent, folder):  # parents that mkdir makes are open to others
-            each.mkdir(mode=0o700, exist_ok=True)
+        for path in (folder.parent, folder):  # parents that mkdir makes are open to others
+            path.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
         self._kind = kind
@@ -37,23 +37,23 @@ class Meeting:
     def taken(self) -> list[int]:
         """Return the places where somebody may listen."""
         pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
-        found = (pattern.fullmatch(each.name) for each in self._folder.iterdir())
-        return sorted(int(each[1]) for each in found if each)
+        matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
 
     def connect(self, number: int = 0) -> socket.socket | None:
         """Return a connection to who listens there; None where nobody does.
 
         Another user's process is nobody.
         """
-        found = socket.socket(socket.AF_UNIX, self._kind)
+        connection = socket.socket(socket.AF_UNIX, self._kind)
         try:
             with short_name(self._folder, f"{self._key}.{number}") as name:
-                found.connect(name)
-            if _user_of(found) == os.geteuid():
-                return found
+                connection.connect(name)
+            if _user_of(connection) == os.geteuid():
+                return connection
         except OSError:
             pass
-        found.close()
+        connection.close()
         return None
 
     def is_free(self, number: int) -> bool:
@@ -117,6 +117,6 @@ def end(connection: socket.socket) -> None:
 
 
 def _user_of(connection: socket.socket) -> int:
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(told)[1]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
     return user

@@ -71,17 +71,17 @@ class Reader:
     def _frame(self, epoch: int, number: int) -> Frame:
         """Return a batch: from where the last came if it may be, else from whom it may be had."""
         if number and self._connection is not None:
-            found = self._answer(self._connection, epoch, number)
-            if found is not None:
-                return found
+            frame = self._answer(self._connection, epoch, number)
+            if frame is not None:
+                return frame
             self.close()
         while True:
             asked = set()
             for place in self._meeting.taken():
                 asked.add(place)
-                found = self._ask(place, epoch, number)
-                if found is not None:
-                    return found
+                frame = self._ask(place, epoch, number)
+                if frame is not None:
+                    return frame
             if not self._begin(asked):
                 time.sleep(_AGAIN_SECONDS)  # another process is just beginning to load
 
@@ -91,11 +91,11 @@ class Reader:
         connection = self._connection if old else self._meeting.connect(place)
         if connection is None:
             return None
-        found = None
+        frame = None
         with contextlib.suppress(OSError):
             send(connection, Message(Kind.ASK, epoch, number))
-            found = self._answer(connection, epoch, number)
-        if found is None:
+            frame = self._answer(connection, epoch, number)
+        if frame is None:
             end(connection)
             self._connection = None if old else self._connection
         elif not old:
@@ -104,7 +104,7 @@ class Reader:
             mine = place in self._begun
             whose = "this trial's loading process" if mine else "another trial's"
             tell(f"epoch {epoch} is read from batch {number + 1} on by {whose}")
-        return found
+        return frame
 
     def _answer(self, connection: socket.socket, epoch: int, number: int) -> Frame | None:
         """Wait for a batch that was asked for; None where it isn't to be had there.
@@ -136,10 +136,10 @@ class Reader:
             if set(self._meeting.taken()) - asked:
                 return True
             place = next(place for place in itertools.count() if self._meeting.is_free(place))
-            found = serving.begin(self._meeting, place, self._loading)
-            if found is not None:
-                self._begun[place] = found
-            return found is not None
+            pid = serving.begin(self._meeting, place, self._loading)
+            if pid is not None:
+                self._begun[place] = pid
+            return pid is not None
 
     def _say(self, kind: Kind, epoch: int, number: int) -> None:
         if self._connection is not None:

@@ -131,9 +131,9 @@ class Stream:
         self.sizes[at] = size
         self._floor = max(self._floor, max(self.sizes) + 1 - self._kept)
         self._floor = min([self._floor, *map(_next, self._awaited)])
-        old = [each for each in self.sizes if each < self._floor]
-        for each in old:
-            del self.sizes[each]
+        old = [batch for batch in self.sizes if batch < self._floor]
+        for batch in old:
+            del self.sizes[batch]
         return old
 
     # ---- inside ----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Stream:
             return at if self._floor <= at <= first + self._kept else None
         start = len(self._epochs) * self.length
         if number or any(
-            _next(each) + self._kept < start for each in self._awaited if each is not seat
+            _next(other) + self._kept < start for other in self._awaited if other is not seat
         ):
             return None
         self._epochs.append(epoch)
@@ -180,9 +180,9 @@ class Stream:
             return None
         first = max(self._floor, min(map(_next, awaited)))
         last = max(map(_next, awaited)) + self._ahead
-        wanted = range(first, min(last + 1, len(self._epochs) * self.length))
+        wanted_range = range(first, min(last + 1, len(self._epochs) * self.length))
         there = self.sizes.keys() | self.loading
-        return next((at for at in wanted if at not in there), None)
+        return next((at for at in wanted_range if at not in there), None)
 
     def _wait_no_more(self, now: float) -> None:
         if self._held_since is not None:
