@@ -131,7 +131,7 @@ class Strategy(Section):
     the strategy. At most `max_concurrent` trials run at
     once; a `target` metric ends the run. `rules` are HyperSched's. With `inherit` the clones of pbt
     may have other networks.
-    Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
+    Whether a name exists is checked where all are known (`Experiment.load`, `policy.registry`).
     """
 
     name: Text | None = Field(default=None, examples=["asha"])
@@ -361,7 +361,7 @@ class Experiment(Section):
 
     @property
     def scale(self) -> Scale:
-        """How the experiment counts, where that is told."""
+        """How the experiment counts, for texts."""
         return Scale(self.progress.unit, self.progress.every)
 
     @property

@@ -231,7 +231,7 @@ def _usage(name: str) -> str:
 
 
 def multiple(q: float, steps: int) -> float:
-    """Return q so many times, without the noise of binary floats."""
+    """Return `steps` times q, without the noise of binary floats."""
     return float(Decimal(repr(float(q))) * steps)
 
 

@@ -61,9 +61,9 @@ class Stall(Section):
 class Rules(Section):
     """Rules of HyperSched that can be changed one by one; left out they are as published.
 
-    `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: with so many
-    GPUs a trial starts, and by so many it grows. `allocation_grid`: above so many atoms a trial has
-    only multiples of it. The others are its paper's ablations: `no_speculation`,
+    `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: the
+    GPUs that a trial starts with, and grows by. `allocation_grid`: above this many atoms a trial
+    has only multiples of it. The others are its paper's ablations: `no_speculation`,
     `ignore_overhead`, `no_job_limit`, `fixed_exploration` (new trials until `exploration_ratio` of
     the deadline), `assume_linear`.
     """

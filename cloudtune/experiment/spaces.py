@@ -479,7 +479,7 @@ def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[st
     """Return `trials` configurations, each with its parameters in the order of the space.
 
     As in Ray the grids are crossed and gone through in order, the first one fastest, from the
-    beginning again where trials remain, while every other parameter is drawn anew for each trial.
+    beginning again where trials remain, while every other parameter is drawn again for each trial.
     A space of grids and constants alone has no more configurations than the grids cross to, so
     that fewer than `trials` may come back.
 

@@ -85,7 +85,7 @@ def _uses(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
 
 
 def _divided_batches(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
-    """Yield divisions of the batch by the workers, among whom loaders would divide it again."""
+    """Yield divisions of the batch by the workers: loaders would divide it again."""
     for node in (node for nodes in _reached(tree, function) for node in nodes):
         if (
             isinstance(node, ast.BinOp)

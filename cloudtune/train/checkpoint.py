@@ -343,7 +343,7 @@ class CheckpointStore:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
         Files that interrupted saves have left behind are deleted as well. Of equals the earliest is
-        the best, as it is for who reports the best one; NaN, an infinity that would win, or no such
+        the best, as if it reported the best one; NaN, an infinity that would win, or no such
         metric is the worst. The
         epochs of `spare` stay too. What can't be deleted is tried again the next time.
         """

@@ -94,7 +94,7 @@ def _obey(session: Session, messages: Any) -> None:
             case {"stop": True}:
                 waits = session.stop()
                 session.flush(FLUSH_SECONDS)
-                if not waits:  # who reports is unwound by that; who trains is told otherwise
+                if not waits:  # it trains, so no report unwinds it
                     os.kill(os.getpid(), signal.SIGTERM)
     sys.stderr.write("cloudtune: the worker that started this command is gone\n")
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The data of one worker: its share of each batch, on its device, shuffled anew each epoch."""
+"""The data of one worker: its share of each batch, on its device, shuffled each epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Worker(Protocol):
 
 
 class DeviceLoader:
-    """A loader whose batches come on a device, if one is given, shuffled anew each epoch."""
+    """A loader whose batches come on a device, if one is given, shuffled each epoch."""
 
     def __init__(self, loader: DataLoader[Any], worker: Worker, device: str | None) -> None:
         self._loader = loader

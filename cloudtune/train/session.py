@@ -59,7 +59,7 @@ class Report:
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
     the epoch's length, waiting for a grant left out; of these the checkpoint held training up for
     `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
-    equal, bit for bit, on all ranks; None at one rank, or where nobody knows them. `memory_mib`:
+    equal, bit for bit, on all ranks; None at one rank, or where they are unknown. `memory_mib`:
     see `peak_memory_mib`. `unsaved`: why the storage didn't take the checkpoint, or "".
     One of epoch 0 tells of no epoch: a save waits for room in a full storage.
     """
@@ -109,7 +109,7 @@ class Session:
     acknowledged: int | None = None
     """The last epoch that the controller has taken note of; None where it never says."""
     ranks: Ranks | None = None
-    """The workers of the trial, whose models are compared; None where there is nobody to ask."""
+    """The workers of the trial, whose models are compared; None where there are no others."""
     saves: SaveTimes = field(default_factory=SaveTimes)
     progress: Progress = field(default_factory=Progress)
     batch_weight: float = 1.0  # of its samples in the mean over the workers; see `data.Worker`
@@ -151,7 +151,7 @@ class Session:
             self._changed.notify_all()
 
     def acknowledge(self, epoch: int) -> None:
-        """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
+        """Let the checkpoints of epochs before this one go: the run won't go back to them."""
         self.acknowledged = epoch
 
     def stop(self) -> bool:
@@ -165,7 +165,7 @@ class Session:
             return self._waiting
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
         self._deliveries.wait(seconds)
 
     @contextlib.contextmanager
@@ -253,7 +253,7 @@ class Session:
             raise StopTraining
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
-        # Before anything is stored: what several models have learned is nobody's result.
+        # Before anything is stored: what several models have learned is no trial's result.
         in_sync = None if self.ranks is None else self.ranks.compare(epoch, self.models)
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None

@@ -139,7 +139,7 @@ def is_local(filesystem: Any) -> bool:
 
 
 def staging_folder(size: int = 0) -> str:
-    """Give the folder where so many bytes (`size`) may wait: of the staging disk, or the usual one.
+    """Give the folder where `size` bytes may wait: of the staging disk, or the usual one.
 
     Raises:
         OSError: neither has that much room.

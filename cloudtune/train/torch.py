@@ -133,7 +133,7 @@ def prepare_data_loader(
 
     `batch_size` is that of all workers together, which share its samples: the same ones make up a
     step whatever the width. Where it doesn't divide evenly, some workers have one more, and the
-    gradients of a prepared model count by that. Every epoch is shuffled anew, where the loader
+    gradients of a prepared model count by that. Every epoch is shuffled again, where the loader
     shuffles. `auto_transfer` changes nothing: what is in pinned memory is
     always copied while the GPU computes.
 

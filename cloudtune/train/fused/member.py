@@ -47,7 +47,7 @@ class Trained:
 
 @dataclass
 class Member:
-    """One trial in the group that meets at a place; where nobody hosts it, this process does.
+    """One trial in the group that meets at a place; if it has no host, this process is.
 
     Args:
         place: where those of its shape on its GPU meet.

@@ -52,10 +52,10 @@ def insert_after(network: torch.nn.Module, name: str, block: torch.nn.Module) ->
 
 
 def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
-    """Have a submodule so many times, one behind the other, each with weights of its own.
+    """Have a submodule `times` times, one behind the other, each with weights of its own.
 
     It gives what it takes, in shape. The others are copies, which `reset_parameters` of all that
-    has it initialises anew; parameters of other modules begin as copies.
+    has it initialises again; parameters of other modules begin as copies.
 
     Raises:
         UsageError: no such submodule, less than once, or a layer whose width changes within.
@@ -71,18 +71,18 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
         raise UsageError(
             f"repeat({name!r}): it takes {taken} and gives {given}, so it can't follow itself"
         )
-    _follow(network, name, {str(number): _anew(block) for number in range(2, times + 1)})
+    _follow(network, name, {str(number): _reinitialized(block) for number in range(2, times + 1)})
     return network
 
 
 def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
-    """Give a Linear or Conv2d so many outputs, and fit what comes behind it to that.
+    """Give a Linear or Conv2d `width` outputs, and fit what comes behind it to that.
 
     What comes behind is found with torch.fx, so the network must be one that it can trace. Between
     the layer and the Linear or Conv2d layers that take its outputs may be: normalisation by batch
     (and LayerNorm of a Linear's outputs), activations and dropout by element, pooling, and
     flattening from dimension 1 (also as `x.view(x.size(0), -1)`). Anything else, such as a sum, a
-    concatenation or groups, is refused. Layers that change are made anew, with their usual initial
+    concatenation or groups, is refused. Layers that change are new ones, with their usual initial
     weights.
 
     Raises:
@@ -148,7 +148,7 @@ def _free(taken: list[str], name: str) -> str:
     return _free(taken, f"{name}_") if name in taken else name
 
 
-def _anew(block: torch.nn.Module) -> torch.nn.Module:
+def _reinitialized(block: torch.nn.Module) -> torch.nn.Module:
     copied = copy.deepcopy(block)
     for module in copied.modules():
         reset = getattr(module, "reset_parameters", None)

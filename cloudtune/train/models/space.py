@@ -123,7 +123,7 @@ class ModelSpace:
         """Give the network of these choices: of a configuration, or of the record of one.
 
         The mutators are applied in their order. One that the choices don't name is left out. The
-        weights are drawn anew: torch's random numbers decide them, and a checkpoint has others.
+        weights are drawn again: torch's random numbers decide them, and a checkpoint has others.
 
         Raises:
             UsageError: a choice that no mutator has, or a mutator that gives no network.

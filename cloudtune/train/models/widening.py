@@ -31,7 +31,7 @@ _POOLINGS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive
 
 @dataclass
 class _Change:
-    """What becomes wider: layers made anew, by their names."""
+    """What becomes wider: new layers by the names of those that they replace."""
 
     name: str
     old: int
@@ -125,7 +125,7 @@ def _keeps_batch(node: fx.Node) -> bool:
 
 
 def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.Module:
-    """Give the network, in which a layer has so many outputs; see `models.widen`.
+    """Give the network, in which a layer has `width` outputs; see `models.widen`.
 
     Raises:
         UsageError: it can't be done.
@@ -163,7 +163,7 @@ def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.M
     return network
 
 
-# ---- layers made anew ----------------------------------------------------------------------
+# ---- new layers ----------------------------------------------------------------------------
 
 
 def linear(old: nn.Linear, inputs: int | None, outputs: int | None) -> nn.Linear:

@@ -140,7 +140,7 @@ class CommandRun:
         return True
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
 
     def _tell(self, **message: Any) -> None:
         """Tell the command, where it listens."""
@@ -265,7 +265,7 @@ class CommandRun:
             return f"ended without a report; {self._no_report()}"
         return (
             f"ended after {unit} {self._epoch * progress.every:,} of "
-            f"{self._place['max_epoch'] * progress.every:,}; let it train so long as the "
+            f"{self._place['max_epoch'] * progress.every:,}; let it train as long as the "
             f"experiment says: {{{unit}s}}"
         )
 
@@ -321,7 +321,7 @@ class CommandRun:
                 process.send_signal(number)
 
     def _end(self) -> None:
-        """End what is left of it: who doesn't hear is killed, whom it has left behind as well."""
+        """End what is left of it: processes that ignore SIGTERM are killed, orphans as well."""
         left = self.tree()
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
@@ -491,7 +491,7 @@ class ReadRun(CommandRun):
         return super().stop()
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
         self._session.flush(seconds)
 
     def _no_report(self) -> str:

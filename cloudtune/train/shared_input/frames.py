@@ -2,7 +2,7 @@
 
 It is an anonymous file (memfd_create): nothing has a name, so nothing can be left behind. Who gets
 one copies it, which takes far less than loading: what a script writes into its batch no other sees,
-and what it keeps of it holds nobody up.
+and what it keeps of it holds no other up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Frame:
     head: int
 
     def close(self) -> None:
-        """Let go of it; who has mapped it keeps it."""
+        """Let go of it; processes that have mapped it keep it."""
         os.close(self.file)
 
 

@@ -1,4 +1,4 @@
-"""Where processes of one machine find who serves them: a socket, and a lock for who listens."""
+"""Where processes of one machine find their server: a socket, and a lock for its process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("3i")
 class Meeting:
     """The places, by number, where those of one key meet: by packets, or by a stream.
 
-    A lock is a process's own, and goes with it; a socket without anybody behind it is nothing.
+    A lock is a process's own, and goes with it; a socket that no process listens at counts as none.
     """
 
     def __init__(self, folder: Path, key: str, kind: int = socket.SOCK_SEQPACKET) -> None:
@@ -35,16 +35,13 @@ class Meeting:
         self._kind = kind
 
     def taken(self) -> list[int]:
-        """Return the places where somebody may listen."""
+        """Return the places where a process may listen."""
         pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
         matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in matches if match)
 
     def connect(self, number: int = 0) -> socket.socket | None:
-        """Return a connection to who listens there; None where nobody does.
-
-        Another user's process is nobody.
-        """
+        """Return a connection to the process that listens there; None if none of this user does."""
         connection = socket.socket(socket.AF_UNIX, self._kind)
         try:
             with short_name(self._folder, f"{self._key}.{number}") as name:
@@ -57,7 +54,7 @@ class Meeting:
         return None
 
     def is_free(self, number: int) -> bool:
-        """Whether nobody listens there."""
+        """Whether no process listens there."""
         lock = self._locked(number)
         if lock is not None:
             os.close(lock)
@@ -68,7 +65,7 @@ class Meeting:
         lock = self._locked(number)
         if lock is None:
             return None
-        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of who has died
+        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of a dead process
         listener = socket.socket(socket.AF_UNIX, self._kind)
         with short_name(self._folder, f"{self._key}.{number}") as name:
             listener.bind(name)
@@ -76,7 +73,7 @@ class Meeting:
         return listener, lock
 
     def leave(self, number: int = 0) -> None:
-        """Have nobody come here any more."""
+        """Let no other process connect."""
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A trial's side: it reads its batches from who loads them on its machine, or loads them itself."""
+"""A trial's side: it reads its batches from its machine's loading process, or loads them itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _AGAIN_SECONDS: Final = 0.01
 _MOST_LOST: Final = 3
-"""So often in an epoch who loads may be lost; then a trial loads for itself."""
+"""Loading processes lost in an epoch, after which a trial loads for itself."""
 
 
 class SharingError(Exception):
@@ -34,8 +34,8 @@ class Reader:
     """Reads the batches of a loader's epochs, in their order, wherever they are loaded.
 
     Args:
-        meeting: where those who read the same meet.
-        loading: what is loaded where nobody does so yet.
+        meeting: where readers of the same batches meet.
+        loading: what to load where no process does so yet.
     """
 
     def __init__(self, meeting: Meeting, loading: serving.Loading) -> None:
@@ -69,7 +69,7 @@ class Reader:
             self._connection = None
 
     def _frame(self, epoch: int, number: int) -> Frame:
-        """Return a batch: from where the last came if it may be, else from whom it may be had."""
+        """Return a batch: from where the last came if it is there, else from another process."""
         if number and self._connection is not None:
             frame = self._answer(self._connection, epoch, number)
             if frame is not None:
@@ -124,11 +124,11 @@ class Reader:
         except OSError as error:
             self._lost += 1
             if self._lost > _MOST_LOST:
-                raise SharingError("who loaded was lost time and again") from error
+                raise SharingError("loading processes were lost again and again") from error
             return None
 
     def _begin(self, asked: set[int]) -> bool:
-        """Begin to load for all, unless somebody has by now; returns whether anybody has."""
+        """Begin to load for all, unless another process does by now; returns whether one does."""
         self._begun = {place: pid for place, pid in self._begun.items() if not _is_over(pid)}
         with self._meeting.beginning() as alone:
             if not alone:
@@ -143,7 +143,7 @@ class Reader:
 
     def _say(self, kind: Kind, epoch: int, number: int) -> None:
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # who isn't there is noticed at the answer
+            with contextlib.suppress(OSError):  # a lost process is noticed at the answer
                 send(self._connection, Message(kind, epoch, number))
 
 

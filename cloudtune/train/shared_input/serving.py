@@ -1,4 +1,4 @@
-"""The loading process of those who read the same batches: its loaders load, and it serves.
+"""The loading process of all readers of the same batches: its loaders load, and it serves.
 
 It is a fork of the trial that came first, as a DataLoader's workers are, and ends with it, or with
 its last reader; the readers that are left begin another where they are.
@@ -71,7 +71,7 @@ def _as_process(run: Callable[[], None]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         run()
         status = 0
-    except BaseException:  # noqa: BLE001  nobody is there to have it
+    except BaseException:  # noqa: BLE001  no caller is left
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -108,7 +108,7 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    with contextlib.suppress(OSError):  # who asks is gone
+    with contextlib.suppress(OSError):  # the other end is gone
         try:
             if loading.init is not None:
                 loading.init(number)
@@ -119,13 +119,13 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
                 frame.close()
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  of the script's: told to who reads
+        except Exception as error:  # noqa: BLE001  of the script's: readers report it
             what = f"{type(error).__name__}: {error}"
             send(channel, Message(Kind.FAILED, text=what))
 
 
 class Server:
-    """Serves who connects, until the last one is gone, or the trial that it was forked from is."""
+    """Serves its readers, until the last one is gone, or the trial that it was forked from is."""
 
     def __init__(
         self, listener: socket.socket, loaders: list[socket.socket], stream: Stream, parent: int
@@ -149,7 +149,7 @@ class Server:
                 assert isinstance(key.fileobj, socket.socket)
                 self._hear(key.fileobj)
             if self._seats:
-                give_up = 0.0  # who has failed, too, ends when all have heard of it
+                give_up = 0.0  # a failed one, too, ends when all have heard of it
             elif time.monotonic() > give_up:
                 return
             wait = self._advance()
@@ -192,7 +192,7 @@ class Server:
             self._frames.pop(old).close()
 
     def _fail(self, loader: socket.socket, message: Message) -> None:
-        """Load no more, and tell all who read, now or when they ask."""
+        """Load no more, and say so to all readers, now or when they ask."""
         self._selector.unregister(loader)
         end(loader)
         del self._loading[loader]

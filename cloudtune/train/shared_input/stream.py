@@ -1,9 +1,9 @@
-"""What a loading process loads next, how long it keeps it, and for whom it waits.
+"""What a loading process loads next, how long it keeps it, and which readers it waits for.
 
-Batches have numbers that go on from epoch to epoch. Who reads has asked for one at a time; the
-stream runs a few ahead of who is furthest, and keeps the last ones for who comes behind. It waits
-for who comes behind, in each epoch a tenth of an epoch at most; then it goes on without them, and
-what they ask for later is loaded elsewhere. No time is read here: who calls says what time it is.
+Batches have numbers that go on from epoch to epoch. A reader has asked for one at a time;
+the stream runs a few ahead of the first reader, and keeps the last ones for those behind. It waits
+for those behind, in each epoch a tenth of an epoch at most; then it goes on without them, and what
+they ask for later is loaded elsewhere. No time is read here: the caller says what time it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_SHARE, WAIT_SECONDS = 0.1, (0.1, 5.0)
 
 @dataclass(eq=False)
 class Seat:
-    """One who reads.
+    """A reader.
 
     `wants` is the batch that it has asked for and hasn't got; `next` the one that it will want,
     None where it reads none now; `late`: it isn't waited for.
@@ -58,7 +58,7 @@ class Stream:
     _held: float = 0.0  # seconds of this epoch in which somebody was waited for
     _held_since: float | None = None
 
-    # ---- who reads -------------------------------------------------------------------------
+    # ---- readers -------------------------------------------------------------------------
 
     def ask(self, seat: Seat, epoch: int, number: int, now: float) -> bool:
         """Take down what one wants; False where it must be had elsewhere."""
@@ -96,7 +96,7 @@ class Stream:
         return self._epochs[at // self.length], at % self.length
 
     def due(self, now: float) -> tuple[int | None, float | None]:
-        """Return the batch to load now; else None, and when to ask again: after so many seconds."""
+        """Return the batch to load now; else None, and the seconds until to ask again."""
         awaited = self._awaited
         if awaited and now < self._began + GATHER_SECONDS:
             return None, self._began + GATHER_SECONDS - now
