@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cloudtune import fused as fused
+    from cloudtune import models as models
     from cloudtune.api.optimize import optimize
     from cloudtune.api.plans import Plan, plan
     from cloudtune.api.results import Result, load_run
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from cloudtune.errors import CloudtuneError
     from cloudtune.experiment import Experiment
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.train import models
     from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
     from cloudtune.train.calls import (
         epochs,
@@ -89,8 +90,8 @@ _HOMES = {
     "get_device": "cloudtune.train.torch",
     "inherit": "cloudtune.train.models.inheriting",
     "load_run": "cloudtune.api.results",
-    "fused": "cloudtune.train.fused",
-    "models": "cloudtune.train.models",
+    "fused": "cloudtune.fused",
+    "models": "cloudtune.models",
     "optimize": "cloudtune.api.optimize",
     "plan": "cloudtune.api.plans",
     "prepare_data_loader": "cloudtune.train.torch",
@@ -106,9 +107,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("fused", "models"):  # `cloudtune` has no room for more modules
-        return importlib.import_module(f"cloudtune.train.{name}")
-    if name in ("integrations", "train"):  # as `ray.train` is there for who imports only ray
+    if name in ("fused", "integrations", "models", "train"):  # `import cloudtune` is enough
         return importlib.import_module(f"cloudtune.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune' has no attribute {name!r}")

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import ExperimentError, UsageError, shown
-from cloudtune.experiment.script.drafts import Draft, Gap, read_script
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
+from cloudtune.script.drafts import Draft, Gap, read_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ def experiment_beside(
     for name, space in parse_search(given.get("search") or ()).items():
         draft.search[name] = _as_yaml(space)
     if given.get("metric"):
-        draft.metric, draft.mode = parse_metric(given["metric"])
+        draft.give_metric(*parse_metric(given["metric"]))
     draft.last_epoch = given.get("epochs")
     while gaps := draft.gaps(guesses=False):
         if ask is None:
@@ -143,7 +143,7 @@ def _fill(draft: Draft, gap: Gap, answer: str) -> None:
         UsageError: the answer is invalid.
     """
     if gap.what == "metric":
-        draft.metric, draft.mode = parse_metric(answer.strip())
+        draft.give_metric(*parse_metric(answer.strip()))
     elif gap.what == "epochs":
         if not answer.strip().isdecimal() or int(answer) < 1:
             raise UsageError(f"{shown(answer)} is not a number of epochs")

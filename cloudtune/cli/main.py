@@ -76,7 +76,6 @@ class Deferred(click.Command):
         self._module = module
 
     def load(self) -> click.Command:
-        """Return the command itself."""
         command = getattr(importlib.import_module(f"cloudtune.cli.{self._module}"), str(self.name))
         assert isinstance(command, click.Command)
         return command
@@ -88,7 +87,6 @@ class Deferred(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Return the context of the command itself."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from cloudtune.experiment.script.drafts import Gap
+    from cloudtune.script.drafts import Gap
 
     Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -190,7 +190,6 @@ def _strategies(context: click.Context, parameter: click.Parameter, begun: str) 
 
 
 def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
-    """Return the name if it is a strategy's."""
     return name if name is None else named("strategy", name, {*STRATEGIES, *MENU})
 
 

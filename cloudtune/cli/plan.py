@@ -25,11 +25,11 @@ from cloudtune.cli.options import (
     search_options,
 )
 from cloudtune.errors import UsageError
-from cloudtune.experiment.script.drafts import read_script
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import make_plan
 from cloudtune.private_files import for_others
 from cloudtune.runs.basis import basis_of
+from cloudtune.script.drafts import read_script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

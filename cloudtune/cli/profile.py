@@ -67,7 +67,6 @@ class Widths(click.ParamType[tuple[int, ...]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the widths."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]

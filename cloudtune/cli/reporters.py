@@ -52,21 +52,17 @@ class Terminal:
         return measure_watch()
 
     def measured(self, measured: Measured, kept: Path) -> None:
-        """Show the profile."""
         show_measured(measured, kept)
 
     def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Print the cost of measuring."""
         limited = dollars > 0 and experiment.limits.budget is not None
         rest = "; the run gets the rest of the budget" if limited else ""
         console().print(f"{measured_for(experiment, dollars)}{rest}.")
 
     def insists(self) -> None:
-        """Print that no plan meets the limits."""
         tell_insisted()
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Show the nearest plans."""
         show_infeasible(error, "table", problem)
 
     def planned(self, planned: Planned) -> None:
@@ -82,13 +78,11 @@ class Terminal:
         show_saved(console(), saved.plan, basis.text)
 
     def begins(self, job: Job) -> None:
-        """Print what is emulated."""
         if provider_named(job.experiment.cloud.provider).paced:
             console().print(emulated_text(paced=job.paced, source=job.price_source))
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Print the run live."""
         from cloudtune.api.watching import screen_of  # noqa: PLC0415
 
         console().print(f"Run {job.run} {self._begun}".rstrip())
@@ -100,7 +94,6 @@ class Quiet(Terminal):
     """Prints only the final report, but still asks before renting."""
 
     def measures(self) -> Watch:
-        """Print nothing."""
         return _unseen
 
     def measured(self, measured: Measured, kept: Path) -> None:
@@ -120,7 +113,6 @@ class Quiet(Terminal):
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:  # noqa: ARG002
-        """Print nothing."""
         yield _unseen
 
 
@@ -132,15 +124,12 @@ class JsonLines(Quiet):
     """Writes one JSON object per line to standard output, `type` first (docs/watch.md)."""
 
     def measures(self) -> Watch:
-        """Return a watch that writes each event of the measurement."""
         return tell_event
 
     def measured(self, measured: Measured, kept: Path) -> None:
-        """Write the profile."""
         tell("measured", profile=encode(measured.profile), kept=str(kept), dollars=measured.dollars)
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
-        """Write why there is no plan."""
         tell("infeasible", message=str(error))
 
     def planned(self, planned: Planned) -> None:

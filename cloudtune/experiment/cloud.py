@@ -83,8 +83,8 @@ class Spot(Section):
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Spot:
-        said = {"losses_per_hour": self.losses_per_hour, "availability": self.availability}
-        missing = [name for name, value in said.items() if value is None]
+        fields = {"losses_per_hour": self.losses_per_hour, "availability": self.availability}
+        missing = [name for name, value in fields.items() if value is None]
         if len(missing) == 1:
             raise refuse("is missing: say both losses_per_hour and availability", missing[0])
         if self.losses_per_hour == 0 and self.availability not in {None, 1.0}:
@@ -171,8 +171,8 @@ class Cloud(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_its_provider(cls, given: object) -> object:
-        return {**line_of(given).defaults, **given} if isinstance(given, Mapping) else given
+    def _defaults_of_its_provider(cls, value: object) -> object:
+        return {**line_of(value).defaults, **value} if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
     def _for_its_provider(self) -> Cloud:
@@ -189,7 +189,6 @@ class Cloud(Section):
 
     @property
     def free(self) -> bool:
-        """Whether instances of this cloud cost nothing."""
         return PROVIDERS[self.provider].priced_by_its_user and self.price is None
 
     @model_validator(mode="after")

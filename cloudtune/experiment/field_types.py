@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
 from cloudtune.errors import UsageError, allowed_names, shown
-from cloudtune.experiment.command import is_command
 from cloudtune.experiment.spaces import (
     MUTATORS,
     PlaceError,
@@ -22,6 +21,7 @@ from cloudtune.experiment.spaces import (
 )
 from cloudtune.experiment.validation import refuse
 from cloudtune.model.units import parse_dollars, parse_seconds
+from cloudtune.script.command import is_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")
@@ -120,8 +120,10 @@ class EarlierRuns:
     times: str | tuple[str, ...] = "auto"
 
     def __str__(self) -> str:
-        told = (runs if isinstance(runs, str) else f"[{', '.join(runs)}]" for runs in astuple(self))
-        return f"{{configurations: {next(told)}, times: {next(told)}}}"
+        texts = (
+            runs if isinstance(runs, str) else f"[{', '.join(runs)}]" for runs in astuple(self)
+        )
+        return f"{{configurations: {next(texts)}, times: {next(texts)}}}"
 
 
 def _history(value: object) -> EarlierRuns:
@@ -131,11 +133,11 @@ def _history(value: object) -> EarlierRuns:
     if not isinstance(value, Mapping):
         runs = _runs(value)
         return EarlierRuns(runs, runs)
-    names = [each.name for each in fields(EarlierRuns)]
+    names = [part.name for part in fields(EarlierRuns)]
     for name in value:
         if name not in names:
             raise refuse(f"{shown(name)} is not known; {allowed_names(str(name), names)}")
-    return EarlierRuns(**{str(name): _runs(given, name) for name, given in value.items()})
+    return EarlierRuns(**{str(name): _runs(runs, name) for name, runs in value.items()})
 
 
 def _runs(value: object, *path: str) -> str | tuple[str, ...]:
@@ -150,8 +152,8 @@ def _runs(value: object, *path: str) -> str | tuple[str, ...]:
         raise refuse("the list is empty; write auto, off or a list of runs", *path)
     for index, run in enumerate(value):
         if not isinstance(run, str) or not _NAME.fullmatch(run):
-            told = f"{shown(run)} is no name of a run; `cloudtune runs` lists them"
-            raise refuse(told, *path, index)
+            message = f"{shown(run)} is no name of a run; `cloudtune runs` lists them"
+            raise refuse(message, *path, index)
         if run in value[:index]:
             raise refuse(f"{shown(run)} is listed twice; keep one", *path, index)
     return tuple(value)

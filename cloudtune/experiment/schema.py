@@ -19,7 +19,7 @@ from pydantic import (
 
 from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment.cloud import Cloud, line_of, provider_of
-from cloudtune.experiment.command import is_command
+from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
     Directory,
@@ -37,11 +37,6 @@ from cloudtune.experiment.field_types import (
     model_named,
 )
 from cloudtune.experiment.overrides import overridden, placed
-from cloudtune.experiment.script.check import check_function
-from cloudtune.experiment.script.command_check import check_command, script_of
-from cloudtune.experiment.script.command_fields import first_mistake
-from cloudtune.experiment.script.mutators import read_model
-from cloudtune.experiment.script.names import check_inherits, check_names, trains_fused
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -70,6 +65,11 @@ from cloudtune.experiment.validation import (
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.text import Scale
+from cloudtune.script.command import is_command
+from cloudtune.script.command_check import check_command, script_of
+from cloudtune.script.functions import check_function, mentions
+from cloudtune.script.mutators import choices_of_model
+from cloudtune.script.names import check_names, trains_fused
 
 _SIZE = re.compile(r":\d+$")
 # Few enough names to read; otherwise only the nearest is given.
@@ -120,7 +120,6 @@ class Charges(Section):
 
     @property
     def any(self) -> bool:
-        """Whether one is named."""
         return any(value is not None for value in self.__dict__.values())
 
 
@@ -132,7 +131,7 @@ class Strategy(Section):
     the strategy. At most `max_concurrent` trials run at
     once; a `target` metric ends the run. `rules` are HyperSched's. With `inherit` the clones of pbt
     may have other networks.
-    Whether a name exists is for who knows them all to say (`Experiment.load`, `policy.registry`).
+    Whether a name exists is checked where all are known (`Experiment.load`, `policy.registry`).
     """
 
     name: Text | None = Field(default=None, examples=["asha"])
@@ -228,7 +227,11 @@ class Experiment(Section):
             if not space:
                 continue
             try:
-                self.search[name] = {MUTATORS: read_model(self.directory / file, space)}
+                choices = choices_of_model((self.directory / file).absolute(), space)
+                parse_parameter({MUTATORS: choices})
+                self.search[name] = {MUTATORS: choices}
+            except PlaceError as error:
+                raise refuse(str(error), "search", name, *error.path) from None
             except ExperimentError as error:
                 raise refuse(str(error), "search", name, MUTATORS) from None
         return self
@@ -265,9 +268,31 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _whole_reports(self) -> Experiment:
-        mistake = first_mistake(self)
-        if mistake is not None:
-            raise mistake
+        for name, value in self.epochs:
+            if mistake := epochs_mistake(name, value, self.progress):
+                raise refuse(mistake, "epochs", name)
+        return self
+
+    @model_validator(mode="after")
+    def _fields_fit_what_trains(self) -> Experiment:
+        if not self.runs_command:
+            for name in ("reports", "checkpoints"):
+                if any(value is not None for value in getattr(self, name).model_dump().values()):
+                    raise refuse(
+                        "is for commands, and train names a function, which calls "
+                        "cloudtune.report(…); leave it out",
+                        name,
+                    )
+            return self
+        if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):
+            raise refuse(mistake, "train")
+        groups = tuple(re.compile(self.reports.printed or "").groupindex)
+        if self.reports.printed is not None and self.metric.name not in groups:
+            raise refuse(
+                f"finds no {self.metric.name}, the experiment's metric; "
+                f"{allowed_names(self.metric.name, groups)}",
+                *("reports", "printed"),
+            )
         return self
 
     def __init__(self, /, **fields: Any) -> None:
@@ -287,8 +312,8 @@ class Experiment(Section):
         return tuple(map(self._completed, range(len(self.initial))))
 
     def _completed(self, number: int) -> dict[str, Any]:
-        given = flat_config(self.initial[number])
-        return completed(self.space, given, f"{self.seed}/initial/{number}")
+        config = flat_config(self.initial[number])
+        return completed(self.space, config, f"{self.seed}/initial/{number}")
 
     @property
     def chosen(self) -> Chosen | None:
@@ -381,12 +406,16 @@ class Experiment(Section):
         """
         if self.runs_command:
             here = PROVIDERS[self.cloud.provider].here
-            check_command(self.train, self.directory, told=self.reports.any, here=here)
+            check_command(self.train, self.directory, reads=self.reports.any, here=here)
             return
         check_function(self.train_file, self.train_function)
-        check_names(self.train_file, self.train_function, self.search)
-        if self.strategy.inherit:
-            check_inherits(self.train_file, self.train_function)
+        check_names(self.train_file, self.train_function)
+        if self.strategy.inherit and not mentions(self.train_folder, b"inherit("):
+            raise ExperimentError(
+                f"{self.train_file}: with strategy.inherit a clone begins from another network's "
+                f"checkpoint, and nothing in {self.train_folder} calls cloudtune.inherit(); call "
+                "it in place of load_state_dict()"
+            )
 
     @classmethod
     def load(
@@ -434,7 +463,9 @@ class Experiment(Section):
             mistakes += check(experiment)
         if mistakes:
             mistakes.sort(key=lambda mistake: document.line(mistake.path))
-            raise ExperimentMistakesError([placed(each, document, options) for each in mistakes])
+            raise ExperimentMistakesError(
+                [placed(mistake, document, options) for mistake in mistakes]
+            )
         return experiment
 
     def to_json(self) -> dict[str, Any]:
@@ -467,34 +498,34 @@ def _file_mistakes(
     instances = {**line.defaults, **cloud}.get("instances", Cloud().instances)
     if "instances" in line.fixed or not isinstance(instances, list | tuple):
         return mistakes
-    known = known_instances(provider_of(cloud))
+    types = known_instances(provider_of(cloud))
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and not _known(instance, known):
+        if isinstance(instance, str) and not _known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
-            message += _instances_near(instance, known)
+            message += _instances_near(instance, types)
             mistakes.append(Mistake(("cloud", "instances", index), message))
     return mistakes
 
 
-def _strategy_mistakes(given: object, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+def _strategy_mistakes(value: object, choices: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
     """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
-    section = _named_strategy(given)
+    section = _named_strategy(value)
     if not isinstance(section, Mapping):
         return
-    for field, names in known.items():
+    for field, names in choices.items():
         name = section.get(field)
         if isinstance(name, str) and _SIZE.sub("", name) not in names:
             message = f"{shown(name)} is not known; {allowed_names(name, names)}"
-            below = ("strategy",) if section is not given else ("strategy", field)
+            below = ("strategy",) if section is not value else ("strategy", field)
             yield Mistake(below, message)
 
 
-def _known(instance: str, known: Collection[str]) -> bool:
-    return instance in known or any(fnmatchcase(name, instance) for name in known)
+def _known(instance: str, types: Collection[str]) -> bool:
+    return instance in types or any(fnmatchcase(name, instance) for name in types)
 
 
-def _instances_near(instance: str, known: Collection[str]) -> str:
-    names = sorted(known)
+def _instances_near(instance: str, types: Collection[str]) -> str:
+    names = sorted(types)
     if len(names) <= _LISTED_INSTANCES:
         return allowed_names(instance, names)
     return f"{len(names)} types are known.{nearest(instance, names)}"

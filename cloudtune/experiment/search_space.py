@@ -34,7 +34,6 @@ class Uniform:
         _check_rising(self.low, self.high)
 
     def draw(self, stream: Random) -> Value:
-        """Return one number."""
         return _between(self.low, self.high, stream)
 
 
@@ -51,7 +50,6 @@ class LogUniform:
         _check_rising(self.low, self.high)
 
     def draw(self, stream: Random) -> Value:
-        """Return one number."""
         drawn = _between_logs(self.low, self.high, stream)
         return min(max(drawn, float(self.low)), float(self.high))
 
@@ -96,7 +94,6 @@ class QLogUniform(QUniform):
         _check_positive(self.low, f"{self.q:g}, or use quniform")
 
     def draw(self, stream: Random) -> Value:
-        """Return one multiple."""
         return self._nearest(_between_logs(self.low, self.high, stream))
 
 
@@ -115,7 +112,6 @@ class RandInt:
         _check_rising(self.low, self.high)
 
     def draw(self, stream: Random) -> Value:
-        """Return one whole number."""
         return self.low + _index(self.high - self.low, stream)
 
 
@@ -128,7 +124,6 @@ class LogRandInt(RandInt):
         _check_positive(self.low, "1, or use randint")
 
     def draw(self, stream: Random) -> Value:
-        """Return one whole number."""
         drawn = int(_between_logs(self.low, self.high, stream))
         return min(max(drawn, self.low), self.high - 1)
 
@@ -143,7 +138,6 @@ class Choice:
         _check_values(self.values)
 
     def draw(self, stream: Random) -> Value:
-        """Return one of the values."""
         return self.values[_index(len(self.values), stream)]
 
 
@@ -171,7 +165,6 @@ class Constant:
         _scalar(self.value)
 
     def draw(self, stream: Random) -> Value:  # noqa: ARG002
-        """Return the value."""
         return self.value
 
 

@@ -45,7 +45,6 @@ class Gpus(Section):
         return self
 
     def allow(self, width: float) -> bool:
-        """Whether a trial may have this many GPUs."""
         return (self.min or 0) <= width <= (self.max or math.inf)
 
 
@@ -116,10 +115,10 @@ def _below(value: str) -> str:
 
 def _pattern(value: str) -> str:
     try:
-        found = re.compile(value)
+        pattern = re.compile(value)
     except re.error as error:
         raise refuse(f"{shown(value)} is no regular expression: {error}") from None
-    if not found.groupindex:
+    if not pattern.groupindex:
         raise refuse(
             f"{shown(value)} names nothing; write (?P<name>…) around each number, as in "
             r"'Accuracy: (?P<accuracy>[\d.]+)'"
@@ -181,10 +180,10 @@ def _python(value: object) -> object:
     if isinstance(value, float):  # 3.10 would be 3.1
         raise refuse(f"{value} is a number; write it in quotes")
     if isinstance(value, str):
-        found = _PYTHON.fullmatch(value)
-        if found is None:
+        match = _PYTHON.fullmatch(value)
+        if match is None:
             raise refuse(f'{shown(value)} is no version of Python; write one such as "3.12"')
-        if int(found[1]) < _OLDEST_PYTHON:
+        if int(match[1]) < _OLDEST_PYTHON:
             raise refuse(f"{value} is too old: cloudtune needs 3.{_OLDEST_PYTHON} or later")
     return value
 
@@ -195,14 +194,16 @@ def _requirements(value: object) -> object:
         return value
     if not isinstance(value, list | tuple):
         raise refuse(f"{shown(value)} is neither a file nor a list; write requirements.txt")
-    for index, each in enumerate(value):
-        if not isinstance(each, str):
-            raise refuse(f"{shown(each)} is no requirement; write one such as tqdm>=4", index)
+    for index, requirement in enumerate(value):
+        if not isinstance(requirement, str):
+            raise refuse(
+                f"{shown(requirement)} is no requirement; write one such as tqdm>=4", index
+            )
         try:
-            Requirement(each)
+            Requirement(requirement)
         except InvalidRequirement as error:
             why = str(error).splitlines()[0]
-            raise refuse(f"{shown(each)} is no requirement: {why}", index) from None
+            raise refuse(f"{shown(requirement)} is no requirement: {why}", index) from None
     return tuple(value)
 
 
@@ -243,5 +244,4 @@ class Setup(Section):
 
     @property
     def builds(self) -> bool:
-        """Whether an environment is built."""
         return self.python is not None or self.pip is not None

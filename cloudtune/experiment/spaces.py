@@ -97,8 +97,8 @@ def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
         return _nested(value, path, drawn=drawn)
     kind, options = _branches(value)
     if kind:
-        found = _options(options, (*path, kind), drawn=drawn or kind == "choice")
-        return Branches(found, each=kind == "grid")
+        branches = _options(options, (*path, kind), drawn=drawn or kind == "choice")
+        return Branches(branches, each=kind == "grid")
     try:
         domain = parse_domain(value)
     except ExperimentError as error:
@@ -118,17 +118,17 @@ def _means_a_domain(value: Mapping[object, object]) -> bool:
     if not value or any(name in DISTRIBUTIONS for name in value):
         return True
     if {"min", "max"} <= set(value) or {"low", "high"} <= set(value):
-        return not any(isinstance(each, Mapping) for each in value.values())
+        return not any(isinstance(part, Mapping) for part in value.values())
     (first, *others) = value.items()
     return not others and isinstance(first[1], list | tuple)
 
 
 def _nested(value: Mapping[object, object], path: Path, *, drawn: bool) -> Nested:
-    found = {}
+    parameters = {}
     for name, below in value.items():
         check_name(name, path)
-        found[str(name)] = _parameter(below, (*path, str(name)), drawn=drawn)
-    return Nested(found)
+        parameters[str(name)] = _parameter(below, (*path, str(name)), drawn=drawn)
+    return Nested(parameters)
 
 
 def _model(value: object, path: Path, *, drawn: bool) -> Model:
@@ -148,9 +148,9 @@ def check_name(name: object, path: Path = ()) -> None:
         PlaceError: it can't.
     """
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or "/" in name:
-        told = f"{shown(name)} can't name a parameter: write plain text without a slash"
+        message = f"{shown(name)} can't name a parameter: write plain text without a slash"
         nest = "; to nest, write a mapping" if "/" in str(name) else ""
-        raise PlaceError(told + nest, path)
+        raise PlaceError(message + nest, path)
 
 
 def _branches(value: object) -> tuple[str, Sequence[object]]:
@@ -159,42 +159,42 @@ def _branches(value: object) -> tuple[str, Sequence[object]]:
         return "", ()
     ((kind, listed),) = value.items()
     branching = kind in {"choice", "grid"} and isinstance(listed, list | tuple)
-    if branching and any(isinstance(each, Mapping) for each in listed):
+    if branching and any(isinstance(option, Mapping) for option in listed):
         return str(kind), listed
     return "", ()
 
 
 def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Value | Nested, ...]:
-    found: list[Value | Nested] = []
-    for number, each in enumerate(listed):
+    options: list[Value | Nested] = []
+    for number, option in enumerate(listed):
         here = (*path, number)
-        if not isinstance(each, Mapping):
+        if not isinstance(option, Mapping):
             try:
-                found.append(Choice((each,)).values[0])  # type: ignore[arg-type]
+                options.append(Choice((option,)).values[0])  # type: ignore[arg-type]
             except ExperimentError as error:
                 raise PlaceError(str(error), here) from None
             continue
-        if not each or _means_a_domain(each):
+        if not option or _means_a_domain(option):
             raise PlaceError(
-                f"{shown(dict(each))} is no branch; write its parameters, such as "
+                f"{shown(dict(option))} is no branch; write its parameters, such as "
                 "{name: sgd, momentum: {uniform: [0, 1]}}",
                 here,
             )
-        branch = _nested(each, here, drawn=drawn)
-        for other, before in enumerate(found):
+        branch = _nested(option, here, drawn=drawn)
+        for other, before in enumerate(options):
             if isinstance(before, Nested) and not _told_apart(before, branch):
                 raise PlaceError(
                     f"this branch can't be distinguished from branch {other + 1} of the list; give "
                     "each a constant of its own, such as name: sgd",
                     here,
                 )
-        found.append(branch)
-    return tuple(found)
+        options.append(branch)
+    return tuple(options)
 
 
 def _told_apart(one: Nested, other: Nested) -> bool:
     """Whether no configuration can be of both branches."""
-    first, second = (Space({"": each}) for each in (one, other))
+    first, second = (Space({"": options}) for options in (one, other))
     sure, also = _sure(first), _sure(second)
     if not set(sure) <= set(second.flat_names) or not set(also) <= set(first.flat_names):
         return True
@@ -295,8 +295,8 @@ class Space(Mapping[str, Domain]):
     @property
     def flat_names(self) -> tuple[str, ...]:
         """The names that configurations may have, in the order of the file, each once."""
-        found = (flat for name, flat in self._names.items() if name not in self._branching)
-        return tuple(dict.fromkeys(found))
+        names = (flat for name, flat in self._names.items() if name not in self._branching)
+        return tuple(dict.fromkeys(names))
 
     def active(self, name: str, values: Mapping[str, object]) -> bool:
         """Whether a parameter is part of the branches that the values take."""
@@ -322,17 +322,17 @@ class Space(Mapping[str, Domain]):
 
         Of a branching none of whose branches fits there are none.
         """
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         for name in self._domains:
-            if not self.active(name, found):
+            if not self.active(name, values):
                 continue
             if name in self._branching:
                 taken = self._taken(name, config)
                 if taken is not None:
-                    found[name] = taken
+                    values[name] = taken
             elif self._names[name] in config:
-                found[name] = config[self._names[name]]
-        return found
+                values[name] = config[self._names[name]]
+        return values
 
     def _taken(self, branching: str, config: Mapping[str, object]) -> str | None:
         numbers = map(str, range(self._branching[branching]))
@@ -388,18 +388,18 @@ class Space(Mapping[str, Domain]):
         return self._crossing(number, None)
 
     def _crossing(self, at: int, condition: tuple[str, str] | None) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        grids: dict[str, Value] = {}
         for name in self._grids(condition):
             at, here = divmod(at, self._size(name))
             if name not in self._branching:
-                found[name] = cast("Grid", self._domains[name]).values[here]
+                grids[name] = cast("Grid", self._domains[name]).values[here]
                 continue
             branch = 0
             while here >= (crossed := self._crossed((name, str(branch)))):
                 here, branch = here - crossed, branch + 1
-            found[name] = str(branch)
-            found |= self._crossing(here, (name, str(branch)))
-        return found
+            grids[name] = str(branch)
+            grids |= self._crossing(here, (name, str(branch)))
+        return grids
 
     @property
     def is_listed(self) -> bool:
@@ -430,18 +430,18 @@ _TRIES = 1000
 """So many times the branches of a configuration are drawn that names values of some of them."""
 
 
-def flat_config(given: Mapping[str, object]) -> dict[str, object]:
+def flat_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return a configuration by flat names, `optimizer/lr`, of one that nests or is flat."""
-    found: dict[str, object] = {}
-    for name, value in given.items():
+    flat: dict[str, object] = {}
+    for name, value in config.items():
         below = flat_config(value) if isinstance(value, Mapping) else {"": value}
-        found |= {
+        flat |= {
             _joined(name, each) if each else name: each_value for each, each_value in below.items()
         }
-    return found
+    return flat
 
 
-def completed(space: Space, given: Mapping[str, object], stream: str) -> dict[str, object]:
+def completed(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:
     """Return the configuration that has the given values, by flat names; what it lacks is drawn.
 
     Equal arguments give equal configurations; `stream` names the draws.
@@ -449,11 +449,11 @@ def completed(space: Space, given: Mapping[str, object], stream: str) -> dict[st
     Raises:
         PlaceError: a name or a value that the space doesn't have, or values of different branches.
     """
-    for name, value in given.items():
+    for name, value in fixed.items():
         domains = [
-            space[each]
-            for each in space
-            if space.flat_name(each) == name and not space.is_branching(each)
+            space[own]
+            for own in space
+            if space.flat_name(own) == name and not space.is_branching(own)
         ]
         if not domains:
             raise PlaceError(f"is not searched; {allowed_names(name, space.flat_names)}", (name,))
@@ -467,12 +467,12 @@ def completed(space: Space, given: Mapping[str, object], stream: str) -> dict[st
             listed = Choice(domain.values) if isinstance(domain, Grid) else domain
             flat = space.flat_name(name)
             drawn = listed.draw(streams[name])
-            fits = not space.is_branching(name) and flat in given and contains(domain, given[flat])
-            values[name] = given[flat] if fits else drawn
+            fits = not space.is_branching(name) and flat in fixed and contains(domain, fixed[flat])
+            values[name] = fixed[flat] if fits else drawn
         config = space.config(values)
-        if all(name in config and config[name] == value for name, value in given.items()):
+        if all(name in config and config[name] == value for name, value in fixed.items()):
             return config
-    raise PlaceError(f"no configuration has {', '.join(given)} together: they are of branches", ())
+    raise PlaceError(f"no configuration has {', '.join(fixed)} together: they are of branches", ())
 
 
 def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:

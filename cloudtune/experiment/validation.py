@@ -106,16 +106,16 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
 
 
 def _wrong(detail: ErrorDetails) -> str:
-    given, kind, context = shown(detail["input"]), detail["type"], detail.get("ctx", {})
+    value, kind, context = shown(detail["input"]), detail["type"], detail.get("ctx", {})
     if kind == "missing":
         return "missing"
     if detail["input"] is None or kind == "too_short":
         return "is empty"
     if kind == "greater_than_equal":
-        return f"{given} is too small: the minimum is {context['ge']}"
+        return f"{value} is too small: the minimum is {context['ge']}"
     if kind == "less_than_equal":
-        return f"{given} is too large: the maximum is {context['le']}"
-    return f"{given} is not {_WANTED[kind]}" if kind in _WANTED else f"{given}: {detail['msg']}"
+        return f"{value} is too large: the maximum is {context['le']}"
+    return f"{value} is not {_WANTED[kind]}" if kind in _WANTED else f"{value}: {detail['msg']}"
 
 
 def _section(model: type[BaseModel], path: FieldPath) -> type[BaseModel] | None:

@@ -17,7 +17,6 @@ from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
-from cloudtune.experiment.command import words_of
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
 from cloudtune.infra.cluster.node_provider import Journal
@@ -33,6 +32,7 @@ from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.policy.base import Policy
 from cloudtune.runs import control, home
 from cloudtune.runs.job import job_of_ledger
+from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage

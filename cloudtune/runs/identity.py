@@ -16,12 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cloudtune.errors import UsageError
-from cloudtune.experiment.command import words_of
-from cloudtune.experiment.script.python_file import read_python
+from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment.search_space import Constant
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.model.scaling import Identity
+from cloudtune.script.command import words_of
+from cloudtune.script.functions import parse_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +128,10 @@ def _looked_at(path: Path, changed_at: int, size: int) -> tuple[str, tuple[tuple
     if path.suffix != ".py":
         names = _SCRIPT_NAME.findall(data.decode(errors="replace")) if path.suffix == ".sh" else ()
         return digest, tuple((0, name) for name in names)
-    file = read_python(path, path.parent)
-    return digest, () if file is None else tuple(_imports(file.tree))
+    try:
+        return digest, tuple(_imports(parse_file(path)))
+    except ExperimentError:
+        return digest, ()
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -56,7 +56,6 @@ class ConstantFleet(Unplanned):
         return (self.offer, *self.standins)
 
     def max_gpus(self, view: View) -> int:
-        """Return all GPUs of the fleet."""
         return self.instances * self.offer.gpus
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -83,7 +82,6 @@ class NaiveFleet(Unplanned):
         return (self.offer, *self.standins)
 
     def max_gpus(self, view: View) -> int:
-        """Return all GPUs that the fleet may grow to."""
         return self.instances * self.offer.gpus
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -164,16 +162,13 @@ class BackToSpot:
 
     @property
     def name(self) -> str:
-        """The name of the rule."""
         return self._rule.name
 
     @property
     def stage(self) -> int:
-        """The rule's stage."""
         return self._rule.stage
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return what the rule might ask for."""
         return self._rule.could_ask(view)
 
     def max_gpus(self, view: View) -> int:
@@ -181,11 +176,9 @@ class BackToSpot:
         return self._rule.max_gpus(view)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
-        """Return what the rule says."""
         return self._rule.can_train(view, instances)
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
-        """Return what the rule says."""
         return self._rule.dollars_to_come(view, at)
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:

@@ -28,20 +28,16 @@ class RandomSearch(Judging):
         self._max_epochs = max_epochs
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the next trials."""
         new = self._new.tasks(view, room, self._max_epochs)
         return (TrialGroup(self.name, new),) if new else ()
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Let a trial train to its end."""
         self._new.learn(trial)
         last = capped(trial.trial, self._max_epochs)
         return Go(last) if trial.epoch < last else Verdict.FINISH
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Learn that a trial failed."""
         self._new.learn_failure(trial)
 
     def done(self, view: View) -> bool:
-        """Whether nothing runs and nothing new is left."""
         return not view.running and self._new.dry(view) and at_rest(view)

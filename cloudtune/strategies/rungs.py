@@ -71,7 +71,6 @@ class Rung:
         return bisect.bisect_left(self._sorted, self._keys[trial])
 
     def best(self, count: int) -> list[TrialId]:
-        """Return the best `count`."""
         return [trial for _, _, trial in self._sorted[:count]]
 
     def rest(self, trial: TrialId) -> None:
@@ -117,7 +116,6 @@ class Standing:
         return self._best.get(trial, -math.inf)
 
     def note(self, trial: TrialId, value: float) -> None:
-        """Record a result."""
         if trial in self._best:
             if value <= self._best[trial]:
                 return
@@ -126,7 +124,6 @@ class Standing:
         bisect.insort(self._order, (-value, trial))
 
     def forget(self, trial: TrialId) -> None:
-        """Forget the results of a trial."""
         if trial in self._best:
             held = -self._best.pop(trial), trial
             at = bisect.bisect_left(self._order, held)
@@ -231,7 +228,6 @@ class NewTrials:
             self._sampler.tell(trial.trial, trial.epoch, trial.metric)
 
     def learn_failure(self, trial: TrialProgress) -> None:
-        """Tell the sampler that a trial failed."""
         self._sampler.tell(trial.trial, trial.epoch, None)
 
 
@@ -254,7 +250,6 @@ class Judging:
         return self._new.more(trials)
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
-        """Return none."""
         return {}
 
     def wake_at(self, view: View) -> float | None:

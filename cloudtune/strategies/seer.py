@@ -137,7 +137,6 @@ class Seer:
         return chosen
 
     def instances(self, view: View) -> int:
-        """Return how many instances there are to be now."""
         return self.opening(view).instances if self.exploring or self.constant else self._nodes
 
     def horizon(self, view: View) -> float:
@@ -149,7 +148,6 @@ class Seer:
     # ---- widths --------------------------------------------------------------------------
 
     def width(self, view: View) -> Width:
-        """Return the width at which trials explore."""
         if self._width is None:
             self._look(view)
         assert self._width is not None
@@ -344,7 +342,6 @@ class Seer:
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:
-        """Record that a seat is free."""
         self._vacant = self.seats.pop(trial, None) is not None or self._vacant
 
     def _fill_up(self, view: View) -> None:
@@ -490,17 +487,15 @@ class Seer:
         return leaving
 
     def wake_at(self, view: View) -> float | None:
-        """Return when the next plan is due."""
         at = self._ends(view) if self.exploring else self._again
         return at if math.isfinite(at) else None
 
     def done(self, view: View) -> bool:
-        """Whether all that could be trained has been."""
         if view.running or not at_rest(view):
             return False
         return self._none_left(view) and not self._another(view)
 
-    def more(self, view: View, trials: int) -> str:  # noqa: D102  see `Strategy`
+    def more(self, view: View, trials: int) -> str:
         return self._new.more(trials)
 
     def _another(self, view: View) -> bool:

@@ -221,7 +221,6 @@ class Offers:
         self.in_order = tuple(rentable.offer for rentable in self.rentables)
 
     def of(self, offer: Offer) -> Rentable:
-        """Return what is known of an offer."""
         return self.rentables[self.in_order.index(offer)]
 
     def look(self, view: View, instances: int) -> bool:

@@ -279,7 +279,6 @@ class Brackets:
             yield bracket
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Let a trial's bracket judge it."""
         self._new.learn(trial)
         return self._of[trial.id].report(trial)
 

@@ -23,9 +23,9 @@ class Deliveries:
         self.wait()
         thread = threading.Thread(target=work, name="deliveries", daemon=True)
         thread.start()
-        self._under_way = thread  # not before: who waits meanwhile can only join what has started
+        self._under_way = thread  # not before: only a started thread can be joined
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until what was begun is done, so long at most."""
+        """Wait up to `seconds` until what was begun is done."""
         if self._under_way is not None:
             self._under_way.join(seconds)

@@ -44,8 +44,8 @@ def keep_best(uri: str, checkpoint: str, about: Mapping[str, Any]) -> str:
     if NOTE in manifest.files:
         raise CheckpointError(f"the script saves a file {NOTE}, which is to say what best/ holds")
     metrics = {k: v if math.isfinite(v) else str(v) for k, v in manifest.metrics.items()}
-    known = {"trial": manifest.trial, "epoch": manifest.epoch, "metrics": metrics}
-    text = json.dumps({**known, **about}, indent=1, allow_nan=False).encode()
+    note = {"trial": manifest.trial, "epoch": manifest.epoch, "metrics": metrics}
+    text = json.dumps({**note, **about}, indent=1, allow_nan=False).encode()
     return Patience(uri, _WAITS).insist(lambda: _keep(uri, checkpoint, manifest, text))
 
 
@@ -100,7 +100,7 @@ def _swap(aside: str, final: str) -> None:
 def note_of(folder: str) -> dict[str, Any] | None:
     """Return what a local `best/` says of itself; None where it isn't whole, or elsewhere."""
     try:
-        found = json.loads(Path(folder, NOTE).read_text(encoding="utf-8"))
+        note = json.loads(Path(folder, NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return note if isinstance(note, dict) else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
-from cloudtune.train.programs.command_session import session_of
+from cloudtune.train.command_session import session_of
 from cloudtune.train.session import (
     ADDRESS_VARIABLE,
     Report,
@@ -75,7 +75,7 @@ class Context:
     def get_previous_gpus(self) -> float | None:
         """The GPUs, or the share of one, that the checkpoint's last epoch was trained on.
 
-        A clone is told of its donor's. None where the trial begins, or the checkpoint doesn't say.
+        For a clone it is its donor's. None where the trial begins, or the checkpoint doesn't say.
         """
         return self._session.before.gpus
 
@@ -142,7 +142,7 @@ def save(checkpoint: Checkpoint) -> bool:
 
     The save takes the place of the last epoch's checkpoint, so let it say how far the epoch has
     come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
-    epoch that was reported with a checkpoint, since nobody would look for it.
+    epoch that was reported with a checkpoint, since no run would look for it.
     """
     return current_session().save(checkpoint)
 

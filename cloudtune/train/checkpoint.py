@@ -74,7 +74,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of its files."""
         return sum(file.size for file in self.files.values())
 
     def to_json(self) -> bytes:
@@ -211,7 +210,7 @@ class CheckpointStore:
 
         Where the storage is on the disk of temporary files anyway, they are at their place at
         once: then nothing may `prune` the trial without sparing the epoch. None where there is no
-        room for them, or the disk fails, again and again: that is told.
+        room for them, or the disk fails, again and again: that is logged.
         """
         source = Path(directory)
         _files_of(source)
@@ -246,7 +245,7 @@ class CheckpointStore:
     def commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str | None:
         """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`.
 
-        None where the storage failed again and again, which is told: earlier checkpoints are as
+        None where the storage failed again and again, which is logged: earlier checkpoints are as
         they were, and the next may be saved.
         """
         try:
@@ -292,8 +291,8 @@ class CheckpointStore:
 
     def saved(self, trial_id: str) -> dict[str, Manifest]:
         """Give the trial's whole checkpoints by their paths, the earliest first."""
-        found = sorted(self._saved(trial_id).items())
-        return {self._path(trial_id, epoch): manifest for epoch, manifest in found}
+        manifests = sorted(self._saved(trial_id).items())
+        return {self._path(trial_id, epoch): manifest for epoch, manifest in manifests}
 
     def is_intact(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files as they were saved.
@@ -344,7 +343,7 @@ class CheckpointStore:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
         Files that interrupted saves have left behind are deleted as well. Of equals the earliest is
-        the best, as it is for who reports the best one; NaN, an infinity that would win, or no such
+        the best, as if it reported the best one; NaN, an infinity that would win, or no such
         metric is the worst. The
         epochs of `spare` stay too. What can't be deleted is tried again the next time.
         """
@@ -418,8 +417,8 @@ class CheckpointStore:
 
     def _drop_epoch(self, folder: str) -> None:
         """The manifest goes first: a checkpoint half dropped must not look whole."""
-        found = entries(self._fs, folder)
-        for info in sorted(found, key=lambda info: info.base_name != MANIFEST):
+        infos = entries(self._fs, folder)
+        for info in sorted(infos, key=lambda info: info.base_name != MANIFEST):
             delete(self._fs, info)
         self._fs.delete_dir(folder)
 
@@ -463,12 +462,12 @@ def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
     """
     folder, _, name = path.rstrip("/").rpartition("/")
     root, _, trial = folder.rpartition("/")
-    wanted = EPOCH_FOLDER.fullmatch(name)
+    match = EPOCH_FOLDER.fullmatch(name)
     store = CheckpointStore(root, waits)
-    if wanted is None or store.is_intact(path):
+    if match is None or store.is_intact(path):
         return path
-    saved = [each for each, it in store.saved(trial).items() if it.epoch < int(wanted[1])]
-    earlier = next((each for each in reversed(saved) if store.is_intact(each)), None)
+    saved = [other for other, it in store.saved(trial).items() if it.epoch < int(match[1])]
+    earlier = next((other for other in reversed(saved) if store.is_intact(other)), None)
     source = earlier or "the beginning, as there is no earlier one"
     tell(f"{path} is missing or damaged; the trial resumes from {source}")
     return earlier
@@ -502,13 +501,13 @@ def load(path: str, to_directory: Path) -> Manifest:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             with opened(path, manifest, name) as reader, target.open("wb") as out:
-                found = copied(reader, out)
+                copy = copied(reader, out)
         except FileNotFoundError as error:
             raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
-        if found != saved:
+        if copy != saved:
             raise CheckpointError(
-                f"{name} of the checkpoint {path} is corrupt: {found.size} bytes, "
-                f"sha256 {found.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
+                f"{name} of the checkpoint {path} is corrupt: {copy.size} bytes, "
+                f"sha256 {copy.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
             )
     return manifest
 

@@ -1,4 +1,4 @@
-"""The data of one worker: its share of each batch, on its device, shuffled anew each epoch."""
+"""The data of one worker: its share of each batch, on its device, shuffled each epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Worker(Protocol):
 
 
 class DeviceLoader:
-    """A loader whose batches come on a device, if one is given, shuffled anew each epoch."""
+    """A loader whose batches come on a device, if one is given, shuffled each epoch."""
 
     def __init__(self, loader: DataLoader[Any], worker: Worker, device: str | None) -> None:
         self._loader = loader
@@ -57,12 +57,11 @@ class DeviceLoader:
 
     @property
     def _shares(self) -> Shares | None:
-        found = self._loader.batch_sampler
-        return found if isinstance(found, Shares) else None
+        sampler = self._loader.batch_sampler
+        return sampler if isinstance(sampler, Shares) else None
 
     @property
     def sampler(self) -> Any:
-        """What shuffles."""
         return self._loader.sampler if self._shares is None else self._shares.sampler
 
     @property
@@ -115,13 +114,9 @@ def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
     """Give the loader of one rank's share; one of the user's own making stays as it is."""
     from torch.utils import data  # noqa: PLC0415
 
-    sampler, world = loader.sampler, worker.world_size
-    plain = type(sampler) is data.SequentialSampler or (
-        type(sampler) is data.RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    if not plain or loader.batch_size is None:
+    sampler = loader.sampler
+    world = worker.world_size
+    if not is_plain(sampler) or loader.batch_size is None:
         if world > 1 and not isinstance(sampler, data.DistributedSampler):
             raise UsageError(
                 f"prepare_data_loader() can't split a loader with a {type(sampler).__name__} of "
@@ -140,21 +135,36 @@ def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
     )
     if uneven:
         shares = Shares(share, loader.batch_size, worker, drop_last=loader.drop_last)
-        kept = {name: getattr(loader, name) for name in _KEPT_OPTIONS if name != "drop_last"}
-        return data.DataLoader(loader.dataset, batch_sampler=shares, **kept)
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size // world,
         sampler=share,
-        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
+        drop_last=loader.drop_last,
+        **options_of(loader),
     )
+
+
+def is_plain(sampler: Any) -> bool:
+    """Whether a sampler gives each sample once, in order or shuffled, as DataLoader's own do."""
+    from torch.utils import data  # noqa: PLC0415
+
+    return type(sampler) is data.SequentialSampler or (
+        type(sampler) is data.RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
+
+
+def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return how a loader loads, as DataLoader's arguments, but for its batches and their order."""
+    return {name: getattr(loader, name) for name in _KEPT_OPTIONS}
 
 
 _KEPT_OPTIONS: Final = (
     "num_workers",
     "collate_fn",
     "pin_memory",
-    "drop_last",
     "timeout",
     "worker_init_fn",
     "multiprocessing_context",

@@ -31,17 +31,17 @@ class Progress:
     field: str | None = None
 
     def number(
-        self, reported: int, metrics: Mapping[str, float], said: Mapping[str, Any]
+        self, reported: int, metrics: Mapping[str, float], position: Mapping[str, Any]
     ) -> int | None:
         """Return which report this is, counted from 1, after `reported` ones.
 
-        `said` is what the script says of it, by unit. None for what isn't counted: it has been
+        `position` is what the script says of it, by unit. None for what isn't counted: it has been
         reported before, or comes between two reports.
 
         Raises:
             UsageError: a report before it is missing, or it says nothing that can be read.
         """
-        where = said.get(self.unit)
+        where = position.get(self.unit)
         if where is None and self.field is not None:
             if self.field not in metrics:
                 raise UsageError(

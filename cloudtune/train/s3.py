@@ -90,9 +90,9 @@ def _credentials() -> ReadOnlyCredentials:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     try:
-        found = aws_session.session().get_credentials()
+        credentials = aws_session.session().get_credentials()
         # Renews what expires within 15 minutes.
-        frozen = None if found is None else found.get_frozen_credentials()
+        frozen = None if credentials is None else credentials.get_frozen_credentials()
     except (BotoCoreError, ClientError) as error:
         raise PermissionError(f"no AWS credentials: {error}; {aws_session.LOG_IN}") from None
     if frozen is None or not frozen.access_key:

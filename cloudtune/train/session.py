@@ -59,7 +59,7 @@ class Report:
     `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
     the epoch's length, waiting for a grant left out; of these the checkpoint held training up for
     `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
-    equal, bit for bit, on all ranks; None at one rank, or where nobody knows them. `memory_mib`:
+    equal, bit for bit, on all ranks; None at one rank, or where they are unknown. `memory_mib`:
     see `peak_memory_mib`. `unsaved`: why the storage didn't take the checkpoint, or "".
     One of epoch 0 tells of no epoch: a save waits for room in a full storage.
     """
@@ -106,10 +106,10 @@ class Session:
     born: float | None = None
     share: float = 1.0
     """The part of a GPU that each worker has."""
-    known: int | None = None
-    """The last epoch that who runs the session has taken note of; None where it never says."""
+    acknowledged: int | None = None
+    """The last epoch that the controller has taken note of; None where it never says."""
     ranks: Ranks | None = None
-    """The workers of the trial, whose models are compared; None where there is nobody to ask."""
+    """The workers of the trial, whose models are compared; None where there are no others."""
     saves: SaveTimes = field(default_factory=SaveTimes)
     progress: Progress = field(default_factory=Progress)
     batch_weight: float = 1.0  # of its samples in the mean over the workers; see `data.Worker`
@@ -151,8 +151,8 @@ class Session:
             self._changed.notify_all()
 
     def acknowledge(self, epoch: int) -> None:
-        """Let the checkpoints of epochs before this one go: nobody will ask for them any more."""
-        self.known = epoch
+        """Let the checkpoints of epochs before this one go: the run won't go back to them."""
+        self.acknowledged = epoch
 
     def stop(self) -> bool:
         """Unwind the script at the end of its epoch, or at once where it waits for a grant.
@@ -165,7 +165,7 @@ class Session:
             return self._waiting
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
         self._deliveries.wait(seconds)
 
     @contextlib.contextmanager
@@ -237,11 +237,11 @@ class Session:
                 )
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **said: int | None
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
     ) -> None:
         """End an epoch; see the function of this name."""
         numbers = numbers_of(metrics)
-        number = self.progress.number(self.epoch, numbers, said)
+        number = self.progress.number(self.epoch, numbers, position)
         if number is None:
             return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
@@ -253,7 +253,7 @@ class Session:
             raise StopTraining
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
-        # Before anything is stored: what several models have learned is nobody's result.
+        # Before anything is stored: what several models have learned is no trial's result.
         in_sync = None if self.ranks is None else self.ranks.compare(epoch, self.models)
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
@@ -268,8 +268,8 @@ class Session:
             more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
             unsaved = self.store.failure if self.store is not None and lost else ""
-            told = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
-            self._deliver(told, pending)
+            delivered = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
+            self._deliver(delivered, pending)
         self._wait_for_grant()
 
     def save(self, checkpoint: Checkpoint) -> bool:
@@ -333,7 +333,8 @@ class Session:
         # not know of the new one yet when this node is lost, and would go on from that one. It
         # may be several epochs behind: a trial that it stops trains on until the stop arrives.
         last = report.epoch - 1
-        spare = range(last if self.known is None else min(self.known, last), report.epoch + 1)
+        first = last if self.acknowledged is None else min(self.acknowledged, last)
+        spare = range(first, report.epoch + 1)
         try:
             self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
             path = self.store.commit(pending, report.metrics)

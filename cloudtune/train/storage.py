@@ -103,11 +103,11 @@ def try_storage(uri: str) -> None:
         with fs.open_output_stream(path) as out:
             out.write(text)
         with fs.open_input_stream(path) as reader:
-            found = reader.read()
+            data = reader.read()
         fs.delete_file(path)
     except (OSError, ValueError) as error:  # pyarrow's own are either
         raise StorageError(f"can't be used: {error}", denied=_is_denied(error)) from None
-    if found != text:
+    if data != text:
         raise StorageError("gives back something else than was written")
 
 
@@ -139,7 +139,7 @@ def is_local(filesystem: Any) -> bool:
 
 
 def staging_folder(size: int = 0) -> str:
-    """Give the folder where so many bytes (`size`) may wait: of the staging disk, or the usual one.
+    """Give the folder where `size` bytes may wait: of the staging disk, or the usual one.
 
     Raises:
         OSError: neither has that much room.

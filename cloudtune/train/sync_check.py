@@ -52,16 +52,19 @@ class Work:
     sharded: bool = False
 
 
-def flaw(told: Sequence[Work]) -> str:
+def flaw(work: Sequence[Work]) -> str:
     """Return why these workers of a trial don't train one model; empty where nothing says so."""
-    steps, exchanges = max(each.steps for each in told), min(each.exchanges for each in told)
-    count = len(told)
+    steps, exchanges = (
+        max(worker.steps for worker in work),
+        min(worker.exchanges for worker in work),
+    )
+    count = len(work)
     if steps > exchanges:
         return (
             f"its {count} workers took {steps} steps of the optimizer, and exchanged gradients "
             f"{'never' if exchanges == 0 else f'{exchanges} times at most'}"
         )
-    if any(each.sharded for each in told) or len({each.model for each in told}) == 1:
+    if any(worker.sharded for worker in work) or len({worker.model for worker in work}) == 1:
         return ""
     return f"the parameters of its {count} workers differ"
 
@@ -91,7 +94,6 @@ class Ranks:
         self._exchanged = _exchanges()
 
     def close(self) -> None:
-        """Count no longer."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -113,8 +115,8 @@ class Ranks:
         if self._rank > 0:
             self._store.set(f"{epoch}/{self._rank}", json.dumps(asdict(mine)))
             return None
-        told = [mine, *(self._hear(epoch, rank) for rank in range(1, self._world_size))]
-        why = flaw(told)
+        work = [mine, *(self._hear(epoch, rank) for rank in range(1, self._world_size))]
+        why = flaw(work)
         if why:
             raise NotOneModelError(f"in epoch {epoch} {why}")
         return True if mine.model else None
@@ -128,17 +130,17 @@ class Ranks:
                 f"rank {rank} has not reported epoch {epoch}, {_PATIENCE} after rank 0 did; call "
                 f"cloudtune.report() on every rank ({error})"
             ) from None
-        found = json.loads(self._store.get(key))
+        work = json.loads(self._store.get(key))
         self._store.delete_key(key)
-        return Work(**found)
+        return Work(**work)
 
     def _work(self, models: Sequence[torch.nn.Module]) -> Work:
         before, self._exchanged = self._exchanged, _exchanges()
         steps = max(self._steps.values(), default=0)
-        parameters = [each for model in models for each in model.parameters()]
+        parameters = [item for model in models for item in model.parameters()]
         if not models:
-            groups = (group for each in list(self._steps) for group in each.param_groups)
-            parameters = [each for group in groups for each in group["params"]]
+            groups = (group for item in list(self._steps) for group in item.param_groups)
+            parameters = [item for group in groups for item in group["params"]]
         for optimizer in self._steps:
             self._steps[optimizer] = 0
         if self._shards is None:
@@ -149,9 +151,9 @@ class Ranks:
 
 def _is_sharded(parameters: Iterable[torch.Tensor]) -> bool:
     """Whether the script shards its model over the workers, by any of the usual ways."""
-    if any(type(each).__name__ in _SHARDING for each in parameters):
+    if any(type(item).__name__ in _SHARDING for item in parameters):
         return True
-    return any(type(each).__name__ in _SHARDING for each in gc.get_objects())
+    return any(type(item).__name__ in _SHARDING for item in gc.get_objects())
 
 
 def _exchanges() -> int:
@@ -161,11 +163,11 @@ def _exchanges() -> int:
     if not torch.distributed.is_initialized():
         return 0
     groups = torch.distributed.distributed_c10d._world.pg_map  # noqa: SLF001  it has no other name
-    found = 0
+    count = 0
     for group in groups:
         counting: Any = group
         try:
-            found += counting._get_sequence_number_for_group()  # noqa: SLF001
+            count += counting._get_sequence_number_for_group()  # noqa: SLF001
         except RuntimeError:  # a backend that doesn't count
             continue
-    return found
+    return count

@@ -95,28 +95,30 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
         What it gives back passes gradients on by the share of the batch that this worker has.
         """
 
-        def forward(self, *given: Any, **named: Any) -> Any:
-            found = super().forward(*given, **named)  # type: ignore[no-untyped-call]
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            outputs = super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
             weight = current_session().batch_weight
-            return found if weight == 1.0 else _weighed(found, weight)
+            return outputs if weight == 1.0 else _weighed(outputs, weight)
 
-        def state_dict(self, *given: Any, **named: Any) -> Any:
-            return self.module.state_dict(*given, **named)
+        def state_dict(self, *arguments: Any, **named: Any) -> Any:
+            return self.module.state_dict(*arguments, **named)
 
-        def load_state_dict(self, state_dict: Mapping[str, Any], *given: Any, **named: Any) -> Any:
-            return self.module.load_state_dict(state_dict, *given, **named)
+        def load_state_dict(
+            self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any
+        ) -> Any:
+            return self.module.load_state_dict(state_dict, *arguments, **named)
 
     return DataParallel
 
 
-def _weighed(found: Any, weight: float) -> Any:
+def _weighed(outputs: Any, weight: float) -> Any:
     """Have gradients that come back through what a model gave count that much."""
     from torch.utils import _pytree as trees  # noqa: PLC0415
 
-    for tensor in trees.tree_leaves(found):
+    for tensor in trees.tree_leaves(outputs):
         if getattr(tensor, "requires_grad", False):
             tensor.register_hook(lambda gradient: gradient * weight)
-    return found
+    return outputs
 
 
 def prepare_data_loader(
@@ -131,7 +133,7 @@ def prepare_data_loader(
 
     `batch_size` is that of all workers together, which share its samples: the same ones make up a
     step whatever the width. Where it doesn't divide evenly, some workers have one more, and the
-    gradients of a prepared model count by that. Every epoch is shuffled anew, where the loader
+    gradients of a prepared model count by that. Every epoch is shuffled again, where the loader
     shuffles. `auto_transfer` changes nothing: what is in pinned memory is
     always copied while the GPU computes.
 
@@ -152,14 +154,14 @@ def prepare_data_loader(
         )
     session = current_session()
     session.batch_size = session.batch_size or data_loader.batch_size
-    given: Any = data_loader
+    prepared: Any = data_loader
     if shared:
-        from cloudtune.train.shared_input import loader as shared_input  # noqa: PLC0415
+        from cloudtune.train import shared_loader  # noqa: PLC0415
 
-        given = shared_input.shared(given, session, "" if shared is True else shared)
+        prepared = shared_loader.shared(prepared, session, "" if shared is True else shared)
     elif add_dist_sampler:
-        given = split(given, session)
-    loader = DeviceLoader(given, session, session.device if move_to_device else None)
+        prepared = split(prepared, session)
+    loader = DeviceLoader(prepared, session, session.device if move_to_device else None)
     return cast("DataLoader[Any]", loader)
 
 

@@ -45,17 +45,17 @@ def digest(parameters: Iterable[torch.Tensor]) -> str:
     """
     import torch  # noqa: PLC0415
 
-    found = hashlib.sha1(usedforsecurity=False)
+    hashed = hashlib.sha1(usedforsecurity=False)
     sums: list[torch.Tensor] = []
     for parameter in parameters:
         flat = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
         if flat.is_cuda:
             sums += _sums(flat)
         else:
-            found.update(flat.cpu().numpy().data)
+            hashed.update(flat.cpu().numpy().data)
     if sums:
-        found.update(torch.stack(sums).cpu().numpy().data)
-    return found.hexdigest()
+        hashed.update(torch.stack(sums).cpu().numpy().data)
+    return hashed.hexdigest()
 
 
 def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -75,7 +75,7 @@ _counted_as: float | None = None
 
 
 def count_memory_as(mib: float | None) -> None:
-    """Let this process's part of a GPU's memory be so many MiB: another holds it for several."""
+    """Set this process's part of a GPU's memory, which another process holds for several."""
     global _counted_as  # noqa: PLW0603  of the process, as the memory is
     _counted_as = mib
 
@@ -84,8 +84,8 @@ def peak_memory_mib(device: str) -> float | None:
     """Give the most GPU memory that this process has had, in MiB; None on a CPU.
 
     Counted is the memory that torch's allocator took from the device, not only what tensors fill:
-    nobody else can have the rest. Counted since the process began, or since the script reset the
-    peak. What the script takes past torch isn't in it, and the context's share is an estimate.
+    no other process can have the rest. Counted since the process began, or since the script reset
+    the peak. What the script takes past torch isn't in it, and the context's share is an estimate.
     """
     if not device.startswith("cuda"):
         return None

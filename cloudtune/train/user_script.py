@@ -13,6 +13,7 @@ from cloudtune.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import ModuleType
 
 TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
 
@@ -36,13 +37,14 @@ def load_function(directory: Path, spec: str) -> TrainFunction:
         raise UsageError(f"{spec!r} names no function; write it as train.py:train")
     if path.suffix != ".py" or not path.is_file():
         raise UsageError(f"there is no Python file {path}, which {spec!r} names")
-    function = getattr(_load_file(path), name, None)
+    function = getattr(load_file(path), name, None)
     if not callable(function):
         raise UsageError(f"{path} has no function {name!r}, which {spec!r} names")
     return cast("TrainFunction", function)
 
 
-def _load_file(path: Path) -> object:
+def load_file(path: Path) -> ModuleType:
+    """Import the user's file, and return it as a module; its folder comes first on sys.path."""
     folder = os.fspath(path.parent)
     sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
     name = f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"

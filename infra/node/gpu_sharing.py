@@ -21,8 +21,7 @@ from cloudtune.infra.node.gpus import (
 )
 from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
-from cloudtune.train.fused.wire import FUSED_VARIABLE
-from cloudtune.train.shared_input.place import INPUT_VARIABLE
+from cloudtune.train.shared_input.place import FUSED_VARIABLE, INPUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

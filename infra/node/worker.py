@@ -260,7 +260,7 @@ def _place(begin: Begin, device: str) -> dict[str, Any]:
         "seed": training.seed,
         "born": time.monotonic() - (time.time() - begin.asked_at),
         "share": slot.share,
-        "known": assignment.keep_from,
+        "acknowledged": assignment.keep_from,
     }
 
 

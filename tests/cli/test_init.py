@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
-from cloudtune.experiment.script.drafts import GAP, read_script
 from cloudtune.runs import home
+from cloudtune.script.drafts import GAP, read_script
 from tests.bench import called
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
             [script, "-o", tmp_path.parent / "e.yaml"],
             "the experiment must be in its script's folder",
         ),
-        ([tmp_path / "nosuch.py"], "can't be read: No such file"),
-        ([tmp_path], "can't be read: Is a directory"),
+        ([tmp_path / "nosuch.py"], "no such file"),
+        ([tmp_path], "no such file"),
     ):
         done = bench.here("init", *words)
         assert (done.code, done.out) == (2, "")

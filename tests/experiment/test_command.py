@@ -10,7 +10,7 @@ import pytest
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.command import words_of
+from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 
 if TYPE_CHECKING:

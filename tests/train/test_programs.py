@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.worker import failure_of
 from cloudtune.infra.processes import is_running
 from cloudtune.model.trial import nested
+from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
@@ -257,7 +257,7 @@ def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> Non
         (
             "open('m', 'w').write('{\"accuracy\": 1}')",
             {"file": "m"},
-            "ended after epoch 1 of 3; let it train so long as the experiment says: {epochs}",
+            "ended after epoch 1 of 3; let it train as long as the experiment says: {epochs}",
         ),
         (
             "import cloudtune\ncloudtune.report({'accuracy': 1}, epoch=2)",

@@ -62,7 +62,6 @@ class StaticFluid(ByWidth):
         self._rung_at = -math.inf
 
     def min_width(self, view: View) -> Width:
-        """Return the narrowest width of the profile."""
         return min(reference(view).profile.widths)
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
@@ -170,7 +169,6 @@ class DynamicFluid(StaticFluid):
         self._grown: set[TrialId] = set()  # by idle GPUs, since the last planning
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return each task's share of all GPUs."""
         self._follow_trials(view)
         waiting = {t.trial.id: t.until for t in tasks if t.trial.id not in self._members}
         if (

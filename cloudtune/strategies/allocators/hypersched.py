@@ -132,11 +132,9 @@ class HyperSchedAllocator(ByWidth):
         self._known: dict[TrialId, TrialProgress] = {}
 
     def min_width(self, view: View) -> Width:
-        """Return one atom."""
         return self._atom
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return one atom for each task."""
         return [self._atom] * len(tasks)
 
     def resized(self, view: View, trial: TrialProgress) -> Width:

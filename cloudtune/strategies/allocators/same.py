@@ -23,13 +23,10 @@ class SameWidth(ByWidth):
     name: str = "same"
 
     def min_width(self, view: View) -> Width:
-        """Return the width."""
         return self.width
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return the same width for each task."""
         return [self.width] * len(tasks)
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width."""
         return self.width

@@ -33,7 +33,6 @@ class SeerAllocator(ByWidth):
         return min([seat.width for seat in seats], default=self._strategy.width(view))
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return the width of each task."""
         seats, width = self._strategy.seats, self._strategy.width(view)
         if not seats:
             return [width] * len(tasks)
@@ -62,11 +61,9 @@ class SeerFleet(Unplanned):
         self._target: Mapping[Offer, int] = {}
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return all that can be rented."""
         return self._strategy.offers.in_order
 
     def max_gpus(self, view: View) -> int:
-        """Return the GPUs of the whole fleet."""
         return sum(offer.gpus * count for offer, count in self.target(view, 0.0).items())
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:

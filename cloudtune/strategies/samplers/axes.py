@@ -55,7 +55,6 @@ class Line:
         return min(1.0, max(0.0, (self._scaled(number) - low) / (high - low)))
 
     def value(self, place: float) -> float:
-        """Return the number at a place."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         number = low + (high - low) * place
         return min(max(math.exp(number) if self.log else number, self.low), self.high)
@@ -88,12 +87,10 @@ class Steps:
         return min(max(step - self.first, 0), self.count - 1)
 
     def at(self, index: int) -> int | float:
-        """Return a number by its step."""
         step = self.first + min(max(index, 0), self.count - 1)
         return step if self.q is None else multiple(self.q, step)
 
     def value(self, place: float) -> int | float:
-        """Return the number at a place."""
         if self.log:
             return self.at(self.index(self._line.value(place)))
         return self.at(round(place * (self.count - 1)))

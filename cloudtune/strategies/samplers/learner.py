@@ -63,7 +63,6 @@ class Learner:
         return None if self._model is None else self._model.ask(given)
 
     def begin(self, trial: Trial) -> None:
-        """Record a trial that is to run."""
         self._configs[trial.id] = trial.config
         if self._model is not None:
             self._model.begin(trial.id, trial.config)

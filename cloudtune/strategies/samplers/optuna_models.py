@@ -45,7 +45,6 @@ class Draws:
         self._fresh = kind == "random"
 
     def ask(self) -> dict[str, object]:
-        """Return the next configuration."""
         if self._fresh:  # a study looks through all its trials at each ask; chance needs none
             self._study = optuna.create_study(sampler=self._sampler)
         return _config(self._axes, self._study.ask(self._distributions).params)
@@ -132,7 +131,6 @@ class Model:
             self._pending[trial] = self._count - 1
 
     def learn(self, trial: TrialId, config: Config, value: float) -> None:
-        """Learn the result of a trial."""
         number = self._pending.pop(trial, None)
         if number is not None:
             self._study.tell(number, value)

@@ -215,7 +215,6 @@ class Ranking:
         self._left_out = self._means(gaps, self._reach)
 
     def of(self, configs: Sequence[Config]) -> Floats:
-        """Return the score of each configuration."""
         gaps = _gaps(self._placed(configs), self._columns, self._labels)
         return self._means(gaps, self._reach)
 

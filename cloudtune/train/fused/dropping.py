@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+import torch
 
-if TYPE_CHECKING:
-    import torch
+
+class Dropout(torch.nn.Module):
+    """Dropout with its rate in a buffer, of which a group has one for each member."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"a dropout rate of {p} isn't from 0 to below 1")
+        self.p: torch.Tensor
+        self.register_buffer("p", torch.tensor(float(p)), persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the input of any shape, with parts of it zeroed in training."""
+        if not self.training:
+            return inputs
+        keep_rate = 1 - self.p.to(inputs.dtype)
+        return inputs * (torch.rand_like(inputs) < keep_rate) / keep_rate
 
 
 def dropout(p: float = 0.5) -> torch.nn.Module:
@@ -17,28 +31,4 @@ def dropout(p: float = 0.5) -> torch.nn.Module:
     Raises:
         ValueError: the rate isn't from 0 to below 1.
     """
-    return _kind()(p)  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _kind() -> Any:
-    import torch  # noqa: PLC0415  a plan looks at names here, and waits for no torch
-
-    class Dropout(torch.nn.Module):
-        """Dropout with its rate in a buffer, of which a group has one for each member."""
-
-        def __init__(self, p: float) -> None:
-            super().__init__()
-            if not 0 <= p < 1:
-                raise ValueError(f"a dropout rate of {p} isn't from 0 to below 1")
-            self.p: torch.Tensor
-            self.register_buffer("p", torch.tensor(float(p)), persistent=False)
-
-        def forward(self, given: torch.Tensor) -> torch.Tensor:
-            if not self.training:
-                return given
-            kept = 1 - self.p.to(given.dtype)
-            return given * (torch.rand_like(given) < kept) / kept
-
-    Dropout.__module__, Dropout.__qualname__ = __name__, "Dropout"
-    return Dropout
+    return Dropout(p)

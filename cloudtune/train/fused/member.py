@@ -1,28 +1,25 @@
-"""A trial as a member of a group: it says what it may train, and gets its state and its metrics."""
+"""A trial as a member of a group: each epoch it gives its state, and gets it back trained."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cloudtune.train.fused import wire
-from cloudtune.train.fused.host import Host
-from cloudtune.train.fused.state import to_bytes
+from cloudtune.train.fused.host import Host, receive, send
+from cloudtune.train.fused.state import MemberState
 from cloudtune.train.shared_input.place import end
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
 
-    import torch
-
     from cloudtune.train.fused.optimizers import Optimizer
     from cloudtune.train.fused.script import Script
     from cloudtune.train.shared_input.place import Meeting
 
-_AGAIN_SECONDS = 0.02
+_RETRY_SECONDS = 0.02
 HAND_OVER_SECONDS = 4.0
 """What the others of a group have to end an epoch in, when the trial of their host ends."""
 _hosts: list[Host] = []
@@ -38,63 +35,53 @@ def hand_over(seconds: float, *, own: bool = True) -> None:
         _hosts.pop().close(min(seconds, HAND_OVER_SECONDS), own=own)
 
 
-@dataclass
-class Told:
-    """What an epoch gave: its metrics, of how many members, and the MiB of a GPU of each."""
+@dataclass(frozen=True)
+class Trained:
+    """What an epoch gave: metrics, state, the members of its group, and the GPU's MiB of each."""
 
     metrics: Mapping[str, float]
+    state: MemberState
     members: int
     mib: float | None
 
 
+@dataclass
 class Member:
-    """One trial in the group that meets at a place; where nobody hosts it, this process does.
+    """One trial in the group that meets at a place; if it has no host, this process is.
 
     Args:
         place: where those of its shape on its GPU meet.
-        trial: its name, for people.
         script: what its host trains by.
         device: where a host trains.
-        state: model and optimizer, as `MemberState.to_bytes` gives them.
-        settings: see `MemberState`.
     """
 
-    def __init__(
-        self,
-        place: Meeting,
-        trial: str,
-        script: Script,
-        device: str,
-        *,
-        state: bytes,
-        settings: Mapping[str, torch.Tensor],
-    ) -> None:
-        self._place = place
-        self._trial = trial
-        self._script = script
-        self._device = device
-        self.state = state
-        """As it is after the last epoch that it was told of."""
-        self._settings = to_bytes(settings)
-        self._connection: socket.socket | None = None
+    place: Meeting
+    script: Script
+    device: str
+    _connection: socket.socket | None = None
 
-    def train(self, epoch: int, optimizer: Optimizer) -> Told:
+    def train(self, epoch: int, state: MemberState, optimizer: Optimizer) -> Trained:
         """Train an epoch with the others. Where their host goes meanwhile, it is begun again.
 
         Raises:
             BaseException: what the script raised, in the process of the host.
         """
-        ready: dict[str, Any] = {"kind": "ready", "epoch": epoch}
-        ready |= {"optimizer": type(optimizer).__name__, "options": optimizer.options()}
+        request = {
+            "epoch": epoch,
+            "kind": type(optimizer).__name__,
+            "options": optimizer.options(),
+            "state": vars(state),
+        }
         while True:
             try:
                 if self._connection is None:
                     self._connection = self._join()
-                wire.send(self._connection, ready)
-                told, self.state = wire.receive(self._connection)
-                return Told(told["metrics"], told["members"], told["mib"])
+                send(self._connection, request)
+                answer = receive(self._connection)
             except OSError:
                 self._lose()
+            else:
+                return Trained(**{**answer, "state": MemberState(**answer["state"])})
 
     def close(self) -> None:
         """Leave the group; where this process hosts it, others do from now on."""
@@ -108,21 +95,17 @@ class Member:
         if self._connection is not None:
             end(self._connection)
         self._connection = None
-        failed = [host.error for host in _hosts if host.error is not None]
+        errors = [host.error for host in _hosts if host.error is not None]
         hand_over(0.0)
-        if failed:
-            raise failed[0]
+        if errors:
+            raise errors[0]
 
     def _join(self) -> socket.socket:
-        header = {"kind": "join", "trial": self._trial, "settings": len(self._settings)}
-        while True:
-            found = self._place.connect()
-            if found is not None:
-                wire.send(found, header, self._settings + self.state)
-                return found
-            held = self._place.listen()
+        while (connection := self.place.connect()) is None:
+            held = self.place.listen()
             if held is None:
-                time.sleep(_AGAIN_SECONDS)  # who has the lock listens in a moment, or is gone
+                time.sleep(_RETRY_SECONDS)  # whoever has the lock listens in a moment, or is gone
             else:
                 sys.stderr.write("fused: this process trains for all that join it\n")
-                _hosts.append(Host(self._place, held, self._script, self._device))
+                _hosts.append(Host(self.place, held, self.script, self.device))
+        return connection

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    import torch
 
     Tensors = Mapping[str, torch.Tensor]
 
@@ -47,13 +47,9 @@ class SGD:
         return {**self.numbers, "nesterov": self.nesterov}
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """Return torch's own optimizer with these numbers."""
-        from torch.optim import SGD as TorchSGD  # noqa: N811, PLC0415
-
-        return TorchSGD(parameters, **self.options())
+        return torch.optim.SGD(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
-        """Whether torch's optimizer has that tensor in its state."""
         return slot in self.SLOTS and self.momentum != 0
 
     def step(
@@ -103,14 +99,10 @@ class Adam:
         return {"lr": self.lr, "betas": tuple(self.betas), **more}
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """Return torch's own optimizer with these numbers."""
-        from torch import optim  # noqa: PLC0415
-
-        kind = optim.AdamW if self.DECOUPLED else optim.Adam
+        kind = torch.optim.AdamW if self.DECOUPLED else torch.optim.Adam
         return kind(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:
-        """Whether torch's optimizer has that tensor in its state."""
         return slot in self.SLOTS
 
     def step(
@@ -159,10 +151,10 @@ Optimizer = SGD | Adam
 
 def optimizer_of(kind: str, options: Mapping[str, Any]) -> Optimizer:
     """Return the optimizer of that class with those options."""
-    given: dict[str, Any]
-    given = {key: tuple(each) if key == "betas" else each for key, each in options.items()}
-    kinds: dict[str, type[Optimizer]] = {each.__name__: each for each in (SGD, Adam, AdamW)}
-    return kinds[kind](**given)
+    arguments: dict[str, Any]
+    arguments = {key: tuple(value) if key == "betas" else value for key, value in options.items()}
+    kinds: dict[str, type[Optimizer]] = {value.__name__: value for value in (SGD, Adam, AdamW)}
+    return kinds[kind](**arguments)
 
 
 def _shaped(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -171,13 +163,11 @@ def _shaped(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor
     They are computed in 64 bits, as torch computes with Python's numbers, and rounded last.
     """
     shape = (-1, *(1,) * (parameter.dim() - 1))
-    return {name: each.to(parameter.dtype).view(shape) for name, each in numbers.items()}
+    return {name: number.to(parameter.dtype).view(shape) for name, number in numbers.items()}
 
 
 def stacked_numbers(members: Sequence[Mapping[str, float]], device: str) -> dict[str, torch.Tensor]:
     """Return each number of all members as a tensor of shape (members,), in 64 bits."""
-    import torch  # noqa: PLC0415
-
     names = members[0] if members else ()
     kind = {"dtype": torch.float64, "device": device}
-    return {name: torch.tensor([each[name] for each in members], **kind) for name in names}  # type: ignore[arg-type]
+    return {name: torch.tensor([member[name] for member in members], **kind) for name in names}  # type: ignore[arg-type]

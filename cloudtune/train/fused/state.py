@@ -9,10 +9,10 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    import torch
 
     from cloudtune.train.fused.optimizers import Optimizer
 
@@ -37,10 +37,15 @@ class MemberState:
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> MemberState:
         """Return the state of a model that trains alone, as it is now."""
-        kept = model.state_dict()
-        settings = {name: each for name, each in model.named_buffers() if name not in kept}
-        found = {} if optimizer is None else optimizer.state_dict()
-        return cls(_copied(kept), _copied(found), _copied(settings))
+        persistent = model.state_dict()
+        settings = {
+            name: buffer for name, buffer in model.named_buffers() if name not in persistent
+        }
+        return cls(
+            model=_copied(persistent),
+            optimizer=_copied({} if optimizer is None else optimizer.state_dict()),
+            settings=_copied(settings),
+        )
 
     def load_into(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Make a model and its optimizer this member, to train on alone; numbers included."""
@@ -53,48 +58,45 @@ class MemberState:
         return to_bytes({"model": dict(self.model), "optimizer": dict(self.optimizer)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, device: str = "cpu") -> MemberState:
+    def from_bytes(cls, data: bytes) -> MemberState:
         """Return the state that `to_bytes` was given.
 
         Raises:
             pickle.UnpicklingError: there is anything else in it than tensors, numbers and names.
         """
-        found = from_bytes(data, device)
-        return cls(found["model"], found["optimizer"])
+        return cls(**from_bytes(data))
 
 
 def to_bytes(tree: Mapping[str, Any]) -> bytes:
-    """Return tensors by name, nested or not, as `torch.save` writes them, on the CPU."""
-    import torch  # noqa: PLC0415
-
+    """Return tensors, numbers and names, nested or not, as `torch.save` writes them, on the CPU."""
     file = io.BytesIO()
     torch.save(_copied(tree, "cpu"), file)
     return file.getvalue()
 
 
-def from_bytes(data: bytes, device: str = "cpu") -> dict[str, Any]:
-    """Return what `to_bytes` was given: tensors, numbers and names, and no objects."""
-    import torch  # noqa: PLC0415
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """Return what `to_bytes` was given, on the CPU.
 
-    found: dict[str, Any]
-    found = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    return found
+    Raises:
+        pickle.UnpicklingError: it has other objects.
+    """
+    tree: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return tree
 
 
-def with_numbers(optimizer: torch.optim.Optimizer, wanted: Optimizer) -> None:
+def with_numbers(optimizer: torch.optim.Optimizer, numbers: Optimizer) -> None:
     """Give an optimizer that was restored the numbers of this configuration again."""
     for group in optimizer.param_groups:
-        group.update(wanted.options())
+        group.update(numbers.options())
 
 
 def _copied(value: Any, device: str | None = None) -> Any:
     """Return a copy of a state, on a device."""
     if isinstance(value, dict):
-        kept = {key: _copied(each, device) for key, each in value.items()}
-        return dict(kept)
+        return {key: _copied(part, device) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(each, device) for each in value)
-    if hasattr(value, "detach"):
+        return type(value)(_copied(part, device) for part in value)
+    if isinstance(value, torch.Tensor):
         return value.detach().to(device or value.device, copy=True)
     return value
 
@@ -103,39 +105,35 @@ def _copied(value: Any, device: str | None = None) -> Any:
 
 
 class Watched(dict[str, Any]):
-    """A configuration that knows what was read of it."""
+    """A configuration that notes in `read` which of its values are read."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.read: set[str] = set()
+        self.read: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
+        self.read[key] = super().get(key)
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value, or the default, as a dict does."""
-        self.read.add(key)
+        self.read[key] = super().get(key)
         return super().get(key, default)
 
+    def _all(self) -> dict[str, Any]:
+        self.read = dict(zip(super().keys(), super().values(), strict=True))
+        return self.read
+
     def __iter__(self) -> Any:
-        self.read.update(super().keys())
-        return super().__iter__()
+        return iter(self._all())
 
     def items(self) -> Any:
         """Return all keys and values, as a dict does."""
-        self.read.update(super().keys())
-        return super().items()
+        return self._all().items()
 
     def values(self) -> Any:
         """Return all values, as a dict does."""
-        self.read.update(super().keys())
-        return super().values()
-
-    @property
-    def found(self) -> dict[str, Any]:
-        """What was read, with its values."""
-        return {key: super(Watched, self).get(key) for key in sorted(self.read)}
+        return self._all().values()
 
 
 def signature(
@@ -151,13 +149,15 @@ def signature(
     `functions` have taken from around them. What can't be compared by its text makes trials differ:
     they then train beside each other, as packed trials do.
     """
-    import torch  # noqa: PLC0415
-
     usual = set(vars(torch.nn.Module()))
-    parts: list[object] = [optimizer.kind, _plain(dict(read)), [_plain(each) for each in functions]]
+    parts: list[object] = [
+        optimizer.kind,
+        sorted(_plain(dict(read))),
+        [_plain(function) for function in functions],
+    ]
     for name, module in model.named_modules():
-        made = {key: value for key, value in vars(module).items() if key not in usual}
-        parts += [name, type(module).__qualname__, module.training, _plain(made)]
+        options = {key: value for key, value in vars(module).items() if key not in usual}
+        parts += [name, type(module).__qualname__, module.training, _plain(options)]
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         parts += [name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -171,10 +171,10 @@ def _plain(value: Any) -> Any:
         around = [_plain(cell.cell_contents) for cell in value.__closure__ or ()]
         return [value.__module__, value.__qualname__, around, _plain(value.__defaults__)]
     if isinstance(value, dict):
-        return [[str(key), _plain(each)] for key, each in value.items()]
+        return [[str(key), _plain(part)] for key, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
-    if hasattr(value, "detach"):
+        return [_plain(part) for part in value]
+    if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous().numpy().tobytes()
         return [tuple(value.shape), hashlib.sha256(data).hexdigest()]
     return repr(value)

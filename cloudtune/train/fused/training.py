@@ -6,16 +6,16 @@ import os
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.train.calls import current_session
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.fused.member import Member
-from cloudtune.train.fused.script import Functions, Script
+from cloudtune.train.fused.script import Alone, Functions, Script
 from cloudtune.train.fused.state import FILE, MemberState, with_numbers
-from cloudtune.train.fused.wire import FUSED_VARIABLE
-from cloudtune.train.shared_input.place import Meeting
+from cloudtune.train.shared_input.place import FUSED_VARIABLE, Meeting
 from cloudtune.train.torch import prepare_model
 from cloudtune.train.torch_state import count_memory_as
 
@@ -74,36 +74,34 @@ def _alone(script: Script, session: Session) -> None:
         restored.load_into(module, optimizer)
     for epoch in session.epochs():
         with_numbers(optimizer, script.optimizer(epoch))
-        found = script.epoch_alone(module, net, optimizer, epoch)
-        metrics = {name: float(value) for name, value in found.items()}
-        state = MemberState.of(module, optimizer).to_bytes() if session.rank == 0 else b""
-        _report(session, metrics, state)
+        metrics = script.epoch(Alone(module, net, optimizer), epoch)
+        numbers = {name: float(value) for name, value in metrics.items()}
+        _report(session, numbers, MemberState.of(module, optimizer))
 
 
 def _in_a_group(script: Script, session: Session, folder: Path) -> None:
     module = script.model()
-    key = script.signature(module)
-    script.forget_data()  # its host has it
-    fresh = MemberState.of(module)
+    place = Meeting(folder, script.signature(module), socket.SOCK_STREAM)
+    script.forget_data()  # the host has it
+    state = MemberState.of(module)
     restored = _restored(session)
     if restored is not None:
         restored.load_into(module, None)  # what doesn't fit is this trial's mistake, and no other's
-    state = (fresh if restored is None else restored).to_bytes()
-    place = Meeting(folder, key, socket.SOCK_STREAM)
-    whose = (place, session.trial_id, script, session.device)
-    member = Member(*whose, state=state, settings=fresh.settings)
+        state = replace(restored, settings=state.settings)
+    member = Member(place, script, session.device)
     members = 0
     try:
         for epoch in session.epochs():
-            told = member.train(epoch, script.optimizer(epoch))
-            count_memory_as(told.mib)
-            if told.members != members:
-                members = told.members
+            trained = member.train(epoch, state, script.optimizer(epoch))
+            state = trained.state
+            count_memory_as(trained.mib)
+            if trained.members != members:
+                members = trained.members
                 others = f"{members - 1} other{'s' * (members != 2)}"
                 sys.stderr.write(
                     f"fused: trains as one model with {others} from epoch {epoch} on\n"
                 )
-            _report(session, told.metrics, member.state)
+            _report(session, trained.metrics, state)
     finally:
         member.close()
 
@@ -112,11 +110,12 @@ def _restored(session: Session) -> MemberState | None:
     """Return the state of the checkpoint to go on from; None where the trial begins."""
     if session.restore is None:
         return None
-    with Checkpoint(session.restore, session.start_epoch).as_directory() as kept:
-        return MemberState.from_bytes((Path(kept) / FILE).read_bytes())
+    with Checkpoint(session.restore, session.start_epoch).as_directory() as folder:
+        return MemberState.from_bytes((Path(folder) / FILE).read_bytes())
 
 
-def _report(session: Session, metrics: Mapping[str, float], state: bytes) -> None:
+def _report(session: Session, metrics: Mapping[str, float], state: MemberState) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / FILE).write_bytes(state)
+        data = state.to_bytes() if session.rank == 0 else b""
+        (Path(folder) / FILE).write_bytes(data)
         session.report(metrics, Checkpoint.from_directory(folder))

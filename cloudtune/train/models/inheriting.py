@@ -34,9 +34,9 @@ class Inherited:
         return not (self.resized or self.new or self.left)
 
     def __str__(self) -> str:
-        told = f"{len(self.taken)} tensors taken over"
+        text = f"{len(self.taken)} tensors taken over"
         more = (("resized", self.resized), ("new", self.new), ("left", self.left))
-        return ", ".join([told, *(f"{len(names)} {word}" for word, names in more if names)])
+        return ", ".join([text, *(f"{len(names)} {word}" for word, names in more if names)])
 
 
 def inherit(
@@ -58,23 +58,23 @@ def inherit(
     """
     import torch  # noqa: PLC0415
 
-    own = {name: each for name, each in model.state_dict().items() if torch.is_tensor(each)}
-    theirs = {name: each for name, each in state_dict.items() if torch.is_tensor(each)}
+    own = {name: value for name, value in model.state_dict().items() if torch.is_tensor(value)}
+    theirs = {name: value for name, value in state_dict.items() if torch.is_tensor(value)}
     partners = dict(_partners(own, theirs))
     kinds = _resizable(model) if resize else {}
     taken, resized = [], []
     chance = torch.Generator().manual_seed(0)  # workers must not draw differently
     with torch.no_grad():
         for name, partner in partners.items():
-            given, tensor = theirs[partner], own[name]
-            if given.shape == tensor.shape:
-                tensor.copy_(given)
+            source, tensor = theirs[partner], own[name]
+            if source.shape == tensor.shape:
+                tensor.copy_(source)
                 taken.append(name)
-            elif name in kinds and _alike(given, tensor, convolves=kinds[name]):
-                tensor.copy_(_resized(given.to(tensor), tensor.shape, chance))
+            elif name in kinds and _alike(source, tensor, convolves=kinds[name]):
+                tensor.copy_(_resized(source.to(tensor), tensor.shape, chance))
                 resized.append(name)
-    had = {partners[name] for name in (*taken, *resized)}
-    if not had and own:
+    used = {partners[name] for name in (*taken, *resized)}
+    if not used and own:
         raise UsageError(
             f"nothing of it fits the model: the state has {_some(state_dict)}, the model "
             f"{_some(own)}; give the state_dict() of a model"
@@ -83,7 +83,7 @@ def inherit(
         tuple(taken),
         tuple(resized),
         tuple(name for name in own if name not in {*taken, *resized}),
-        tuple(name for name in theirs if name not in had),
+        tuple(name for name in theirs if name not in used),
     )
 
 
@@ -97,8 +97,8 @@ def _partners(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterat
     for name in theirs:
         bare.setdefault(_unwrapped(name), []).append(name)
     for name in own:
-        found = [name] if name in theirs else bare.get(_unwrapped(name), [])
-        free = [each for each in found if each == name or each not in own]
+        candidates = [name] if name in theirs else bare.get(_unwrapped(name), [])
+        free = [candidate for candidate in candidates if candidate == name or candidate not in own]
         if len(free) == 1:
             yield name, free[0]
 
@@ -111,33 +111,33 @@ def _resizable(model: torch.nn.Module) -> dict[str, bool]:
     """Give the names of the tensors that `resize` can fit, and whether they are a convolution's."""
     from torch import nn  # noqa: PLC0415
 
-    found: dict[str, bool] = {}
+    kinds: dict[str, bool] = {}
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     for name, module in model.named_modules():
         plain = isinstance(module, convolutions) and module.groups == 1
         if plain or isinstance(module, (nn.Linear, *norms)):
-            for each in ("weight", "bias", "running_mean", "running_var"):
-                found[f"{name}.{each}" if name else each] = plain
-    return found
+            for part in ("weight", "bias", "running_mean", "running_var"):
+                kinds[f"{name}.{part}" if name else part] = plain
+    return kinds
 
 
-def _alike(given: Tensor, tensor: Tensor, *, convolves: bool) -> bool:
+def _alike(source: Tensor, tensor: Tensor, *, convolves: bool) -> bool:
     """Whether two tensors differ in inputs and outputs alone, and not in the kernel."""
-    if given.dim() != tensor.dim() or not given.dim() or not given.is_floating_point():
+    if source.dim() != tensor.dim() or not source.dim() or not source.is_floating_point():
         return False
-    return not convolves or given.shape[2:] == tensor.shape[2:]
+    return not convolves or source.shape[2:] == tensor.shape[2:]
 
 
-def _resized(given: Tensor, shape: torch.Size, chance: torch.Generator) -> Tensor:
+def _resized(source: Tensor, shape: torch.Size, chance: torch.Generator) -> Tensor:
     """Give a tensor with outputs (the first dimension) and inputs (the second) of other sizes."""
     import torch  # noqa: PLC0415
 
-    found = given[torch.arange(shape[0], device=given.device) % given.shape[0]]
-    if given.dim() == 1 or given.shape[1] == shape[1]:
-        return found
-    origins = torch.arange(shape[1], device=given.device) % given.shape[1]
-    shares = 0.5 + torch.rand(shape[1], generator=chance).to(given.device)
-    sums = torch.zeros(given.shape[1], device=given.device).index_add_(0, origins, shares)
-    shares = (shares / sums[origins]).to(given.dtype)
-    return found[:, origins] * shares.reshape(1, -1, *[1] * (given.dim() - 2))
+    resized = source[torch.arange(shape[0], device=source.device) % source.shape[0]]
+    if source.dim() == 1 or source.shape[1] == shape[1]:
+        return resized
+    origins = torch.arange(shape[1], device=source.device) % source.shape[1]
+    shares = 0.5 + torch.rand(shape[1], generator=chance).to(source.device)
+    sums = torch.zeros(source.shape[1], device=source.device).index_add_(0, origins, shares)
+    shares = (shares / sums[origins]).to(source.dtype)
+    return resized[:, origins] * shares.reshape(1, -1, *[1] * (source.dim() - 2))

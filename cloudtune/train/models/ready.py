@@ -52,10 +52,10 @@ def insert_after(network: torch.nn.Module, name: str, block: torch.nn.Module) ->
 
 
 def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
-    """Have a submodule so many times, one behind the other, each with weights of its own.
+    """Have a submodule `times` times, one behind the other, each with weights of its own.
 
     It gives what it takes, in shape. The others are copies, which `reset_parameters` of all that
-    has it initialises anew; parameters of other modules begin as copies.
+    has it initialises again; parameters of other modules begin as copies.
 
     Raises:
         UsageError: no such submodule, less than once, or a layer whose width changes within.
@@ -71,18 +71,18 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
         raise UsageError(
             f"repeat({name!r}): it takes {taken} and gives {given}, so it can't follow itself"
         )
-    _follow(network, name, {str(number): _anew(block) for number in range(2, times + 1)})
+    _follow(network, name, {str(number): _reinitialized(block) for number in range(2, times + 1)})
     return network
 
 
 def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
-    """Give a Linear or Conv2d so many outputs, and fit what comes behind it to that.
+    """Give a Linear or Conv2d `width` outputs, and fit what comes behind it to that.
 
     What comes behind is found with torch.fx, so the network must be one that it can trace. Between
     the layer and the Linear or Conv2d layers that take its outputs may be: normalisation by batch
     (and LayerNorm of a Linear's outputs), activations and dropout by element, pooling, and
     flattening from dimension 1 (also as `x.view(x.size(0), -1)`). Anything else, such as a sum, a
-    concatenation or groups, is refused. Layers that change are made anew, with their usual initial
+    concatenation or groups, is refused. Layers that change are new ones, with their usual initial
     weights.
 
     Raises:
@@ -105,15 +105,15 @@ def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
     Raises:
         UsageError: there is none of that name.
     """
-    found = dict(network.named_modules())
-    if name not in found or not name:
-        names = [each for each in found if each]
+    modules = dict(network.named_modules())
+    if name not in modules or not name:
+        names = [path for path in modules if path]
         raise UsageError(
             f"the network has no submodule {name!r}; it has {', '.join(names[:12])}"
             f"{', …' if len(names) > 12 else ''}.{nearest(name, names)}"
         )
-    wanted: torch.nn.Module = found[name]
-    return wanted
+    module: torch.nn.Module = modules[name]
+    return module
 
 
 def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:
@@ -133,23 +133,25 @@ def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Modu
     for key, child in children:
         order.append((key, child))
         if key == last:
-            taken = [each for each, _ in children]
-            order += [(_free(taken, f"{last}_{each}"), new) for each, new in blocks.items()]
+            taken = [child_name for child_name, _ in children]
+            order += [
+                (_free(taken, f"{last}_{child_name}"), new) for child_name, new in blocks.items()
+            ]
     for key, _ in children:
         delattr(parent, key)
     for key, child in order:
         parent.add_module(key, child)
 
 
-def _free(taken: list[str], wanted: str) -> str:
+def _free(taken: list[str], name: str) -> str:
     """Give a name that no child has."""
-    return _free(taken, f"{wanted}_") if wanted in taken else wanted
+    return _free(taken, f"{name}_") if name in taken else name
 
 
-def _anew(block: torch.nn.Module) -> torch.nn.Module:
+def _reinitialized(block: torch.nn.Module) -> torch.nn.Module:
     copied = copy.deepcopy(block)
-    for each in copied.modules():
-        reset = getattr(each, "reset_parameters", None)
+    for module in copied.modules():
+        reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
     return copied

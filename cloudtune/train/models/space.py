@@ -3,7 +3,7 @@
 A mutator is a plain function of the script. Its first parameter is the network, the others are its
 choices, and their types say what they may be: `Literal[8, 16]`, `bool`, or a range such as
 `Annotated[float, models.uniform(0, 0.5)]`. It returns the network, the same one or another.
-`cloudtune plan` reads the same types without running the script (experiment/mutators).
+`cloudtune plan` imports the script to read them.
 
 After Retiarii's mutators (Zhang et al., OSDI 2020, section 3.1): there they change a graph that is
 taken from the model, here they change the model itself.
@@ -83,7 +83,7 @@ class OneOf:
     @property
     def search(self) -> dict[str, Any]:
         """A branch for each that has choices of its own, and a name for each that has none."""
-        return {"choice": [self._option(each) for each in self.options]}
+        return {"choice": [self._option(option) for option in self.options]}
 
     @staticmethod
     def _option(option: Mutator | None) -> object:
@@ -94,17 +94,17 @@ class OneOf:
 
     def apply(self, network: torch.nn.Module, taken: object) -> torch.nn.Module:
         """Give the network as the option that was taken makes it."""
-        given = dict(taken) if isinstance(taken, dict) else {"name": taken}
-        wanted = given.pop("name", None)
-        if wanted == NONE and None in self.options:
+        choices = dict(taken) if isinstance(taken, dict) else {"name": taken}
+        name = choices.pop("name", None)
+        if name == NONE and None in self.options:
             return network
-        found = {name_of(each): each for each in self.options if each is not None}
-        if wanted not in found:
-            there_are = ", ".join([*([NONE] if None in self.options else []), *found])
+        options = {name_of(option): option for option in self.options if option is not None}
+        if name not in options:
+            there_are = ", ".join([*([NONE] if None in self.options else []), *options])
             raise UsageError(
-                f"{self.name} is {shown(wanted)}; it may be {there_are}.{nearest(wanted, found)}"
+                f"{self.name} is {shown(name)}; it may be {there_are}.{nearest(name, options)}"
             )
-        return _applied(found[wanted], network, given)
+        return _applied(options[name], network, choices)
 
 
 @dataclass(frozen=True)
@@ -117,31 +117,31 @@ class ModelSpace:
     @property
     def search(self) -> dict[str, Any]:
         """What `search` of an experiment says for it; `{mutators: train.py:MODEL}` for short."""
-        return {"mutators": {name_of(each): _search_of(each) for each in self.mutators}}
+        return {"mutators": {name_of(mutator): _search_of(mutator) for mutator in self.mutators}}
 
     def build(self, choices: Mapping[str, object]) -> torch.nn.Module:
         """Give the network of these choices: of a configuration, or of the record of one.
 
         The mutators are applied in their order. One that the choices don't name is left out. The
-        weights are drawn anew: torch's random numbers decide them, and a checkpoint has others.
+        weights are drawn again: torch's random numbers decide them, and a checkpoint has others.
 
         Raises:
             UsageError: a choice that no mutator has, or a mutator that gives no network.
         """
-        given = nested(choices)
+        rest = nested(choices)
         network = self.base()
         for mutator in self.mutators:
             name = name_of(mutator)
-            if name not in given:
+            if name not in rest:
                 continue
-            taken = given.pop(name)
+            taken = rest.pop(name)
             if isinstance(mutator, OneOf):
                 network = mutator.apply(network, taken)
             else:
                 network = _applied(mutator, network, taken)
-        if given:
-            names = [name_of(each) for each in self.mutators]
-            odd = next(iter(given))
+        if rest:
+            names = [name_of(mutator) for mutator in self.mutators]
+            odd = next(iter(rest))
             raise UsageError(
                 f"the choices have {odd}, and there is no such mutator; there are "
                 f"{', '.join(names)}.{nearest(odd, names)}"
@@ -161,18 +161,18 @@ def space(base: Callable[[], torch.nn.Module], /, *mutators: Mutator | OneOf) ->
     """
     if not mutators:
         raise UsageError("space() has no mutators; give it functions that change the network")
-    found = ModelSpace(base, mutators)
-    names = [name_of(each) for each in mutators]
+    made_space = ModelSpace(base, mutators)
+    names = [name_of(mutator) for mutator in mutators]
     _check_names("space()", names)
-    for each, name in zip(mutators, names, strict=True):
-        if isinstance(each, OneOf):
+    for mutator, name in zip(mutators, names, strict=True):
+        if isinstance(mutator, OneOf):
             continue
-        if not choices_of(each):
+        if not choices_of(mutator):
             raise UsageError(
                 f"{name}() has no choices, so it is part of the base; to have it now and then, "
                 f'write models.one_of("{name}_or_not", None, {name})'
             )
-    return found
+    return made_space
 
 
 def one_of(name: str, /, *options: Mutator | None) -> OneOf:
@@ -186,7 +186,9 @@ def one_of(name: str, /, *options: Mutator | None) -> OneOf:
     """
     if not options:
         raise UsageError(f"one_of({name!r}) has nothing to choose from; give it functions, or None")
-    _check_names(f"one_of({name!r})", [NONE if each is None else name_of(each) for each in options])
+    _check_names(
+        f"one_of({name!r})", [NONE if option is None else name_of(option) for option in options]
+    )
     for option in options:
         if option is not None:
             choices_of(option)
@@ -215,18 +217,20 @@ def choices_of(mutator: Mutator) -> dict[str, Any]:
 def _choices(mutator: Mutator) -> Iterator[tuple[str, Any]]:
     parameters = [*inspect.signature(mutator).parameters.values()][1:]
     names = getattr(mutator, "__globals__", {})
-    for each in parameters:
-        where = f"{each.name} of {name_of(mutator)}()"
-        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+    for parameter in parameters:
+        where = f"{parameter.name} of {name_of(mutator)}()"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(f"{where}: a choice has a name and a type, so * is none")
-        told = {} if each.annotation is each.empty else {each.name: each.annotation}
-        one = SimpleNamespace(__annotations__=told)
-        found = _domain(types_of(one, names, include_extras=True).get(each.name))
-        if found is None and each.default is each.empty:
+        hints = {parameter.name: parameter.annotation}
+        if parameter.annotation is parameter.empty:
+            hints.clear()
+        one = SimpleNamespace(__annotations__=hints)
+        domain = _domain(types_of(one, names, include_extras=True).get(parameter.name))
+        if domain is None and parameter.default is parameter.empty:
             raise UsageError(f"{where} doesn't say what it may be; write Literal[8, 16], or bool")
-        if found is not None:
-            _check_names(where, [each.name])
-            yield each.name, found
+        if domain is not None:
+            _check_names(where, [parameter.name])
+            yield parameter.name, domain
 
 
 def _domain(kind: Any) -> dict[str, Any] | None:
@@ -235,7 +239,7 @@ def _domain(kind: Any) -> dict[str, Any] | None:
     if get_origin(kind) is Literal:
         return {"choice": list(get_args(kind))}
     if get_origin(kind) is Annotated:
-        return next((each.search for each in get_args(kind) if isinstance(each, Range)), None)
+        return next((part.search for part in get_args(kind) if isinstance(part, Range)), None)
     return None
 
 
@@ -252,13 +256,13 @@ def _applied(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch
     try:
         inspect.signature(mutator).bind(network, **taken)
     except TypeError as error:
-        given = ", ".join(taken) or "none"
-        raise UsageError(f"the choices of {name} are {given}: {error}") from None
-    found: object = mutator(network, **taken)
-    if not isinstance(found, Module):
-        gave = "nothing" if found is None else shown(found)
+        names = ", ".join(taken) or "none"
+        raise UsageError(f"the choices of {name} are {names}: {error}") from None
+    changed: object = mutator(network, **taken)
+    if not isinstance(changed, Module):
+        gave = "nothing" if changed is None else shown(changed)
         raise UsageError(f"{name}() gave {gave}; let it return the network")
-    return found
+    return changed
 
 
 def _check_names(where: str, names: list[str]) -> None:

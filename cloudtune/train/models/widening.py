@@ -21,18 +21,17 @@ _BY_ELEMENT: Final = (
     nn.Dropout, nn.Dropout2d, nn.AlphaDropout,
 )  # fmt: skip
 _POOLS: Final = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_BATCH_NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d)
 _CALLS: Final = (
     "relu", "relu_", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "sigmoid", "tanh",
     "softplus", "hardswish", "hardtanh", "dropout", "dropout2d", "alpha_dropout", "contiguous",
 )  # fmt: skip
 _POOLINGS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
-"""Functions and methods that leave the channels as they are."""
+"""Functions and methods that leave the channels as they are, as `_BY_ELEMENT` and `_POOLS` do."""
 
 
 @dataclass
 class _Change:
-    """What becomes wider: layers made anew, by their names."""
+    """What becomes wider: new layers by the names of those that they replace."""
 
     name: str
     old: int
@@ -65,20 +64,20 @@ class _Change:
 
     def _fit(self, name: str, module: nn.Module, *, last: bool) -> bool:
         """Have a layer take the new width; whether it gives that on."""
-        made: nn.Module
+        fitted: nn.Module
         if type(module) is nn.Linear and last:
-            made = linear(module, self._fitted(name, module.in_features), None)
+            fitted = linear(module, self._fitted(name, module.in_features), None)
         elif type(module) is nn.Conv2d and module.groups == 1 and not last:
-            made = conv(module, self._fitted(name, module.in_channels), None)
+            fitted = conv(module, self._fitted(name, module.in_channels), None)
         elif type(module) is (nn.BatchNorm1d if last else nn.BatchNorm2d):
-            made = _batch_norm(module, self._fitted(name, module.num_features))
+            fitted = _batch_norm(module, self._fitted(name, module.num_features))
         elif type(module) is nn.LayerNorm and last and len(module.normalized_shape) == 1:
-            made = _layer_norm(module, self._fitted(name, module.normalized_shape[0]))
+            fitted = _layer_norm(module, self._fitted(name, module.normalized_shape[0]))
         else:
             grouped = " with groups" if isinstance(module, nn.Conv2d) and not last else ""
             self._refuse(f"{name}, behind it, is a {type(module).__name__}{grouped}")
-        self.made[name] = made
-        return not isinstance(made, nn.Linear | nn.Conv2d)
+        self.made[name] = fitted
+        return not isinstance(fitted, nn.Linear | nn.Conv2d)
 
     def _call(self, node: fx.Node, *, last: bool) -> None:
         called = node.target if isinstance(node.target, str) else node.target.__name__
@@ -126,16 +125,16 @@ def _keeps_batch(node: fx.Node) -> bool:
 
 
 def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.Module:
-    """Give the network, in which a layer has so many outputs; see `models.widen`.
+    """Give the network, in which a layer has `width` outputs; see `models.widen`.
 
     Raises:
         UsageError: it can't be done.
     """
-    made: nn.Module
+    wider: nn.Module
     if type(layer) is nn.Linear:
-        old, made = layer.out_features, linear(layer, None, width)
+        old, wider = layer.out_features, linear(layer, None, width)
     elif type(layer) is nn.Conv2d and layer.groups == 1:
-        old, made = layer.out_channels, conv(layer, None, width)
+        old, wider = layer.out_channels, conv(layer, None, width)
     else:
         raise UsageError(
             f"widen({name!r}): it is a {type(layer).__name__}; name a Linear, or a Conv2d without "
@@ -159,28 +158,28 @@ def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.M
     change = _Change(name, old, width, modules, calls)
     first = next(node for node in called if node.target == name)
     change.follow(first, last=type(layer) is nn.Linear)
-    for each, module in {name: made, **change.made}.items():
-        put(network, each, module)
+    for path, module in {name: wider, **change.made}.items():
+        put(network, path, module)
     return network
 
 
-# ---- layers made anew ----------------------------------------------------------------------
+# ---- new layers ----------------------------------------------------------------------------
 
 
-def linear(old: nn.Linear, taken: int | None, given: int | None) -> nn.Linear:
+def linear(old: nn.Linear, inputs: int | None, outputs: int | None) -> nn.Linear:
     """Give a Linear like one, of another size."""
-    taken, given = taken or old.in_features, given or old.out_features
-    return nn.Linear(taken, given, bias=old.bias is not None, **_where(old.weight))
+    inputs, outputs = inputs or old.in_features, outputs or old.out_features
+    return nn.Linear(inputs, outputs, bias=old.bias is not None, **_where(old.weight))
 
 
-def conv(old: nn.Conv2d, taken: int | None, given: int | None) -> nn.Conv2d:
+def conv(old: nn.Conv2d, inputs: int | None, outputs: int | None) -> nn.Conv2d:
     """Give a Conv2d like one, of another size."""
     options: dict[str, Any] = {
         name: getattr(old, name)
         for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
     }
-    taken, given = taken or old.in_channels, given or old.out_channels
-    return nn.Conv2d(taken, given, bias=old.bias is not None, **options, **_where(old.weight))
+    inputs, outputs = inputs or old.in_channels, outputs or old.out_channels
+    return nn.Conv2d(inputs, outputs, bias=old.bias is not None, **options, **_where(old.weight))
 
 
 def _batch_norm(old: Any, size: int) -> nn.Module:
@@ -188,8 +187,8 @@ def _batch_norm(old: Any, size: int) -> nn.Module:
         name: getattr(old, name) for name in ("eps", "momentum", "affine", "track_running_stats")
     }
     tensor = old.weight if old.weight is not None else old.running_mean
-    made: nn.Module = type(old)(size, **options, **({} if tensor is None else _where(tensor)))
-    return made
+    fitted: nn.Module = type(old)(size, **options, **({} if tensor is None else _where(tensor)))
+    return fitted
 
 
 def _layer_norm(old: nn.LayerNorm, size: int) -> nn.Module:

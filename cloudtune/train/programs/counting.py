@@ -24,12 +24,12 @@ _LOOK_SECONDS: Final = 0.05
 
 def counted(folder: Path) -> tuple[int, int]:
     """Return the steps and the collectives of the process in a folder that took most steps."""
-    found = [(0, 0)]
+    counts = [(0, 0)]
     for path in folder.glob("*.counts"):
         with contextlib.suppress(OSError, struct.error):
             steps, exchanges = COUNTS.unpack(path.read_bytes())
-            found.append((steps, exchanges))
-    return max(found)
+            counts.append((steps, exchanges))
+    return max(counts)
 
 
 class _Counter:
@@ -61,13 +61,13 @@ def _exchanges(steps: int) -> int:
     """Return how many collectives this process has taken part in; `steps` where none can tell."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     groups = getattr(getattr(distributed, "_world", None), "pg_map", {})
-    found = 0
+    count = 0
     for group in list(groups):
         try:
-            found += group._get_sequence_number_for_group()  # noqa: SLF001  it has no other name
+            count += group._get_sequence_number_for_group()  # noqa: SLF001  it has no other name
         except RuntimeError:  # a backend that doesn't count
             return steps
-    return found
+    return count
 
 
 def _give_way() -> None:

@@ -110,17 +110,17 @@ class Readings:
 
     def _numbers(self, line: str) -> dict[str, float]:
         if self._pattern is not None:
-            found = self._pattern.search(line)
-            return {} if found is None else _read(found.groupdict())
+            match = self._pattern.search(line)
+            return {} if match is None else _read(match.groupdict())
         if not line.strip():
             return {}
         try:
-            given = json.loads(line)
+            value = json.loads(line)
         except ValueError:
-            given = None
-        if not isinstance(given, dict):
+            value = None
+        if not isinstance(value, dict):
             raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
-        return _read(given)
+        return _read(value)
 
 
 def epoch_of(numbers: Mapping[str, float]) -> int | None:
@@ -129,10 +129,10 @@ def epoch_of(numbers: Mapping[str, float]) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
-def _read(given: dict[str, Any]) -> dict[str, float]:
+def _read(fields: dict[str, Any]) -> dict[str, float]:
     """Return what is a number; the rest is for people."""
     numbers = {}
-    for name, value in given.items():
+    for name, value in fields.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             try:
                 numbers[name] = float(str(value).replace(",", ""))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Hole: TypeAlias = "tuple[str, str | None]"
-"""What fills it, and the text that stands there instead where that is true."""
-Word: TypeAlias = "tuple[str | Hole, ...]"
+    from cloudtune.script.command import Hole, Word
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Program:
 
     @property
     def speaks(self) -> bool:
-        """Whether it calls `cloudtune.report`."""
         return self.file is None and self.printed is None
 
     def filled(self, values: Mapping[str, object]) -> list[str]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from cloudtune.errors import UsageError
+from cloudtune.train.channel import Channel, listen
 from cloudtune.train.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -32,11 +33,11 @@ from cloudtune.train.checkpoint import (
     read_manifest,
     usable,
 )
+from cloudtune.train.command_session import FLUSH_SECONDS
+from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
-from cloudtune.train.programs.channel import Channel, listen
-from cloudtune.train.programs.command_session import FLUSH_SECONDS
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
-from cloudtune.train.programs.snapshots import Changes, OpenFiles, ReadWatch, torn
+from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
@@ -92,12 +93,12 @@ class CommandRun:
     Args:
         program: what is started.
         post: for what.
-        told: called with each report, on rank 0.
+        on_report: called with each report, on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
+    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
         self._program, self._post = program, post
-        self._told = told
+        self._on_report = on_report
         self._place = post.place
         self._rank, self._workers = post.place["rank"], post.place["world_size"]
         base = Path(staging_folder()) / f"cloudtune-{os.getppid()}-{post.name}"
@@ -116,13 +117,11 @@ class CommandRun:
     # ---- what the agent asks for ---------------------------------------------------------
 
     def grant(self, until_epoch: int) -> None:
-        """Let it train through that epoch."""
         with self._lock:
             self._granted = max(self._granted, until_epoch)
             self._tell(grant=self._granted)
 
     def acknowledge(self, epoch: int) -> None:
-        """Let the checkpoints of epochs before this one go."""
         self._tell(acknowledge=epoch)
 
     @property
@@ -141,7 +140,7 @@ class CommandRun:
         return True
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
 
     def _tell(self, **message: Any) -> None:
         """Tell the command, where it listens."""
@@ -180,10 +179,10 @@ class CommandRun:
         if program.folder is not None:
             (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
         restore = self._place["restore"]
-        found = usable(restore) if restore is not None else None
-        if found is not None and program.folder is not None:
-            load(found, self.folder / program.folder)
-        (self._base / "ready").write_text(found or "", encoding="utf-8")
+        checkpoint = usable(restore) if restore is not None else None
+        if checkpoint is not None and program.folder is not None:
+            load(checkpoint, self.folder / program.folder)
+        (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
 
     def _await_folder(self) -> bool:
@@ -253,8 +252,8 @@ class CommandRun:
             signal.raise_signal(-code)  # as a worker that is killed: it may go on elsewhere
         if code:
             last = tail.strip().rpartition("\n")[2]
-            told = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
-            raise CommandFailedError(f"{tail}\n{told}" if tail.strip() != last else told)
+            message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
+            raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
         elif self._epoch < self._place["max_epoch"]:
@@ -266,7 +265,7 @@ class CommandRun:
             return f"ended without a report; {self._no_report()}"
         return (
             f"ended after {unit} {self._epoch * progress.every:,} of "
-            f"{self._place['max_epoch'] * progress.every:,}; let it train so long as the "
+            f"{self._place['max_epoch'] * progress.every:,}; let it train as long as the "
             f"experiment says: {{{unit}s}}"
         )
 
@@ -308,7 +307,6 @@ class CommandRun:
         self._check_one_model()
 
     def tree(self) -> list[psutil.Process]:
-        """Return the processes of the command that live."""
         process = self._process
         if process is None or process.poll() is not None:
             return []
@@ -318,20 +316,19 @@ class CommandRun:
         return []
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of the command's processes."""
-        for each in self.tree():
+        for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                process.send_signal(number)
 
     def _end(self) -> None:
-        """End what is left of it: who doesn't hear is killed, whom it has left behind as well."""
+        """End what is left of it: processes that ignore SIGTERM are killed, orphans as well."""
         left = self.tree()
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         _, left = psutil.wait_procs(left, timeout=_END_SECONDS)
-        for each in left:
+        for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                process.kill()
         if self._process is not None:
             self._process.wait()
         psutil.wait_procs(left, timeout=_END_SECONDS)  # what they hold of a GPU is another's next
@@ -369,7 +366,7 @@ class SpokenRun(CommandRun):
             self._unwind(process)
             return
         if self._speaker is not None:
-            self._speaker.join(_DRAIN_SECONDS)  # what it has told before comes first
+            self._speaker.join(_DRAIN_SECONDS)  # its earlier reports come first
         if self._broken is not None:
             raise self._broken
         self._check_end(process.returncode)
@@ -399,7 +396,7 @@ class SpokenRun(CommandRun):
     def _speak(self, channel: Channel) -> None:
         folder = self._program.folder
         with self._lock:
-            told = {
+            session = {
                 "place": dict(self._place),
                 "storage": self._post.storage,
                 "losses_per_hour": self._post.losses_per_hour,
@@ -408,13 +405,13 @@ class SpokenRun(CommandRun):
                 "granted": self._granted,
             }
             with contextlib.suppress(OSError):
-                channel.send(session=told)
+                channel.send(session=session)
         for message in channel.messages():
             try:
                 self._check_one_model()
                 report = Report(**message["report"])
                 self._epoch = max(self._epoch, report.epoch)
-                self._told(report)
+                self._on_report(report)
             except BaseException as error:  # noqa: BLE001  raised where the command is waited for
                 self._broken = error
         with self._lock:
@@ -443,7 +440,7 @@ class EpochNumbers:
         """Whether a number says of which epoch a report is."""
         return self._wanted and own is not None and self._offset is not None
 
-    def said(self, own: int | None, reported: int) -> dict[str, int | None]:
+    def position(self, own: int | None, reported: int) -> dict[str, int | None]:
         """Return the epoch of a report, as `Session.report` takes it; after `reported` epochs."""
         if not self._wanted or own is None:
             return {}
@@ -463,11 +460,11 @@ class ReadRun(CommandRun):
     The session is the worker's own, and only on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, told: Callable[[Report], object]) -> None:
-        super().__init__(program, post, told)
+    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
+        super().__init__(program, post, on_report)
         self._session = Session(
             **post.place,
-            report_hook=lambda report: told(replace(report, memory_mib=None)),
+            report_hook=lambda report: on_report(replace(report, memory_mib=None)),
             store=CheckpointStore(post.storage),
             saves=SaveTimes(post.losses_per_hour),
             progress=post.progress,
@@ -494,17 +491,17 @@ class ReadRun(CommandRun):
         return super().stop()
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait until what was reported is delivered, so long at most."""
+        """Wait up to `seconds` until what was reported is delivered."""
         self._session.flush(seconds)
 
     def _no_report(self) -> str:
-        seen = f"; its lines have {', '.join(sorted(self._readings.seen))}"
+        names = f"; its lines have {', '.join(sorted(self._readings.seen))}"
         where = self._program.file or "what it printed"
-        found = seen if self._readings.seen else ""
+        hints = names if self._readings.seen else ""
         pattern = self._program.printed
         if pattern is not None:
-            found += f"; mend reports.printed, {pattern!r}"
-        return f"no line of {where} has {self._place['metric_name']}{found}"
+            hints += f"; mend reports.printed, {pattern!r}"
+        return f"no line of {where} has {self._place['metric_name']}{hints}"
 
     def _example(self) -> str:
         """Return a line that was no report, on a line of its own; "" where there was none."""
@@ -546,9 +543,9 @@ class ReadRun(CommandRun):
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         while not self._stopping.is_set():
             ended = process.poll() is not None
-            found = list(self._readings.more(ended=ended))
-            if found:
-                self._take(found)
+            readings = list(self._readings.more(ended=ended))
+            if readings:
+                self._take(readings)
             if self._readings.hopeless and self._counts_epochs:
                 raise CommandFailedError(
                     f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
@@ -571,10 +568,10 @@ class ReadRun(CommandRun):
             saved_last = self._newest > _written_at(self._printed)
             owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
         for number, (metrics, own) in enumerate(readings, start=1):
-            said = self._numbers.said(own, self._session.epoch)
+            position = self._numbers.position(own, self._session.epoch)
             noted = metrics if own is None else {"epoch": float(own), **metrics}
             saved = checkpoint if number == owner else None
-            self._session.report(noted, saved, **said)
+            self._session.report(noted, saved, **position)
             self._epoch = self._session.epoch
         self._continued = time.monotonic()
         self.signal(signal.SIGCONT)
@@ -661,7 +658,7 @@ class ReadRun(CommandRun):
             time.sleep(_POLL)
 
     def _pids(self) -> list[int]:
-        return [each.pid for each in self.tree()]
+        return [process.pid for process in self.tree()]
 
 
 def _written_at(path: Path) -> float:
@@ -671,9 +668,9 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-def command_run(program: Program, post: Post, told: Callable[[Report], object]) -> CommandRun:
+def command_run(program: Program, post: Post, on_report: Callable[[Report], object]) -> CommandRun:
     """Return a command, ready to run."""
-    return (SpokenRun if program.speaks else ReadRun)(program, post, told)
+    return (SpokenRun if program.speaks else ReadRun)(program, post, on_report)
 
 
 def _die_with_parent() -> None:

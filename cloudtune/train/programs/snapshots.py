@@ -1,11 +1,10 @@
-"""The folder of a command's checkpoints: whether it has changed, and when it is whole."""
+"""The folder of a command's checkpoints: when its files are whole, and whether any was read."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import stat
 import struct
 import time
 import zipfile
@@ -25,34 +24,6 @@ _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
 _LOG_SECONDS: Final = 1.0
 _LOG_BYTES: Final = 2**20
-
-
-class Changes:
-    """Tells whether files of a folder have changed since it was last asked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seen = self._state()
-
-    def _state(self) -> dict[str, tuple[int, int, int]]:
-        found = {}
-        for path in self.path.rglob("*"):
-            with contextlib.suppress(OSError):  # it has just gone
-                it = path.stat()
-                if stat.S_ISREG(it.st_mode):
-                    found[str(path)] = (it.st_mtime_ns, it.st_size, it.st_ino)
-        return found
-
-    def since(self) -> list[Path]:
-        """Return the files that are new or changed since `news` was last asked."""
-        before = self._seen
-        return [Path(name) for name, it in self._state().items() if before.get(name) != it]
-
-    def news(self) -> list[Path]:
-        """Return the files that are new or changed since this was last asked."""
-        changed = self.since()
-        self._seen = self._state()
-        return changed
 
 
 def torn(files: Iterable[Path]) -> Path | None:
@@ -97,7 +68,6 @@ class ReadWatch:
         return False
 
     def close(self) -> None:
-        """End the watch."""
         if self._file >= 0:
             os.close(self._file)
 

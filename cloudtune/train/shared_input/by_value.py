@@ -26,8 +26,8 @@ class Fingerprint:
 
     def of(self, thing: object) -> str:
         """Return the SHA-256 of what is known of a thing."""
-        told = f"{sys.version_info[:2]} {self._of(thing)}"
-        return hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()
+        text = f"{sys.version_info[:2]} {self._of(thing)}"
+        return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
     def _of(self, thing: object) -> str:
         if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
@@ -72,22 +72,22 @@ _OF_EVERY_CLASS: Final = frozenset(
 
 def is_found_by_name(thing: Any) -> bool:
     """Whether a function or a class is imported on the worker, where it is the same."""
-    found: object = sys.modules.get(thing.__module__)
+    value: object = sys.modules.get(thing.__module__)
     if thing.__module__ == "__main__":
         return False
     for name in thing.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is thing
+        value = getattr(value, name, None)
+    return value is thing
 
 
 def uses(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Give what a function uses of where it was defined, by name; functions within it as well."""
-    found = inspect.getclosurevars(function).nonlocals
+    used = inspect.getclosurevars(function).nonlocals
     for code in _codes(function.__code__):
         for step in dis.get_instructions(code):
             if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and step.argval in function.__globals__:
-                found = {**found, step.argval: function.__globals__[step.argval]}
-    yield from sorted(found.items(), key=lambda item: item[0])
+                used = {**used, step.argval: function.__globals__[step.argval]}
+    yield from sorted(used.items(), key=lambda item: item[0])
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -48,9 +48,9 @@ class _Digest(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, given: Any) -> int:
-        self._digest.update(given)
-        return memoryview(given).nbytes
+    def write(self, data: Any) -> int:
+        self._digest.update(data)
+        return memoryview(data).nbytes
 
 
 def _add(digest: Any, thing: Any) -> None:
@@ -60,17 +60,17 @@ def _add(digest: Any, thing: Any) -> None:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Writes an array as the digest of its numbers: it may be as large as memory."""
 
-        def reducer_override(self, given: Any) -> Any:
-            if isinstance(given, torch.Tensor) and given.layout is torch.strided:
-                return str, (_of_tensor(given),)
-            numpy = type(given).__module__ == "numpy" and hasattr(given, "tobytes")
-            if numpy and not given.dtype.hasobject:
-                return str, (_of_array(given),)
-            if isinstance(given, _OPEN):
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                return str, (_of_tensor(value),)
+            numpy = type(value).__module__ == "numpy" and hasattr(value, "tobytes")
+            if numpy and not value.dtype.hasobject:
+                return str, (_of_array(value),)
+            if isinstance(value, _OPEN):
                 raise TypeError("an open file")  # cloudpickle would read all of it
-            if isinstance(given, types.FunctionType | type) and not is_found_by_name(given):
-                return str, (Fingerprint().of(given),)  # cloudpickle numbers classes by chance
-            return super().reducer_override(given)
+            if isinstance(value, types.FunctionType | type) and not is_found_by_name(value):
+                return str, (Fingerprint().of(value),)  # cloudpickle numbers classes by chance
+            return super().reducer_override(value)
 
     try:
         Pickler(_Digest(digest)).dump(thing)
@@ -79,16 +79,16 @@ def _add(digest: Any, thing: Any) -> None:
         raise UnknownDataError(f"its data can't be compared with others' ({what})") from error
 
 
-def _of_tensor(given: Any) -> str:
+def _of_tensor(tensor: Any) -> str:
     import torch  # noqa: PLC0415
 
-    plain = given.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest = hashlib.sha256(plain.numpy().data).hexdigest()
-    return f"tensor {tuple(given.shape)} {given.dtype} {digest}"
+    return f"tensor {tuple(tensor.shape)} {tensor.dtype} {digest}"
 
 
-def _of_array(given: Any) -> str:
+def _of_array(array: Any) -> str:
     import numpy as np  # noqa: PLC0415
 
-    digest = hashlib.sha256(np.ascontiguousarray(given).reshape(-1).view(np.uint8).data)
-    return f"array {given.shape} {given.dtype} {digest.hexdigest()}"
+    digest = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return f"array {array.shape} {array.dtype} {digest.hexdigest()}"

@@ -2,7 +2,7 @@
 
 It is an anonymous file (memfd_create): nothing has a name, so nothing can be left behind. Who gets
 one copies it, which takes far less than loading: what a script writes into its batch no other sees,
-and what it keeps of it holds nobody up.
+and what it keeps of it holds no other up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Frame:
     head: int
 
     def close(self) -> None:
-        """Let go of it; who has mapped it keeps it."""
+        """Let go of it; processes that have mapped it keep it."""
         os.close(self.file)
 
 
@@ -75,14 +75,13 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self.arrays: list[torch.Tensor | np.ndarray[Any, Any]] = []
 
-    def persistent_id(self, given: Any) -> Any:
-        """Take an array out."""
-        if type(given) is torch.Tensor and _is_plain(given):
-            self.arrays.append(given.contiguous())
-            return "tensor", given.dtype, tuple(given.shape)
-        if type(given) is np.ndarray and not given.dtype.hasobject:
-            self.arrays.append(np.ascontiguousarray(given))
-            return "array", given.dtype, given.shape
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and _is_plain(value):
+            self.arrays.append(value.contiguous())
+            return "tensor", value.dtype, tuple(value.shape)
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            self.arrays.append(np.ascontiguousarray(value))
+            return "array", value.dtype, value.shape
         return None
 
 
@@ -93,9 +92,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(memory[:head]))
         self._memory, self._at = memory, _aligned(head)
 
-    def persistent_load(self, given: Any) -> Any:
-        """Put an array in."""
-        kind, dtype, shape = given
+    def persistent_load(self, description: Any) -> Any:
+        kind, dtype, shape = description
         count, offset = math.prod(shape), self._at
         self._at = _aligned(offset + count * dtype.itemsize)
         if not count:

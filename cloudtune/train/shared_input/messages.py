@@ -40,7 +40,7 @@ def send(to: socket.socket, message: Message) -> None:
     """Send a message; its frame stays this process's too.
 
     Raises:
-        OSError: nobody is there to have it, or they don't read.
+        OSError: the other end is gone, or doesn't read.
     """
     frame = message.frame
     size, head = (0, 0) if frame is None else (frame.size, frame.head)

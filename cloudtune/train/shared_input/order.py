@@ -23,7 +23,6 @@ class Order:
     epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the order of that epoch from now on."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -39,8 +38,8 @@ class Order:
         import torch  # noqa: PLC0415
 
         chance = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
-        found: list[int] = torch.randperm(len(self.data), generator=chance).tolist()
-        return found
+        order: list[int] = torch.randperm(len(self.data), generator=chance).tolist()
+        return order
 
 
 @dataclass(eq=False)
@@ -88,7 +87,7 @@ def _chance(seed: int) -> Iterator[None]:
     import torch  # noqa: PLC0415
 
     numpy = sys.modules.get("numpy")
-    kept = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
+    states = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if numpy:
@@ -96,7 +95,7 @@ def _chance(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        torch.set_rng_state(kept[1])
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
         if numpy:
-            numpy.random.set_state(kept[2])
+            numpy.random.set_state(states[2])

@@ -1,4 +1,4 @@
-"""Where processes of one machine find who serves them: a socket, and a lock for who listens."""
+"""Where processes of one machine find their server: a socket, and a lock for its process."""
 
 from __future__ import annotations
 
@@ -16,46 +16,45 @@ if TYPE_CHECKING:
 
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
 """In the environment of a worker: the folder where those of its machine meet."""
+FUSED_VARIABLE: Final = "CLOUDTUNE_FUSED"
+"""In the environment of a worker with a share of a GPU: the folder where those on it meet."""
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Meeting:
     """The places, by number, where those of one key meet: by packets, or by a stream.
 
-    A lock is a process's own, and goes with it; a socket without anybody behind it is nothing.
+    A lock is a process's own, and goes with it; a socket that no process listens at counts as none.
     """
 
     def __init__(self, folder: Path, key: str, kind: int = socket.SOCK_SEQPACKET) -> None:
-        for each in (folder.parent, folder):  # parents that mkdir makes are open to others
-            each.mkdir(mode=0o700, exist_ok=True)
+        for path in (folder.parent, folder):  # parents that mkdir makes are open to others
+            path.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
         self._kind = kind
 
     def taken(self) -> list[int]:
-        """Return the places where somebody may listen."""
+        """Return the places where a process may listen."""
         pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
-        found = (pattern.fullmatch(each.name) for each in self._folder.iterdir())
-        return sorted(int(each[1]) for each in found if each)
+        matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
 
     def connect(self, number: int = 0) -> socket.socket | None:
-        """Return a connection to who listens there; None where nobody does.
-
-        Another user's process is nobody.
-        """
-        found = socket.socket(socket.AF_UNIX, self._kind)
+        """Return a connection to the process that listens there; None if none of this user does."""
+        connection = socket.socket(socket.AF_UNIX, self._kind)
         try:
-            with self._short(number) as name:
-                found.connect(name)
-            if _user_of(found) == os.geteuid():
-                return found
+            with short_name(self._folder, f"{self._key}.{number}") as name:
+                connection.connect(name)
+            if _user_of(connection) == os.geteuid():
+                return connection
         except OSError:
             pass
-        found.close()
+        connection.close()
         return None
 
     def is_free(self, number: int) -> bool:
-        """Whether nobody listens there."""
+        """Whether no process listens there."""
         lock = self._locked(number)
         if lock is not None:
             os.close(lock)
@@ -66,15 +65,15 @@ class Meeting:
         lock = self._locked(number)
         if lock is None:
             return None
-        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of who has died
+        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of a dead process
         listener = socket.socket(socket.AF_UNIX, self._kind)
-        with self._short(number) as name:
+        with short_name(self._folder, f"{self._key}.{number}") as name:
             listener.bind(name)
         listener.listen(128)
         return listener, lock
 
     def leave(self, number: int = 0) -> None:
-        """Have nobody come here any more."""
+        """Let no other process connect."""
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -96,14 +95,15 @@ class Meeting:
             return None
         return lock
 
-    @contextlib.contextmanager
-    def _short(self, number: int) -> Iterator[str]:
-        """Give the socket a name that is short enough for one, however deep its folder lies."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield f"/proc/self/fd/{folder}/{self._key}.{number}"
-        finally:
-            os.close(folder)
+
+@contextlib.contextmanager
+def short_name(folder: Path, name: str) -> Iterator[str]:
+    """Give a socket a name of at most 108 bytes, as it must have, however deep its folder lies."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{number}/{name}"
+    finally:
+        os.close(number)
 
 
 def end(connection: socket.socket) -> None:
@@ -114,6 +114,6 @@ def end(connection: socket.socket) -> None:
 
 
 def _user_of(connection: socket.socket) -> int:
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(told)[1]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
     return user

@@ -1,4 +1,4 @@
-"""A trial's side: it reads its batches from who loads them on its machine, or loads them itself."""
+"""A trial's side: it reads its batches from its machine's loading process, or loads them itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _AGAIN_SECONDS: Final = 0.01
 _MOST_LOST: Final = 3
-"""So often in an epoch who loads may be lost; then a trial loads for itself."""
+"""Loading processes lost in an epoch, after which a trial loads for itself."""
 
 
 class SharingError(Exception):
@@ -34,8 +34,8 @@ class Reader:
     """Reads the batches of a loader's epochs, in their order, wherever they are loaded.
 
     Args:
-        meeting: where those who read the same meet.
-        loading: what is loaded where nobody does so yet.
+        meeting: where readers of the same batches meet.
+        loading: what to load where no process does so yet.
     """
 
     def __init__(self, meeting: Meeting, loading: serving.Loading) -> None:
@@ -64,25 +64,24 @@ class Reader:
             self._say(Kind.REST, epoch, length)
 
     def close(self) -> None:
-        """Read no more."""
         if self._connection is not None:
             end(self._connection)
             self._connection = None
 
     def _frame(self, epoch: int, number: int) -> Frame:
-        """Return a batch: from where the last came if it may be, else from whom it may be had."""
+        """Return a batch: from where the last came if it is there, else from another process."""
         if number and self._connection is not None:
-            found = self._answer(self._connection, epoch, number)
-            if found is not None:
-                return found
+            frame = self._answer(self._connection, epoch, number)
+            if frame is not None:
+                return frame
             self.close()
         while True:
             asked = set()
             for place in self._meeting.taken():
                 asked.add(place)
-                found = self._ask(place, epoch, number)
-                if found is not None:
-                    return found
+                frame = self._ask(place, epoch, number)
+                if frame is not None:
+                    return frame
             if not self._begin(asked):
                 time.sleep(_AGAIN_SECONDS)  # another process is just beginning to load
 
@@ -92,11 +91,11 @@ class Reader:
         connection = self._connection if old else self._meeting.connect(place)
         if connection is None:
             return None
-        found = None
+        frame = None
         with contextlib.suppress(OSError):
             send(connection, Message(Kind.ASK, epoch, number))
-            found = self._answer(connection, epoch, number)
-        if found is None:
+            frame = self._answer(connection, epoch, number)
+        if frame is None:
             end(connection)
             self._connection = None if old else self._connection
         elif not old:
@@ -105,7 +104,7 @@ class Reader:
             mine = place in self._begun
             whose = "this trial's loading process" if mine else "another trial's"
             tell(f"epoch {epoch} is read from batch {number + 1} on by {whose}")
-        return found
+        return frame
 
     def _answer(self, connection: socket.socket, epoch: int, number: int) -> Frame | None:
         """Wait for a batch that was asked for; None where it isn't to be had there.
@@ -125,11 +124,11 @@ class Reader:
         except OSError as error:
             self._lost += 1
             if self._lost > _MOST_LOST:
-                raise SharingError("who loaded was lost time and again") from error
+                raise SharingError("loading processes were lost again and again") from error
             return None
 
     def _begin(self, asked: set[int]) -> bool:
-        """Begin to load for all, unless somebody has by now; returns whether anybody has."""
+        """Begin to load for all, unless another process does by now; returns whether one does."""
         self._begun = {place: pid for place, pid in self._begun.items() if not _is_over(pid)}
         with self._meeting.beginning() as alone:
             if not alone:
@@ -137,14 +136,14 @@ class Reader:
             if set(self._meeting.taken()) - asked:
                 return True
             place = next(place for place in itertools.count() if self._meeting.is_free(place))
-            found = serving.begin(self._meeting, place, self._loading)
-            if found is not None:
-                self._begun[place] = found
-            return found is not None
+            pid = serving.begin(self._meeting, place, self._loading)
+            if pid is not None:
+                self._begun[place] = pid
+            return pid is not None
 
     def _say(self, kind: Kind, epoch: int, number: int) -> None:
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # who isn't there is noticed at the answer
+            with contextlib.suppress(OSError):  # a lost process is noticed at the answer
                 send(self._connection, Message(kind, epoch, number))
 
 

@@ -1,4 +1,4 @@
-"""The loading process of those who read the same batches: its loaders load, and it serves.
+"""The loading process of all readers of the same batches: its loaders load, and it serves.
 
 It is a fork of the trial that came first, as a DataLoader's workers are, and ends with it, or with
 its last reader; the readers that are left begin another where they are.
@@ -46,20 +46,20 @@ class Loading:
 
 def begin(meeting: Meeting, place: int, loading: Loading) -> int | None:
     """Fork the process that loads; returns it when it listens, None where another does by now."""
-    ready, told = os.pipe()
+    ready, listening = os.pipe()
     with warnings.catch_warnings():  # of threads, from Python 3.12 on: as a DataLoader forks
         warnings.simplefilter("ignore", DeprecationWarning)
         parent = os.getpid()
         child = os.fork()
     if child:
-        os.close(told)
+        os.close(listening)
         listens = os.read(ready, 1)
         os.close(ready)
         if listens:
             return child
         os.waitpid(child, 0)
     else:
-        _as_process(lambda: _serve(meeting, place, loading, told, parent))
+        _as_process(lambda: _serve(meeting, place, loading, listening, parent))
     return None
 
 
@@ -67,11 +67,11 @@ def _as_process(run: Callable[[], None]) -> NoReturn:
     """Be a fork that does one thing, and ends without the farewell of what it was forked from."""
     status = 1
     try:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         run()
         status = 0
-    except BaseException:  # noqa: BLE001  nobody is there to have it
+    except BaseException:  # noqa: BLE001  no caller is left
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -79,13 +79,13 @@ def _as_process(run: Callable[[], None]) -> NoReturn:
         os._exit(status)
 
 
-def _serve(meeting: Meeting, place: int, loading: Loading, told: int, parent: int) -> None:
-    channels = [_loader(loading, each) for each in range(loading.loaders)]
+def _serve(meeting: Meeting, place: int, loading: Loading, listening: int, parent: int) -> None:
+    channels = [_loader(loading, number) for number in range(loading.loaders)]
     held = meeting.listen(place)
     if held is None:
         return
-    os.write(told, b"1")
-    os.close(told)
+    os.write(listening, b"1")
+    os.close(listening)
     try:
         stream = Stream(len(loading.batches), loading.loaders)
         with contextlib.suppress(OSError):
@@ -108,41 +108,40 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    with contextlib.suppress(OSError):  # who asks is gone
+    with contextlib.suppress(OSError):  # the other end is gone
         try:
             if loading.init is not None:
                 loading.init(number)
             while True:
-                asked = receive(channel)
-                frame = frame_of(loading.batches[asked.epoch, asked.number])
-                send(channel, Message(Kind.BATCH, asked.epoch, asked.number, frame))
+                request = receive(channel)
+                frame = frame_of(loading.batches[request.epoch, request.number])
+                send(channel, Message(Kind.BATCH, request.epoch, request.number, frame))
                 frame.close()
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  of the script's: told to who reads
+        except Exception as error:  # noqa: BLE001  of the script's: readers report it
             what = f"{type(error).__name__}: {error}"
             send(channel, Message(Kind.FAILED, text=what))
 
 
 class Server:
-    """Serves who connects, until the last one is gone, or the trial that it was forked from is."""
+    """Serves its readers, until the last one is gone, or the trial that it was forked from is."""
 
     def __init__(
         self, listener: socket.socket, loaders: list[socket.socket], stream: Stream, parent: int
     ) -> None:
         self._listener = listener
-        self._loading: dict[socket.socket, deque[int]] = {each: deque() for each in loaders}
+        self._loading: dict[socket.socket, deque[int]] = {source: deque() for source in loaders}
         self._stream = stream
         self._parent = parent
         self._failed: Message | None = None
         self._seats: dict[socket.socket, Seat] = {}
         self._frames: dict[int, Frame] = {}
         self._selector = selectors.DefaultSelector()
-        for each in (listener, *loaders):
-            self._selector.register(each, selectors.EVENT_READ)
+        for source in (listener, *loaders):
+            self._selector.register(source, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve."""
         wait: float | None = 0.0
         give_up = time.monotonic() + _FIRST_SECONDS
         while os.getppid() == self._parent:
@@ -150,7 +149,7 @@ class Server:
                 assert isinstance(key.fileobj, socket.socket)
                 self._hear(key.fileobj)
             if self._seats:
-                give_up = 0.0  # who has failed, too, ends when all have heard of it
+                give_up = 0.0  # a failed one, too, ends when all have heard of it
             elif time.monotonic() > give_up:
                 return
             wait = self._advance()
@@ -193,14 +192,14 @@ class Server:
             self._frames.pop(old).close()
 
     def _fail(self, loader: socket.socket, message: Message) -> None:
-        """Load no more, and tell all who read, now or when they ask."""
+        """Load no more, and say so to all readers, now or when they ask."""
         self._selector.unregister(loader)
         end(loader)
         del self._loading[loader]
         self._failed = message
-        for each in list(self._seats):
+        for seat in list(self._seats):
             with contextlib.suppress(OSError):
-                send(each, message)
+                send(seat, message)
 
     def _advance(self) -> float | None:
         """Give what is there, and load what is due; returns when to look again."""
@@ -215,13 +214,13 @@ class Server:
                     self._forget(source)
         wait: float | None = None
         while True:
-            loader, asked = min(self._loading.items(), key=lambda each: len(each[1]))
+            loader, queue = min(self._loading.items(), key=lambda item: len(item[1]))
             now = time.monotonic()
-            due, wait = self._stream.due(now) if len(asked) < AHEAD else (None, None)
+            due, wait = self._stream.due(now) if len(queue) < AHEAD else (None, None)
             if due is None:
                 break
             self._stream.begun(due, now)
-            asked.append(due)
+            queue.append(due)
             with contextlib.suppress(OSError):  # that it has died is heard next
                 send(loader, Message(Kind.ASK, *self._stream.place(due)))
         return wait

@@ -1,9 +1,9 @@
-"""What a loading process loads next, how long it keeps it, and for whom it waits.
+"""What a loading process loads next, how long it keeps it, and which readers it waits for.
 
-Batches have numbers that go on from epoch to epoch. Who reads has asked for one at a time; the
-stream runs a few ahead of who is furthest, and keeps the last ones for who comes behind. It waits
-for who comes behind, in each epoch a tenth of an epoch at most; then it goes on without them, and
-what they ask for later is loaded elsewhere. No time is read here: who calls says what time it is.
+Batches have numbers that go on from epoch to epoch. A reader has asked for one at a time;
+the stream runs a few ahead of the first reader, and keeps the last ones for those behind. It waits
+for those behind, in each epoch a tenth of an epoch at most; then it goes on without them, and what
+they ask for later is loaded elsewhere. No time is read here: the caller says what time it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT_SHARE, WAIT_SECONDS = 0.1, (0.1, 5.0)
 
 @dataclass(eq=False)
 class Seat:
-    """One who reads.
+    """A reader.
 
     `wants` is the batch that it has asked for and hasn't got; `next` the one that it will want,
     None where it reads none now; `late`: it isn't waited for.
@@ -58,7 +58,7 @@ class Stream:
     _held: float = 0.0  # seconds of this epoch in which somebody was waited for
     _held_since: float | None = None
 
-    # ---- who reads -------------------------------------------------------------------------
+    # ---- readers -------------------------------------------------------------------------
 
     def ask(self, seat: Seat, epoch: int, number: int, now: float) -> bool:
         """Take down what one wants; False where it must be had elsewhere."""
@@ -86,7 +86,6 @@ class Stream:
             seat.wants, seat.next = None, -(-seat.next // self.length) * self.length
 
     def leave(self, seat: Seat) -> None:
-        """One is gone."""
         if seat in self.seats:
             self.seats.remove(seat)
 
@@ -97,7 +96,7 @@ class Stream:
         return self._epochs[at // self.length], at % self.length
 
     def due(self, now: float) -> tuple[int | None, float | None]:
-        """Return the batch to load now; else None, and when to ask again: after so many seconds."""
+        """Return the batch to load now; else None, and the seconds until to ask again."""
         awaited = self._awaited
         if awaited and now < self._began + GATHER_SECONDS:
             return None, self._began + GATHER_SECONDS - now
@@ -120,7 +119,6 @@ class Stream:
         return self.due(now)
 
     def begun(self, at: int, now: float) -> None:
-        """A batch is being loaded."""
         if at % self.length == 0 and at >= self.length:
             self._epoch_seconds, self._held = now - self._epoch_began, 0.0
         if at % self.length == 0:
@@ -133,9 +131,9 @@ class Stream:
         self.sizes[at] = size
         self._floor = max(self._floor, max(self.sizes) + 1 - self._kept)
         self._floor = min([self._floor, *map(_next, self._awaited)])
-        old = [each for each in self.sizes if each < self._floor]
-        for each in old:
-            del self.sizes[each]
+        old = [batch for batch in self.sizes if batch < self._floor]
+        for batch in old:
+            del self.sizes[batch]
         return old
 
     # ---- inside ----------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Stream:
             return at if self._floor <= at <= first + self._kept else None
         start = len(self._epochs) * self.length
         if number or any(
-            _next(each) + self._kept < start for each in self._awaited if each is not seat
+            _next(other) + self._kept < start for other in self._awaited if other is not seat
         ):
             return None
         self._epochs.append(epoch)
@@ -182,9 +180,9 @@ class Stream:
             return None
         first = max(self._floor, min(map(_next, awaited)))
         last = max(map(_next, awaited)) + self._ahead
-        wanted = range(first, min(last + 1, len(self._epochs) * self.length))
+        wanted_range = range(first, min(last + 1, len(self._epochs) * self.length))
         there = self.sizes.keys() | self.loading
-        return next((at for at in wanted if at not in there), None)
+        return next((at for at in wanted_range if at not in there), None)
 
     def _wait_no_more(self, now: float) -> None:
         if self._held_since is not None:

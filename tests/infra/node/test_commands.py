@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.command import words_of
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.infra.processes import is_running
 from cloudtune.running.runner import program_of
+from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from tests.guard import watched
 from tests.one_node import Node, kinds, part_of, reports

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,10 +117,24 @@ def alone(
 
 
 def group_of(kind: Callable[[], nn.Module], wanted: Sequence[Optimizer]) -> Group:
-    group = Group(kind(), wanted[0])
-    for seed, each in enumerate(wanted):
-        group.add(f"t{seed}", MemberState.of(made(kind, seed)), each)
-    return group
+    states = [MemberState.of(made(kind, seed)) for seed in range(len(wanted))]
+    return Group(kind(), states, wanted)
+
+
+def trained(
+    kind: Callable[[], nn.Module],
+    states: Sequence[MemberState],
+    wanted: Sequence[Optimizer],
+    data: Iterable[Batch],
+) -> list[MemberState]:
+    """Return the states of a group that has trained, each by way of its bytes."""
+    group = Group(kind(), states, wanted)
+    for batch in data:
+        group.step(loss, batch)
+    return [
+        replace(MemberState.from_bytes(state.to_bytes()), settings=state.settings)
+        for state in group.states()
+    ]
 
 
 def assert_equal(found: MemberState, wanted: MemberState) -> None:
@@ -144,8 +159,8 @@ def test_each_member_becomes_what_it_becomes_alone(
     for batch in batches(kind):
         losses = group.step(loss, batch)
     assert losses.shape == (len(wanted),)
-    for seed, each in enumerate(wanted):
-        assert_equal(group.state(f"t{seed}"), alone(made(kind, seed), each, batches(kind)))
+    for seed, state in enumerate(group.states()):
+        assert_equal(state, alone(made(kind, seed), wanted[seed], batches(kind)))
 
 
 @pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
@@ -162,49 +177,42 @@ def test_in_32_bits_it_loses_as_much_as_alone(kind: Callable[[], nn.Module]) -> 
 
 
 def test_a_member_leaves_trains_alone_and_comes_back() -> None:
-    """By its bytes, as a checkpoint has them; who stays is as if it had never been there."""
+    """The others are as if it had never left."""
     wanted = [Adam(lr) for lr in (0.01, 0.02, 0.005)]
-    group, data = group_of(cnn, wanted), batches(cnn, 9)
-    for batch in data[:3]:
-        group.step(loss, batch)
-    left = MemberState.from_bytes(group.remove("t1").to_bytes())
-    for batch in data[3:6]:
-        group.step(loss, batch)
-    group.add("t1", alone(cnn(), wanted[1], data[3:6], left), wanted[1])
-    assert group.members == ["t0", "t2", "t1"]
-    for batch in data[6:]:
-        group.step(loss, batch)
-    for seed, each in enumerate(wanted):
-        assert_equal(group.state(f"t{seed}"), alone(made(cnn, seed), each, data))
+    data = batches(cnn, 9)
+    first = [MemberState.of(made(cnn, seed)) for seed in range(3)]
+    a, b, c = trained(cnn, first, wanted, data[:3])
+    a, c = trained(cnn, [a, c], [wanted[0], wanted[2]], data[3:6])
+    b = alone(cnn(), wanted[1], data[3:6], b)
+    states = trained(cnn, [a, b, c], wanted, data[6:])
+    for seed, state in enumerate(states):
+        assert_equal(state, alone(made(cnn, seed), wanted[seed], data))
 
 
 def test_members_may_have_come_at_different_times() -> None:
     """Adam's correction of its first steps goes by each member's own."""
     wanted, data = [Adam(0.01), Adam(0.02)], batches(mlp, 8)
-    group = group_of(mlp, wanted[:1])
-    for batch in data[:5]:
-        group.step(loss, batch)
-    group.add("t1", MemberState.of(made(mlp, 1)), wanted[1])
-    for batch in data[5:]:
-        group.step(loss, batch)
-    assert_equal(group.state("t1"), alone(made(mlp, 1), wanted[1], data[5:]))
+    (a,) = trained(mlp, [MemberState.of(made(mlp, 0))], wanted[:1], data[:5])
+    _, b = trained(mlp, [a, MemberState.of(made(mlp, 1))], wanted, data[5:])
+    assert_equal(b, alone(made(mlp, 1), wanted[1], data[5:]))
 
 
 def test_a_member_that_diverges_harms_no_other() -> None:
     group = group_of(mlp, [SGD(1e30, momentum=0.9), SGD(0.1)])
     for batch in batches(mlp):
         group.step(loss, batch)
-    assert not all(each.isfinite().all() for each in group.state("t0").model.values())
-    assert_equal(group.state("t1"), alone(made(mlp, 1), SGD(0.1), batches(mlp)))
+    diverged, other = group.states()
+    assert not all(each.isfinite().all() for each in diverged.model.values())
+    assert_equal(other, alone(made(mlp, 1), SGD(0.1), batches(mlp)))
 
 
-def test_another_rate_counts_from_the_next_step_on() -> None:
-    group, data = group_of(mlp, [SGD(0.1), SGD(0.1)]), batches(mlp, 2)
-    group.step(loss, data[0])
-    group.set_optimizer("t0", SGD(0.01))
-    group.step(loss, data[1])
-    first = alone(made(mlp, 0), SGD(0.1), data[:1])
-    assert_equal(group.state("t0"), alone(mlp(), SGD(0.01), data[1:], first))
+def test_another_rate_counts_from_the_next_epoch_on() -> None:
+    data = batches(mlp, 2)
+    first = [MemberState.of(made(mlp, seed)) for seed in range(2)]
+    states = trained(mlp, first, [SGD(0.1), SGD(0.1)], data[:1])
+    state, _ = trained(mlp, states, [SGD(0.01), SGD(0.1)], data[1:])
+    before = alone(made(mlp, 0), SGD(0.1), data[:1])
+    assert_equal(state, alone(mlp(), SGD(0.01), data[1:], before))
 
 
 def test_a_rate_of_dropout_is_each_members_own_and_so_is_its_chance() -> None:
@@ -213,9 +221,8 @@ def test_a_rate_of_dropout_is_each_members_own_and_so_is_its_chance() -> None:
         return out
 
     rates = [0.0, 0.5, 0.5, 0.9]
-    group = Group(Dropped(0.1), SGD(0.1))
-    for number, rate in enumerate(rates):
-        group.add(f"t{number}", MemberState.of(Dropped(rate)), SGD(0.1))
+    states = [MemberState.of(Dropped(rate)) for rate in rates]
+    group = Group(Dropped(0.1), states, [SGD(0.1)] * 4)
     group._model.train()
     found = group._each(dropped, torch.ones(4000))
     zeros = (found == 0).double().mean(1).tolist()
@@ -223,17 +230,13 @@ def test_a_rate_of_dropout_is_each_members_own_and_so_is_its_chance() -> None:
     assert found.mean(1).tolist() == pytest.approx([1.0] * 4, abs=0.15)
     assert not torch.equal(found[1], found[2])
     assert torch.equal(group.measure(dropped, torch.ones(9)), torch.ones(4, 9))  # type: ignore[arg-type]
-    assert list(group.state("t1").model) == ["weight"], "the rate is the configuration's"
-    assert group.state("t3").settings["drop.p"].item() == pytest.approx(0.9)
+    states = group.states()
+    assert list(states[1].model) == ["weight"], "the rate is the configuration's"
+    assert states[3].settings["drop.p"].item() == pytest.approx(0.9)
 
 
-def test_what_does_not_fit_is_refused_by_its_name() -> None:
-    group = group_of(mlp, [SGD(0.1)])
-    with pytest.raises(ValueError, match="t0 is a member already"):
-        group.add("t0", MemberState.of(mlp()), SGD(0.1))
-    with pytest.raises(ValueError, match="t9 has Adam, and the group SGD nesterov=False"):
-        group.add("t9", MemberState.of(mlp()), Adam(0.1))
-    with pytest.raises(ValueError, match=r"t9 has other tensors than the group: .*3\.bias"):
-        group.add("t9", MemberState.of(nn.Sequential(*mlp().children(), nn.Linear(3, 3))), SGD(0.1))
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="SGD nesterov=False, Adam can't train as one model"):
+        group_of(mlp, [SGD(0.1), Adam(0.1)])
     with pytest.raises(ValueError, match=r"a dropout rate of 1\.0 isn't from 0 to below 1"):
         dropout(1.0)

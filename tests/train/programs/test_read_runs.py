@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.experiment.command import words_of
+from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.programs import running
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings
@@ -177,7 +177,7 @@ def test_a_number_that_stands_still_is_no_number_of_an_epoch(tmp_path: Path) -> 
     readings = Readings(Lines(path), "its output", "value", PRINTED)
     assert list(readings.more()) == [Reading({"value": 5.0}, 1)]
     numbers = EpochNumbers(Progress())
-    assert [numbers.said(1, reported) for reported in range(3)] == [{"epoch": 1}, {}, {}]
+    assert [numbers.position(1, reported) for reported in range(3)] == [{"epoch": 1}, {}, {}]
 
 
 def test_an_empty_file_or_half_an_archive_is_torn(tmp_path: Path) -> None:

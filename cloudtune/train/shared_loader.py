@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.train.data import Shares, split
+from cloudtune.train.data import Shares, is_plain, options_of, split
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
 from cloudtune.train.shared_input.order import Batches, Order, seed_of
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
@@ -28,21 +28,16 @@ def shared(loader: DataLoader[Any], session: Session, name: str = "") -> Any:
     """
     from torch.utils import data  # noqa: PLC0415
 
-    sampler = loader.sampler
-    shuffles = type(sampler) is data.RandomSampler
-    plain = type(sampler) is data.SequentialSampler or (
-        shuffles
-        and not sampler.replacement  # type: ignore[attr-defined]
-        and sampler.num_samples == len(sampler.data_source)  # type: ignore[attr-defined]
-    )
-    if isinstance(loader.dataset, data.IterableDataset) or not plain or not loader.batch_size:
+    iterable = isinstance(loader.dataset, data.IterableDataset)
+    if iterable or not is_plain(loader.sampler) or not loader.batch_size:
         tell("each trial loads for itself: the loader has no plain order of samples and batches")
         return split(loader, session)
     seed = seed_of(session.seed, "shared input")
+    shuffles = type(loader.sampler) is data.RandomSampler
     order = Order(loader.dataset, seed, shuffles)  # type: ignore[arg-type]
     if session.world_size > 1:
         shares = Shares(order, loader.batch_size, session, drop_last=loader.drop_last)
-        return data.DataLoader(loader.dataset, batch_sampler=shares, **_options(loader))
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
     batches = Batches(loader.dataset, order, loader.batch_size, loader.drop_last, loader.collate_fn)
     return SharedLoader(loader, batches, name)
 
@@ -67,7 +62,6 @@ class SharedLoader:
 
     @property
     def sampler(self) -> Order:
-        """The order of the samples."""
         return self._batches.order
 
     def __getattr__(self, name: str) -> Any:
@@ -98,32 +92,16 @@ class SharedLoader:
 
     def _own(self, epoch: int, number: int) -> Iterator[Any]:
         """Load the batches from `number` on here, by as many processes as the loader has."""
-        places = [(epoch, each) for each in range(number, len(self))]
+        places = [(epoch, index) for index in range(number, len(self))]
         if not self._loader.num_workers:
             yield from map(self._batches.__getitem__, places)
             return
         from torch.utils import data  # noqa: PLC0415
 
-        options = _options(self._loader) | {"collate_fn": _as_it_is, "persistent_workers": False}
+        options = options_of(self._loader) | {"collate_fn": _unchanged, "persistent_workers": False}
         batches: Any = self._batches
         yield from data.DataLoader(batches, batch_size=None, sampler=places, **options)
 
 
-def _options(loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: getattr(loader, name) for name in _KEPT}
-
-
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
-
-
-_KEPT = (
-    "num_workers",
-    "collate_fn",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "prefetch_factor",
-    "persistent_workers",
-)

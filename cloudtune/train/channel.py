@@ -1,17 +1,17 @@
 """How a worker and the command that it has started speak: lines of JSON over a Unix socket.
 
-The socket is in a folder that is its user's alone. Names of sockets are short (108 bytes), those of
-folders aren't: it is reached by the number of the open folder.
+The socket is in a folder that is its user's alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.train.shared_input.place import end, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,41 +44,30 @@ class Channel:
                 yield json.loads(line)
 
     def close(self) -> None:
-        """End it: who listens hears of it."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """End it: the other end hears of it."""
+        end(self._socket)
 
 
 def listen(folder: Path) -> socket.socket:
     """Return a socket in the folder that takes connections."""
-    found = socket.socket(socket.AF_UNIX)
-    with _opened(folder) as short:
-        found.bind(short)
-    found.listen()
-    return found
+    listener = socket.socket(socket.AF_UNIX)
+    with short_name(folder, NAME) as name:
+        listener.bind(name)
+    listener.listen()
+    return listener
 
 
 def connect(folder: Path) -> Channel:
-    """Return the connection to who listens in a folder.
+    """Return the connection to the worker that listens in a folder.
 
     Raises:
-        OSError: nobody does.
+        OSError: none does.
     """
-    found = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        with _opened(folder) as short:
-            found.connect(short)
+        with short_name(folder, NAME) as name:
+            connection.connect(name)
     except OSError:
-        found.close()
+        connection.close()
         raise
-    return Channel(found)
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[str]:
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{number}/{NAME}"
-    finally:
-        os.close(number)
+    return Channel(connection)

@@ -1,4 +1,4 @@
-"""The choices of mutators, from a script's text to the search space; mistakes with their line."""
+"""The choices of mutators, from a script to the search space; mistakes with their line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from cloudtune.strategies.samplers.axes import allows
 from cloudtune.train.models.space import ModelSpace
 from cloudtune.train.user_script import load_function
 
-EXAMPLE = Path(__file__).parents[3] / "examples/models"
+EXAMPLE = Path(__file__).parents[2] / "examples/models"
 HEAD = """\
 from __future__ import annotations
 from typing import Annotated, Literal
 from cloudtune import models
-import torch
 """
 FUNCTIONS = """
 Width = Literal[8, 16]
@@ -70,13 +69,13 @@ SPACES = [
     "MODEL = models.space(base, width)",
     'MODEL = models.space(base, models.one_of("head", None, plain, drop), width)',
     'HEAD: object = models.one_of("head", plain, drop)\nMODEL = models.space(base, HEAD)',
-    "from cloudtune.train.models import space as made\nMODEL = made(base, drop)",
+    "from cloudtune.models import space as made\nMODEL = made(base, drop)",
     "import cloudtune as ct\nMODEL = ct.models.space(base, drop)",
 ]
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_what_is_read_is_what_the_script_itself_would_say(tmp_path: Path, space: str) -> None:
+def test_what_is_read_is_what_the_script_itself_says(tmp_path: Path, space: str) -> None:
     read = search_of(tmp_path, FUNCTIONS + space)
     assert read == space_of(tmp_path).search
 
@@ -131,35 +130,30 @@ def test_choices_may_be_written_out(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("def base(): ...", ": no MODEL = models.space(...) at its top level; add one"),
-    (FUNCTIONS + "MODELS = models.space(base, width)", "there is MODELS. Did you mean 'MODELS'?"),
-    ("MODEL = 3", ":5: MODEL is no models.space(...)"),
-    (FUNCTIONS + "MODEL = models.space(base)", ":12: space() takes the base and mutators"),
-    (FUNCTIONS + "MODEL = models.space(base, widht)", "widht is no function of this file"),
-    (FUNCTIONS + "MODEL = models.space(base, plain)", ":12: plain() has no choices"),
-    (FUNCTIONS + "MODEL = models.space(base, width, width)", "width stands there twice"),
-    (FUNCTIONS + "MODEL = models.space(base, *ALL)", "is read without running the script"),
+    (FUNCTIONS + "MODELS = models.space(base, width)", "it has MODELS. Did you mean 'MODELS'?"),
+    (FUNCTIONS + "MODEL = models.space(base, widht)", ":11: NameError: name 'widht' is not"),
+    (FUNCTIONS + "MODEL = models.space(base, plain)", ":11: plain() has no choices"),
     ("def f(n, w): ...\nMODEL = models.space(f, f)", ":5: w of f() doesn't say what it may be"),
-    ("def f(n, *w: bool): ...\nMODEL = models.space(f, f)", ":5: f(): a choice has a name"),
-    ("N = 8\ndef f(n, w: Literal[N]): ...\nMODEL = models.space(f, f)", ":6: N is known when"),
     (
         "def f(n, w: Annotated[float, models.uniform(2, 1)]): ...\nMODEL = models.space(f, f)",
-        ":5: w: low is 2 and high is 1",
+        ".f.w.uniform: low is 2 and high is 1",
     ),
-    ("def name(n, w: bool): ...\nMODEL = models.space(f, name)", "name has another meaning"),
-    ("def (", "not valid Python"),
+    ("import nosuchmodule", ":4: ModuleNotFoundError: No module named 'nosuchmodule'"),
+    ("def (", ":4: SyntaxError: invalid syntax"),
+    ("raise SystemExit", ":4: SystemExit"),
 ]
 
 
-@pytest.mark.parametrize(("script", "told"), MISTAKES)
-def test_a_mistake_is_told_with_the_lines_of_both_files(
-    tmp_path: Path, script: str, told: str
+@pytest.mark.parametrize(("script", "message"), MISTAKES)
+def test_a_mistake_is_reported_with_the_lines_of_both_files(
+    tmp_path: Path, script: str, message: str
 ) -> None:
     path = written(tmp_path, script)
     with pytest.raises(ExperimentError) as caught:
         Experiment.load(path)
     (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{path}:6: search.model.mutators: {tmp_path / 'train.py'}")
-    assert told in line
+    assert line.startswith(f"{path}:6: search.model.mutators")
+    assert message in line
 
 
 @pytest.mark.parametrize("value", ["3", "{}", "{uniform: [0, 1]}", "train.py"])
@@ -169,8 +163,10 @@ def test_what_names_no_mutators_is_refused(tmp_path: Path, value: str) -> None:
         Experiment.load(path)
 
 
-def test_a_plan_loads_no_torch_and_runs_nothing_of_the_script(tmp_path: Path) -> None:
-    path = written(tmp_path, "raise SystemExit('run')\n" + FUNCTIONS + SPACES[0])
+def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, "print('{')\n" + FUNCTIONS + SPACES[0])
     look = (
         "import sys; from cloudtune.experiment import Experiment; "
         f"found = Experiment.load({str(path)!r}); found.check_train(); print(len(found.space)); "
@@ -178,14 +174,7 @@ def test_a_plan_loads_no_torch_and_runs_nothing_of_the_script(tmp_path: Path) ->
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
-
-
-def test_the_name_to_import_from_is_told(tmp_path: Path) -> None:
-    experiment = Experiment.load(
-        written(tmp_path, FUNCTIONS + SPACES[0] + "\nfrom cloudtune.models import widen")
-    )
-    with pytest.raises(ExperimentError, match=r"train.py:13: write `from cloudtune import models`"):
-        experiment.check_train()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
 
 
 def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:
@@ -207,15 +196,14 @@ def test_a_script_that_inherits_nothing_can_have_no_clones_of_other_networks(
 ) -> None:
     yaml = f"{YAML}strategy: {{name: pbt, inherit: true}}\n"
     path = written(tmp_path, FUNCTIONS + SPACES[0], yaml)
-    with pytest.raises(ExperimentError, match=r"train never calls cloudtune.inherit\(\)"):
+    with pytest.raises(ExperimentError, match=r"calls cloudtune.inherit\(\)"):
         Experiment.load(path).check_train()
     text = (tmp_path / "train.py").read_text()
-    load = "import cloudtune\ndef load(net): cloudtune.inherit(net, {})\n"
-    (tmp_path / "train.py").write_text(load + text.replace("(config): ...", "(config): load(1)"))
+    (tmp_path / "train.py").write_text(f"{text}\ndef load(net): cloudtune.inherit(net, {{}})\n")
     Experiment.load(path).check_train()
 
 
-def test_the_example_says_in_its_file_what_it_says_when_it_runs() -> None:
+def test_the_choices_of_the_example_are_those_of_its_script() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
     assert experiment.search["model"] == space_of(EXAMPLE).search

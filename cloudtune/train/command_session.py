@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.train.channel import connect
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
-from cloudtune.train.programs.channel import connect
-from cloudtune.train.programs.snapshots import Changes
+from cloudtune.train.folder_changes import Changes
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
@@ -34,12 +34,12 @@ class CommandSession(Session):
     folder: Changes | None = None
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **said: int | None
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
     ) -> None:
         """End an epoch; see `cloudtune.report`."""
         if checkpoint is None and self.folder is not None and self.rank == 0 and self.folder.news():
             checkpoint = Checkpoint.from_directory(self.folder.path)
-        super().report(metrics, checkpoint, **said)
+        super().report(metrics, checkpoint, **position)
 
 
 def session_of(address: str) -> Session:
@@ -58,25 +58,25 @@ def _open(address: str) -> Session:
     try:
         channel = connect(Path(address))
         messages = channel.messages()
-        hello = next(each for each in messages if "session" in each)
+        hello = next(message for message in messages if "session" in message)
     except (OSError, StopIteration):
         raise UsageError(
             "another process of this command reports already, or its worker is gone; of the "
             "processes of one rank let one call cloudtune"
         ) from None
-    told = hello["session"]
+    place = hello["session"]
     session = CommandSession(
-        **told["place"],
+        **place["place"],
         report_hook=lambda report: channel.send(report=vars(report)),
-        store=CheckpointStore(told["storage"]),
-        saves=SaveTimes(told["losses_per_hour"]),
-        progress=Progress(**told["progress"]),
+        store=CheckpointStore(place["storage"]),
+        saves=SaveTimes(place["losses_per_hour"]),
+        progress=Progress(**place["progress"]),
         seeds=False,  # the script's own are
     )
-    if told["folder"] is not None:
-        session.folder = Changes(Path(told["folder"]))
+    if place["folder"] is not None:
+        session.folder = Changes(Path(place["folder"]))
     session.activate().__enter__()  # for as long as the process lives
-    session.grant(told["granted"])
+    session.grant(place["granted"])
     threading.Thread(target=_obey, args=(session, messages), name="cloudtune", daemon=True).start()
     return session
 
@@ -94,7 +94,7 @@ def _obey(session: Session, messages: Any) -> None:
             case {"stop": True}:
                 waits = session.stop()
                 session.flush(FLUSH_SECONDS)
-                if not waits:  # who reports is unwound by that; who trains is told otherwise
+                if not waits:  # it trains, so no report unwinds it
                     os.kill(os.getpid(), signal.SIGTERM)
     sys.stderr.write("cloudtune: the worker that started this command is gone\n")
     os._exit(1)

@@ -54,15 +54,15 @@ def words_of(command: str) -> tuple[Word, ...]:
 def _parts(word: str) -> Word:
     parts: list[str | Hole] = []
     text, end = "", 0
-    for found in _PART.finditer(word):
-        text += word[end : found.start()]
-        end = found.end()
-        if found[0] in ("{{", "}}"):
-            text += found[0][0]
-        elif found[1] is None:
-            raise ValueError(f"a {found[0]} in {shown(word)} is alone; write {2 * found[0]} for it")
+    for match in _PART.finditer(word):
+        text += word[end : match.start()]
+        end = match.end()
+        if match[0] in ("{{", "}}"):
+            text += match[0][0]
+        elif match[1] is None:
+            raise ValueError(f"a {match[0]} in {shown(word)} is alone; write {2 * match[0]} for it")
         else:
-            name, colon, instead = found[1].partition(":")
+            name, colon, instead = match[1].partition(":")
             parts += [text] if text else []
             parts.append((name.strip(), instead if colon else None))
             text = ""

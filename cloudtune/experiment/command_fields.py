@@ -1,0 +1,96 @@
+"""What is wrong with the command of an experiment and with its epochs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from cloudtune.errors import nearest, shown
+from cloudtune.script.command import built_in, holes, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cloudtune.experiment.sections import Checkpoints, Progress
+    from cloudtune.experiment.spaces import Space
+    from cloudtune.script.command import Word
+
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish"})
+_OPERATORS: Final = re.compile(r"\|\|?|&&?|;|\d?>>?(&\d)?|<")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*")
+_VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\}|\()")
+
+
+def epochs_mistake(name: str, value: int, progress: Progress) -> str:
+    """Return what is wrong with a bound of a trial's epochs, "min" or "max"; "" if nothing."""
+    every = progress.every
+    if not value % every or (name, value) == ("min", 1):  # the first report, by default
+        return ""
+    lower = max(1, value // every) * every
+    upper = (value // every + 1) * every
+    return (
+        f"{value} is no multiple of {every}, the {progress.unit}s from report to report; write "
+        f"{lower} or {upper}"
+    )
+
+
+def command_mistake(
+    command: str, space: Space, progress: Progress, checkpoints: Checkpoints
+) -> str:
+    """Return what is wrong with a command and what its holes are filled with; "" if nothing."""
+    try:
+        words = words_of(command)
+    except ValueError as error:
+        return f"can't be split into words: {error}"
+    return (
+        _shell(words)
+        or _unknown(words, space.flat_names, progress.unit, resumes=checkpoints.folder is not None)
+        or _unused(words, space.flat_names)
+    )
+
+
+def _shell(words: tuple[Word, ...]) -> str:
+    """Return what only a shell understands, unless one is asked for."""
+    plain = ["".join(part if isinstance(part, str) else "{}" for part in word) for word in words]
+    if plain[0].rpartition("/")[2] in _SHELLS:
+        return ""
+    if _ASSIGNMENT.fullmatch(plain[0]):
+        return f"{shown(plain[0])} is not a program; write env {plain[0]} and the command after it"
+    for word in plain:
+        if _OPERATORS.fullmatch(word) or _VARIABLE.search(word) or word.endswith(";"):
+            return (
+                f"{shown(word)} is shell syntax, and no shell runs here; write sh -c '…' around "
+                "the command if you want one"
+            )
+    return ""
+
+
+def _unknown(
+    words: tuple[Word, ...], parameters: Collection[str], unit: str, *, resumes: bool
+) -> str:
+    """Return what is wrong with a hole that nothing fills, or not like this."""
+    others = built_in(unit)
+    for name, flag in holes(words):
+        if name not in parameters and name not in others:
+            names = (*parameters, *others)
+            return (
+                f"{{{name}}} is not a parameter of the search, nor one of the other placeholders: "
+                f"{', '.join(names)}.{nearest(name, names)} For a brace itself write {{{{ or }}}}"
+            )
+        if name == "resume" and not resumes:
+            return "{resume} needs the folder of checkpoints; write checkpoints: {folder: …}"
+        if flag is not None and name in others and name not in parameters and name != "resume":
+            return f"{{{name}:…}} is for values that may be false: a parameter, or {{resume:…}}"
+    return ""
+
+
+def _unused(words: tuple[Word, ...], parameters: Collection[str]) -> str:
+    used = {name for name, _ in holes(words)}
+    for name in parameters:
+        if name not in used and "config" not in used:
+            return (
+                f"the search's parameter {name} is in no {{…}} of the command, so it would change "
+                f"nothing; write {{{name}}} where its value goes, or {{config}} for a JSON file "
+                "with all parameters"
+            )
+    return ""

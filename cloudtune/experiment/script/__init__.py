@@ -1,1 +1,0 @@
-"""What a user's script shows without being run."""

@@ -1,0 +1,35 @@
+"""Networks that mutators make of a base, and weights that one takes over from another."""
+
+from __future__ import annotations
+
+from cloudtune.train.models.inheriting import Inherited, inherit
+from cloudtune.train.models.ready import insert_after, repeat, replace, widen
+from cloudtune.train.models.space import (
+    ModelSpace,
+    OneOf,
+    choice,
+    loguniform,
+    one_of,
+    quniform,
+    randint,
+    space,
+    uniform,
+)
+
+__all__ = [
+    "Inherited",
+    "ModelSpace",
+    "OneOf",
+    "choice",
+    "inherit",
+    "insert_after",
+    "loguniform",
+    "one_of",
+    "quniform",
+    "randint",
+    "repeat",
+    "replace",
+    "space",
+    "uniform",
+    "widen",
+]

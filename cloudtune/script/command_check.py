@@ -1,0 +1,140 @@
+"""Whether a command can train, as far as its program and its script show without being run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cloudtune.errors import ExperimentError, nearest
+from cloudtune.script.command import words_of
+from cloudtune.script.functions import mentions, parse_file
+from cloudtune.script.options import has_all_options, options_in
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterable
+
+    from cloudtune.script.command import Word
+
+_SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
+_CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
+
+
+def script_of(command: str, folder: Path) -> Path:
+    """Return the file that a command runs: what its measured speed is kept by.
+
+    Raises:
+        ExperimentError: there is none in the folder.
+    """
+    plain = [_plain(word) for word in words_of(command)]
+    for word, after in zip(plain, [*plain[1:], ""], strict=True):
+        if word == "-m":
+            for path in (f"{after.replace('.', '/')}.py", f"{after.replace('.', '/')}/__main__.py"):
+                if (folder / path).is_file():
+                    return folder / path
+        elif word.endswith(".py"):
+            return folder / word
+    for word in plain:
+        if word and (folder / word).is_file():
+            return folder / word
+        script = _SCRIPT.search(word)
+        if script is not None:  # sh -c 'cd out; python ../main.py …'; out may not be there yet
+            folders = _CHANGE.findall(word[: script.start()])
+            return Path(os.path.normpath(folder.joinpath(*folders, script[0])))
+    raise ExperimentError(
+        f"train: nothing in `{command}` is a file in {folder}, the folder that instances get a "
+        "copy of; put the script beside the experiment file"
+    )
+
+
+def _plain(word: Word) -> str:
+    return "".join(part if isinstance(part, str) else "{}" for part in word)
+
+
+def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> None:
+    """Pass if the command's program and script are there, and the script knows its options.
+
+    `reads`: the experiment says where its numbers are read. `here`: it will run on this machine.
+
+    Raises:
+        ExperimentError: it can't train; the message says why.
+    """
+    words = words_of(command)
+    _check_program(_plain(words[0]), folder, here=here)
+    script = script_of(command, folder)
+    if script.suffix != ".py":
+        return
+    _check_options(script, parse_file(script), words, command)
+    if not reads and not mentions(folder, b"cloudtune"):
+        raise ExperimentError(
+            f"{script}: nothing reports: no file in {folder} names cloudtune. Call "
+            "cloudtune.report({…}) once an epoch, or say where its numbers are: "
+            "reports: {file: metrics.jsonl} or {printed: 'accuracy (?P<accuracy>[0-9.]+)'}"
+        )
+
+
+def _check_program(program: str, folder: Path, *, here: bool) -> None:
+    if "/" in program and not Path(program).is_absolute():
+        path = folder / program
+        if not path.is_file():
+            raise ExperimentError(
+                f"train: no program {program} in {folder}.{_near(path)} A command runs in a copy "
+                "of that folder"
+            )
+        if not os.access(path, os.X_OK):
+            raise ExperimentError(
+                f"train: {path} can't be executed; chmod +x it, or name its shell"
+            )
+    elif here and shutil.which(program, path=search_path()) is None:
+        raise ExperimentError(
+            f"train: no program {program} on the PATH or beside {sys.executable}"
+            f"{_near(folder / program) or '; install it, or correct the name'}"
+        )
+
+
+def search_path() -> str:
+    """Return where programs are looked for: beside this Python first, so that `python` is it."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _near(path: Path) -> str:
+    beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    if path.name in beside:
+        return f"; the file beside the experiment is ./{path.name}, or python {path.name}"
+    return nearest(path.name, beside)
+
+
+def _check_options(script: Path, tree: ast.Module, words: Iterable[Word], command: str) -> None:
+    """Raise if the script's only argparse parser lacks an option, or requires another one."""
+    options = list(options_in(tree))
+    plain = [_plain(word) for word in words]
+    after = next((n for n, word in enumerate(plain) if Path(word).name == script.name), None)
+    if after is None or not options or not has_all_options(tree):
+        return
+    arguments = plain[after + 1 :]
+    if "--" in arguments:
+        arguments = arguments[: arguments.index("--")]
+    names = [word.partition("=")[0] for word in arguments]
+    used_names = [name for name in names if re.fullmatch(r"--?[A-Za-z][\w-]*", name)]
+    existing = sorted({name for option in options for name in option.names})
+    for name in used_names:
+        if not any(_means(name, option) for option in [*existing, "-h", "--help"]):
+            raise ExperimentError(
+                f"{script}: no option {name} for `{command}`; its parser has: "
+                f"{', '.join(existing)}.{nearest(name, existing)}"
+            )
+    for option in options:
+        used = any(_means(name, own) for name in used_names for own in option.names)
+        if option.required and not used:
+            raise ExperimentError(
+                f"{script}: its parser requires {option.names[-1]}; add it to `{command}`"
+            )
+
+
+def _means(name: str, option: str) -> bool:
+    """Whether argparse takes a name for an option: an abbreviation, or -b64 for -b."""
+    return option.startswith(name) if name.startswith("--") else name[:2] == option[:2]

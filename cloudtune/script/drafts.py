@@ -1,0 +1,401 @@
+"""A first experiment for a script, as `cloudtune init` writes it: read off its text, never run.
+
+What stands in it is either read (the function, its parameters, an option's default) or a guess by
+what such things are usually called; each line says which, with the line of the script.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.model.text import counted
+from cloudtune.script.functions import parse_file
+from cloudtune.script.options import UNKNOWN, called, literal, options_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+    from typing import TypeAlias
+
+    _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
+
+GAP: Final = "FILL IN"
+"""What stands where nothing could be guessed."""
+_MAX_DEFAULT: Final = 1e15
+_BATCHES: Final = ("batch_size", "batchsize", "bs", "train_batch_size")
+_EPOCHS: Final = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs")
+_RATES: Final = ("lr", "learning_rate", "base_lr", "max_lr", "alpha")
+_DECAYS: Final = ("weight_decay", "wd", "l2", "l2_reg")
+_SIZES: Final = ("hidden", "width", "dim", "channels", "units", "embd", "features", "heads")
+_CHOSEN: Final = frozenset({"optimizer", "opt", "optim", "activation", "scheduler", "schedule"})
+_LIBRARIES: Final = frozenset(
+    {"cloudtune", "ray", "lightning", "pytorch_lightning", "transformers"}
+)
+_MAXIMIZED: Final = ("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2")
+_TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A parameter of a script; `default` is UNKNOWN if it isn't written there as a literal."""
+
+    name: str
+    line: int
+    default: Any = UNKNOWN
+    choices: tuple[Any, ...] = ()
+    option: str = ""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that the script doesn't say: `what` ("lr", "metric", "epochs" or "reports").
+
+    `option` is how to give it on the command line; "" where the file alone can.
+    """
+
+    what: str
+    question: str
+    option: str
+
+
+@dataclass
+class Draft:
+    """A first experiment for a script: what its text says, what was given besides, and the gaps.
+
+    `search` has spaces as YAML by parameter; they take the place of guessed ones. `mode` is guessed
+    from the metric's name until it is given. `reads_reports` is false if the script calls no
+    `report`, so that its numbers must be read from a file or from what it prints.
+    """
+
+    script: Path
+    train: str
+    train_why: str
+    metric: str
+    metric_why: str
+    tuned: list[_Value]
+    epochs: _Value | None = None
+    reads_reports: bool = True
+    search: dict[str, str] = field(default_factory=dict)
+    mode: str = ""
+    last_epoch: int | None = None
+    printed: str = ""
+
+    def gaps(self, *, guesses: bool = True) -> list[Gap]:
+        """Return what is missing; without `guesses` also the last epoch, where it is a guess."""
+        gaps = [
+            Gap(value.name, f"a space for {value.name} (line {value.line})", "--search")
+            for value in self.tuned
+            if value.name not in self.search and GAP in _space(value)
+        ]
+        if not self.tuned and not self.search:
+            gaps.append(Gap("search", "a parameter to search", "--search"))
+        if not self.metric:
+            gaps.append(Gap("metric", "the reported number that decides", "--metric"))
+        if not self.reads_reports and not self.printed:
+            gaps.append(Gap("reports", "the numbers that it prints or writes", ""))
+        if not guesses and self.last_epoch is None and self.epochs is None:
+            gaps.append(Gap("epochs", "the epochs of a full training", "--epochs"))
+        return gaps
+
+    def give_metric(self, name: str, mode: str) -> None:
+        """Use this metric; an empty mode is guessed from the name."""
+        self.metric = name
+        self.metric_why = "given"
+        self.mode = mode
+
+    def body(self) -> list[str]:
+        """Return the lines that say what is tuned: train, metric, reports, search and epochs."""
+        maximized = any(word in self.metric.lower() for word in _MAXIMIZED)
+        mode = self.mode or ("max" if maximized else "min")
+        lines = [
+            f"train: {self.train}  # {self.train_why}",
+            f"metric: {{name: {self.metric}, mode: {mode}}}  # {self.metric_why}",
+        ]
+        if self.printed:
+            lines.append(f"reports: {{printed: {self.printed!r}}}")
+        elif not self.reads_reports:
+            lines += _REPORTS
+        guessed = (value for value in self.tuned if value.name not in self.search)
+        spaces = {value.name: _space(value) for value in guessed} | self.search
+        lines.append("search:" if spaces else f"search: {{}}  # {GAP}: no parameter was found")
+        lines += [f"  {name}: {space}" for name, space in spaces.items()]
+        if self.last_epoch is not None:
+            return [*lines, f"epochs: {{max: {self.last_epoch}}}"]
+        default = self.epochs.default if self.epochs is not None else 0
+        last = default if isinstance(default, int) and default > 0 else 16
+        source = f"line {self.epochs.line}" if self.epochs else "a guess"
+        span = f"epochs: {{min: {max(1, last // 8)}, max: {last}}}"
+        return [*lines, f"{span}  # {source}; compared from min on"]
+
+    def text(self, name: str) -> str:
+        body = self.body()
+        count = sum(GAP in line for line in body)
+        head = (
+            f"# {counted(count, 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
+            if count
+            else "# Ranges are guesses from the parameters' names: check them."
+        )
+        first = f"# An experiment for {self.script.name}, written by cloudtune."
+        return "\n".join([first, head, "", f"name: {name}", *body, *_AFTER])
+
+
+_REPORTS: Final = (
+    f"reports: {{file: }}  # {GAP}: where it writes its numbers, a file of JSON lines;",
+    "# or what it prints, {printed: 'accuracy (?P<accuracy>[0-9.]+)'}; or let it call",
+    "# cloudtune.report({…}) once an epoch, and leave this out (docs/commands.md)",
+)
+_AFTER: Final = (
+    "# trials: 16  # a cap; without it as many configurations as the limits allow",
+    "",
+    "# Limits are given here or on the command line, which overrides them:",
+    "#   cloudtune run FILE --deadline 2h --budget '$40'",
+    "# limits: {deadline: 2h, budget: $40}",
+    "",
+    "cloud:",
+    "  provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
+    "  instances: [g4dn.12xlarge]  # `cloudtune catalog` has the others",
+    "  max_instances: 4",
+    "",
+)
+
+
+def read_script(script: Path) -> Draft:
+    """Return what the text of a script says of an experiment with it.
+
+    Raises:
+        UsageError: there is no such file, it is no Python, or nothing in it trains.
+    """
+    if not script.is_file():
+        raise UsageError(f"{script}: no such file")
+    try:
+        tree = parse_file(script)
+    except ExperimentError as error:
+        raise UsageError(str(error)) from None
+    function = _function(tree)
+    metric, why = _metric(tree)
+    options = [
+        _Value(
+            name.lstrip("-").replace("-", "_"), option.line, option.default, option.choices, name
+        )
+        for option in options_in(tree)
+        if option.takes_value
+        for name in [next((it for it in option.names if it.startswith("--")), option.names[0])]
+    ]
+    usual = [value for value in options if _kind(value) is not None]
+    if function is not None:
+        config = function.args.args[0].arg
+        tuned = [value for value in _keys(tree, config) if value.name not in _EPOCHS]
+        return Draft(
+            script=script,
+            train=f"{script.name}:{function.name}",
+            train_why=f"line {function.lineno}: it takes {config}",
+            metric=metric,
+            metric_why=why,
+            tuned=tuned or usual,  # argparse.Namespace(**config)
+        )
+    if not options:
+        raise UsageError(
+            f"{script}: nothing to tune: no function that takes a configuration and calls "
+            "cloudtune.report({…}), and no argparse options; write def train(config), "
+            "docs/scripts.md"
+        )
+    epochs = next((value for value in options if value.name in _EPOCHS), None)
+    words = [f"{value.option} {{{value.name}}}" for value in usual]
+    words += [f"{epochs.option} {{epochs}}"] if epochs else []
+    words += [f"{value.option} {{seed}}" for value in options if value.name == "seed"]
+    return Draft(
+        script=script,
+        train=" ".join([f"python {script.name}", *words]),
+        train_why="options that are called as what one tunes; others keep theirs",
+        metric=metric,
+        metric_why=why,
+        tuned=usual,
+        epochs=epochs,
+        reads_reports=bool(metric),
+    )
+
+
+# ---- functions -----------------------------------------------------------------------------
+
+
+def _function(tree: ast.Module) -> ast.FunctionDef | None:
+    """Return the function that trains: it takes a configuration, and it or the file reports."""
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and len(node.args.args) == 1
+    ]
+    own = [node for node in functions if _calls_of("report", node)]
+    if not own and (_calls_of("report", tree) or _LIBRARIES & _imported(tree)):
+        own = [node for node in functions if list(_keys(node, node.args.args[0].arg))]
+    return min(
+        own,
+        key=lambda it: _TRAINERS.index(it.name) if it.name in _TRAINERS else len(_TRAINERS),
+        default=None,
+    )
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [call for call in calls if called(call) == function]
+
+
+def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
+    """Yield what is read of a configuration, in the order of the file, each once.
+
+    As config["lr"], config.get("lr", 0.1) or {name: config[name] for name in ("lr", "momentum")}.
+    """
+    yielded: set[str] = set()
+    for node in sorted(ast.walk(tree), key=lambda it: getattr(it, "lineno", 0)):
+        default: Any = UNKNOWN
+        names: Any
+        match node:
+            case ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str(name))):
+                names = [name]
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr="get"),
+                args=[ast.Constant(value=str(name)), *rest],
+            ):
+                names = [name]
+                default = literal(rest[0]) if rest else UNKNOWN
+            case ast.ListComp() | ast.DictComp() | ast.SetComp() | ast.GeneratorExp():
+                owner, loop = config, node.generators[0]
+                read = f"{config}[{ast.unparse(loop.target)}]" in ast.unparse(node)
+                names = literal(loop.iter) if read else ()
+            case _:
+                continue
+        if owner != config or not isinstance(names, list | tuple):
+            continue
+        for name in names:
+            if isinstance(name, str) and name not in yielded:
+                yielded.add(name)
+                yield _Value(name, getattr(node, "lineno", 0), default)
+
+
+# ---- guesses -------------------------------------------------------------------------------
+
+
+def _metric(tree: ast.Module) -> tuple[str, str]:
+    """Return the metric that a script reports, and where; of validation before others."""
+    metrics = list(_metrics(tree))
+    if not metrics:
+        return "", f"{GAP}: the name of a number that it reports, and max if more is better"
+    name, line = min(metrics, key=lambda it: _rank(it[0].lower()))
+    return name, f"line {line}: a reported number; is it the right one?"
+
+
+def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield what a script reports, logs or computes for a trainer, and where."""
+    for call in _calls_of("report", tree):
+        named = [word.value for word in call.keywords if word.arg == "metrics"]
+        for argument in [*call.args[:1], *named]:
+            yield from ((name, call.lineno) for name in _names(argument, tree))
+    for call in _calls_of("log", tree):  # Lightning's
+        name = literal(call.args[0]) if call.args else None
+        if isinstance(name, str):
+            yield name, call.lineno
+    if "transformers" in _imported(tree):
+        computed = _names(ast.parse("compute_metrics()", mode="eval").body, tree)
+        yield from ((f"eval_{name}", 1) for name in (*computed, "loss"))
+
+
+def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
+    """Yield the keys of a dict, also one that a variable has or a function of the file returns."""
+    values: list[ast.AST | None] = []
+    if isinstance(node, ast.Dict):
+        keys = (literal(key) for key in node.keys if key is not None)
+        yield from (key for key in keys if isinstance(key, str))
+    elif isinstance(node, ast.Name):
+        assigned = (it for it in ast.walk(tree) if isinstance(it, ast.Assign))
+        values = [it.value for it in assigned if node.id in map(ast.unparse, it.targets)]
+    elif isinstance(node, ast.Call):
+        functions = (it for it in tree.body if isinstance(it, ast.FunctionDef))
+        bodies = [ast.walk(it) for it in functions if it.name == called(node)]
+        values = [it.value for body in bodies for it in body if isinstance(it, ast.Return)]
+        values = [value for value in values if isinstance(value, ast.Dict)]
+    for value in values:
+        if isinstance(value, ast.Dict | ast.Call):
+            yield from _names(value, tree)
+
+
+def _rank(name: str) -> tuple[bool, bool, bool]:
+    good = any(word in name for word in _MAXIMIZED)
+    return not (good or "loss" in name), "train" in name, not good
+
+
+def _space(value: _Value) -> str:
+    """Return a search space for a parameter, with the reason."""
+    space = _kind(value)
+    where = f"line {value.line}"
+    there = "" if value.default is UNKNOWN else f", {value.default} there"
+    if space is not None:
+        return f"{space}  # {where}{there}; a guess by its name"
+    if value.default is not UNKNOWN and isinstance(value.default, bool | int | float | str):
+        return f"{{choice: [{_yaml(value.default)}]}}  # {where}: the value there; add others"
+    return f"{{choice: []}}  # {GAP}: {where}"
+
+
+def _kind(value: _Value) -> str | None:
+    """Return the space that is usual for a parameter of such a name; None where none is."""
+    name = value.name.lower().rpartition("/")[2]
+    default = value.default
+    plain = isinstance(default, int | float) and not isinstance(default, bool)
+    number = float(default) if plain and 0 < default < _MAX_DEFAULT else None
+    if value.choices:
+        return _choice(value.choices) if name in _CHOSEN else None
+    for is_it, space in _USUAL:
+        if is_it(name):
+            return space(number)
+    return None
+
+
+def _around(number: float) -> str:
+    return f"{{loguniform: [{number / 10:.3g}, {number * 10:.3g}]}}"
+
+
+def _doublings(number: float) -> list[int]:
+    whole = max(1, int(number))
+    return sorted({max(1, whole // 2), whole, 2 * whole})
+
+
+def _choice(values: Iterable[Any]) -> str:
+    return f"{{choice: [{', '.join(map(_yaml, values))}]}}"
+
+
+def _near(number: float | None) -> str:
+    middle = int(number or 2)
+    return _choice(sorted({max(1, middle - 1), middle, middle + 1}))
+
+
+_USUAL: Final[tuple[_Usual, ...]] = (
+    (lambda it: it in _RATES, lambda default: _around(default or 0.01)),
+    (lambda it: it in _DECAYS, lambda default: _around(default or 1e-4)),
+    (lambda it: it in {"momentum", "beta1"}, lambda _: "{uniform: [0.8, 0.99]}"),
+    (lambda it: it == "gamma", lambda _: "{uniform: [0.5, 0.99]}"),
+    (lambda it: "dropout" in it or it.startswith("drop_"), lambda _: "{uniform: [0, 0.5]}"),
+    (lambda it: "smoothing" in it, lambda _: "{uniform: [0, 0.2]}"),
+    (lambda it: it in _BATCHES, lambda default: _choice(_doublings(default or 64))),
+    (
+        lambda it: any(word in it.split("_") for word in _SIZES),
+        lambda default: _choice(_doublings(default or 64)),
+    ),
+    (lambda it: "layers" in it or it in {"depth", "n_layer"}, _near),
+)
+"""What is usual, by name: of the first that fits, for a default (None where none is known)."""
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else f"{value!r}"

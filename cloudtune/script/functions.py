@@ -1,0 +1,91 @@
+"""Python files of the user's: their syntax trees, and whether they define a function."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import ExperimentError, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_NAMES = 20
+_MAX_FILES = 1000
+
+
+def check_function(path: Path, function: str) -> None:
+    """Pass if the top level of the file defines, assigns or imports the function.
+
+    Raises:
+        ExperimentError: it does not, or the file is missing or isn't Python.
+    """
+    tree = parse_file(path)
+    bound = _bound(tree)
+    if function not in bound and "*" not in bound:
+        raise ExperimentError(f"{path}: no function {function!r}; {_existing(tree, function)}")
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.AsyncFunctionDef) and node.name == function:
+            kind = "a class" if isinstance(node, ast.ClassDef) else "an async function"
+            raise ExperimentError(
+                f"{path}:{node.lineno}: {function!r} is {kind}; name a plain function (def)"
+            )
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Return what the top level defines, imports ("*" too) or assigns, also inside if and try."""
+    names: set[str] = set()
+    waiting: list[ast.AST] = [*tree.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif not (isinstance(node, ast.AnnAssign) and node.value is None):
+            waiting += ast.iter_child_nodes(node)
+    return names
+
+
+def _existing(tree: ast.Module, wanted: str) -> str:
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if not functions:
+        return "the file defines none at its top level; add `def train(...)` or correct the name"
+    listed = ", ".join(functions[:_MAX_NAMES]) + (", …" if len(functions) > _MAX_NAMES else "")
+    return f"it defines: {listed}.{nearest(wanted, functions)}"
+
+
+def parse_file(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file.
+
+    Raises:
+        ExperimentError: the file is missing, can't be read, or isn't Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes(), filename=str(path))
+    except FileNotFoundError:
+        names = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise ExperimentError(
+            f"{path}: no such file; `train` is relative to the experiment file."
+            f"{nearest(path.name, names)}"
+        ) from None
+    except OSError as error:
+        raise ExperimentError(f"{path}: can't be read: {error.strerror}") from error
+    except SyntaxError as error:
+        place = f"{path}:{error.lineno}" if error.lineno else str(path)
+        raise ExperimentError(f"{place}: not valid Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ExperimentError(f"{path}: not valid Python: {error}") from None
+
+
+def mentions(folder: Path, text: bytes) -> bool:
+    """Whether any Python file in a folder has a text; true if there are too many to search."""
+    for count, path in enumerate(folder.rglob("*.py")):
+        if count >= _MAX_FILES or text in path.read_bytes():
+            return True
+    return False

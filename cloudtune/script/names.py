@@ -1,0 +1,151 @@
+"""Names of cloudtune and of Ray that a training function uses, and that don't exist.
+
+Looked at are the function and what it calls in its file. What the file itself does when it is
+imported, and what other files do, shows when `run` imports the script, or in the first epoch.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import defaultdict
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.errors import ExperimentError, nearest
+from cloudtune.script.functions import parse_file
+from cloudtune.script.migration_hints import hint_for, is_of_ray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LEAVE: Final = b"# cloudtune: leave"
+"""At the end of a line: don't check it."""
+_LIGHT: Final = ("cloudtune.train", "cloudtune.errors", "cloudtune.fused", "cloudtune.models")
+"""Where names for scripts come from; importing these modules imports neither torch nor Ray."""
+_MAX_LINES: Final = 8
+
+
+def check_names(path: Path, function: str) -> None:
+    """Pass if a training function uses no name of Ray, and none that cloudtune lacks.
+
+    Raises:
+        ExperimentError: some don't exist; each with its file, its line and what to write.
+    """
+    lines = path.read_bytes().splitlines()
+    tree = parse_file(path)
+    flaws = {(line, _mistake(name)) for line, name in _uses(tree, function)}
+    if b"prepare_data_loader" in path.read_bytes():
+        flaws |= set(_divided_batches(tree, function))
+    mistakes = [
+        f"{path}:{line}: {text}"
+        for line, text in sorted(flaws)
+        if text and _LEAVE not in lines[line - 1]
+    ]
+    if len(mistakes) > _MAX_LINES:
+        mistakes[_MAX_LINES:] = [f"… and {len(mistakes) - _MAX_LINES} more"]
+    if mistakes:
+        raise ExperimentError("\n".join(mistakes))
+
+
+def trains_fused(path: Path, function: str) -> bool:
+    """Whether a training function calls `cloudtune.fused.train`."""
+    return any(name == "cloudtune.fused.train" for _, name in _uses(parse_file(path), function))
+
+
+def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
+    """Yield the nodes of a function, and of each function or class of the file that it uses."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    definitions = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    waiting = [function]
+    while waiting:
+        definition = definitions.pop(waiting.pop(), None)
+        if definition is None:
+            continue
+        nodes = list(ast.walk(definition))
+        waiting += [node.id for node in nodes if isinstance(node, ast.Name)]
+        yield nodes
+
+
+def _uses(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
+    """Yield the imported names that a function uses, such as ray.train.report, with their lines."""
+    imports = _imports(tree)
+    for nodes in _reached(tree, function):
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        local = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        local |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        for node in nodes:
+            if isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner:
+                name, *attributes = _chain(node)
+                if name in imports and name not in local:
+                    yield node.lineno, ".".join([imports[name], *attributes])
+
+
+def _divided_batches(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
+    """Yield divisions of the batch by the workers: loaders would divide it again."""
+    for node in (node for nodes in _reached(tree, function) for node in nodes):
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.FloorDiv | ast.Div)
+            and "batch" in ast.unparse(node.left)
+            and re.search("world_size|num_workers", ast.unparse(node.right))
+        ):
+            text = (
+                f"{ast.unparse(node)}: prepare_data_loader() divides the batch among the workers "
+                "itself; give the DataLoader the batch of all of them"
+            )
+            yield node.lineno, text
+
+
+def _chain(node: ast.expr) -> list[str]:
+    """Return the names of `a.b.c`, or [""] for any other expression."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else [""]
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    """Return the full name of each import; those that a file imports in two ways are left out."""
+    sources: dict[str, set[str]] = defaultdict(set)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                sources[alias.asname or first].add(alias.name if alias.asname else first)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                sources[alias.asname or alias.name].add(f"{node.module}.{alias.name}")
+    return {name: full.pop() for name, full in sources.items() if len(full) == 1}
+
+
+def _mistake(full: str) -> str:
+    """Return what is wrong with a use of a name and what to write; empty if nothing is."""
+    if is_of_ray(full):
+        return f"{full} is Ray's, which doesn't run this script; {hint_for(full)}"
+    package, *names = full.split(".")
+    owner: Any = importlib.import_module("cloudtune") if package == "cloudtune" else None
+    for name in names:
+        if not isinstance(owner, ModuleType | type) or not _is_light(owner, name):
+            break
+        if not hasattr(owner, name):
+            where = full[: full.rindex(f".{name}")]
+            hint = hint_for(full)
+            existing = getattr(owner, "__all__", None) or dir(owner)
+            return f"{where} has no {name}{f'; {hint}' if hint else f'.{nearest(name, existing)}'}"
+        owner = getattr(owner, name)
+    return ""
+
+
+def _is_light(owner: Any, name: str) -> bool:
+    """Whether a name can be looked up without importing torch, Ray or a program's own names."""
+    if owner.__name__ == "cloudtune.fused":
+        return name not in owner.__all__
+    if owner.__name__ != "cloudtune" or name not in dir(owner):
+        return True
+    home: str = vars(owner)["_HOMES"].get(name, "cloudtune.train")
+    return name != "integrations" and home.startswith(_LIGHT)
