@@ -69,7 +69,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     outside.script_on("ann", "import time; time.sleep(0.5); print(f'this is {epoch=}')")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
-    assert "an instance of its own, $0.1008 an hour" in planned.out
+    assert "an instance for $0.1008 an hour" in planned.out
     assert outside.instances() == [], "a plan rents nothing"
 
     refused = outside("ann", "cloudtune", "run", "experiment.yaml")
