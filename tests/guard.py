@@ -14,14 +14,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PATIENCE: Final = 5.0
 """Seconds in which what is already ending may end."""

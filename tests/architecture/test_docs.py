@@ -7,8 +7,9 @@ import importlib
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,9 +28,6 @@ from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen
 from tests.builders import LINEAR, Setting, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

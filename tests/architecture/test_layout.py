@@ -8,17 +8,15 @@ import os
 import re
 import statistics
 import tomllib
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("infra", "planners", "profiles")

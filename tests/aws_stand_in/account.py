@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 from botocore.config import Config
@@ -13,6 +14,7 @@ from botocore.config import Config
 from cloudtune.infra.aws.account.inventory import inventory_of
 from cloudtune.infra.aws.account.stack import ChangeSet
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator
 
 if TYPE_CHECKING:

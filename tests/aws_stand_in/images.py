@@ -6,14 +6,12 @@ ID with SSM, 2026-11). What boots is the Python of whoever started the emulator,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 IMAGES: Mapping[str, str] = {
     "x86_64": "ami-0c1000000000e8664",

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import unescape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
+from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from werkzeug.wrappers import Request
 
 _DELETED = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 _BUCKET = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from botocore.exceptions import ClientError
@@ -12,11 +11,9 @@ from cloudtune.infra.aws.ec2 import BUSY_WAITS, Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.rates import READING, WRITING
 from cloudtune.infra.provider import RUN_TAG, Endpoint
+from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
 from tests.aws_stand_in.rates import UNFILTERED, AccountRates, rate_of
-
-if TYPE_CHECKING:
-    from tests.aws_stand_in.account import Account
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,9 +14,6 @@ from cloudtune.infra.provider import RUN_TAG
 from tests.aws_stand_in.account import Account, allow
 from tests.aws_stand_in.images import IMAGES
 from tests.aws_stand_in.test_principals import role_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LAUNCHES = {"launch, on demand", "launch, spot"}
 FAILS = {

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from benchmarks.compare.curves import Columns, Curve, Curves, read_curves
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.model.trial import Mode
+from cloudtune.model.trial import Mode
 
 NAN = math.nan
 ELAPSED = "config,epoch,acc,elapsed_s"

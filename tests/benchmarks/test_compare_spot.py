@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import spot
 from benchmarks.compare.omniscient import Source, bound, least_dollars, work_of
 from benchmarks.compare.pools import Priced, SpotTrace
-from benchmarks.compare.replay import starts, usual_price
+from benchmarks.compare.replay import Replayed, starts, usual_price
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.spot_pools import UNLIMITED
@@ -22,13 +22,8 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits, Rentable
+from cloudtune.planning.make import Planned
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.compare.replay import Replayed
-    from cloudtune.planning.make import Planned
 
 RUNS = (
     "kind,zone,gpu,gpus,gap_seconds,from_second,available\n"

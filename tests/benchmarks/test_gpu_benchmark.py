@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +16,6 @@ from benchmarks.gpu.clients import Client, GoneError
 from benchmarks.gpu.results import Findings, compared, keep, read
 from cloudtune.infra.node.messages import Epoch
 from tests.infra.mps_stand_in import write_control, write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 

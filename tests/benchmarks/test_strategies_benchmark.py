@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -25,9 +25,6 @@ from benchmarks.strategies_cells import (
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CELLS = (Cell(0.25, 1.0), Cell(0.25, 8.0), Cell(0.5, 3.0), Cell(1.0, 1.0), Cell(2.0, 8.0))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from rich.console import Console
 from ruamel.yaml import YAML
 
@@ -16,11 +17,6 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.aws.price_refresh import cache
 from cloudtune.infra.aws.pricing import AS_OF, interruptions_per_hour
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,9 +14,6 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
 from cloudtune.running import cleanup
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNASKED = "error: can't reach EC2 in eu-west-1: The config profile (nobody) could not be found"
 _LATER = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
@@ -16,9 +16,6 @@ from cloudtune.cli.plan import plan
 from cloudtune.policy.registry import MENU
 from docs.reference import commands
 from tests.bench import called
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "simulate"])

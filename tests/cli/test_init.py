@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,7 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.experiment.script.drafts import GAP, read_script
 from cloudtune.runs import home
-from tests.bench import called
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench, called
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Charges, Limits, Rentable
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.planners.base import InfeasibleError, Planner
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import Planner
 
 SMALL = Rentable(
     offer(1, 10.0, name="g.1x"), profile({0.5: 15.0, 1.0: 9.0}, boot=12.0, name="g.1x"), 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -15,16 +15,11 @@ from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.model.events import RunStarted, TimerFired
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event, RunStarted, TimerFired
 from cloudtune.model.plans import Estimate, Limits
+from cloudtune.policy.run import RunPolicy
 from tests.builders.proposals import MIXED, SETTING, forecast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.run import RunPolicy
 
 FORECAST = forecast(MIXED)
 LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))

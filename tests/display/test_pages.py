@@ -6,15 +6,17 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloudtune.cli.main import cli
 from cloudtune.display.pages.document import library
+from cloudtune.display.pages.figures import Figure
 from cloudtune.display.pages.gantt import gpus
 from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
@@ -22,19 +24,12 @@ from cloudtune.display.pages.trials import Told
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.runs.report import build
+from cloudtune.runs.report import Report, build
 from tests.bench import called
-from tests.browser import CHROMIUM, started
+from tests.browser import CHROMIUM, Browser, Page, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
 from tests.builders.proposals import COMPARED, proposal
 from tests.guard import watched
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.display.pages.figures import Figure
-    from cloudtune.runs.report import Report
-    from tests.browser import Browser, Page
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, limits=LIMITS)

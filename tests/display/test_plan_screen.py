@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -12,6 +12,7 @@ from cloudtune.display.plan_screen import show_all, show_head, show_nearest, sho
 from cloudtune.display.plan_tables import gap_text
 from cloudtune.model.plans import Limits
 from cloudtune.planning.alternatives import Alternative
+from cloudtune.planning.proposal import Proposal
 from tests.builders.proposals import (
     CHEAP,
     COMPARED,
@@ -22,11 +23,6 @@ from tests.builders.proposals import (
     run_of,
     shrinking,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.planning.proposal import Proposal
 
 
 def printed(

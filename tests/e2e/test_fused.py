@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,8 @@ from cloudtune.profiles.store import script_hash, write
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
+from tests.bench import Bench
 from tests.train.fused.test_training import TRAIN
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.model.events import EpochDone
-from tests.bench import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench import Bench
+from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.profiles.store import read
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench
+from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -8,16 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from cloudtune.train.checkpoint import CheckpointStore
-from tests.bench import wait_for
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
 

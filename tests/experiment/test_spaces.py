@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,6 @@ from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_siz
 from cloudtune.strategies.samplers.past_runs import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
 from cloudtune.strategies.samplers.warm_start import Experienced
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 FILE = """\
 name: nested

@@ -6,8 +6,9 @@ import difflib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,6 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
 from tests.guard import watched
 from tests.one_node import Node, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ROOT / "examples" / "ports"

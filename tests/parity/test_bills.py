@@ -7,9 +7,10 @@ worked out again line by line.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,26 +20,19 @@ from cloudtune.engine.record.accounting import account
 from cloudtune.engine.record.audit import audit
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.aws import pricing
-from cloudtune.model.events import InstanceGone, NodeLost
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.catalog import BillingUnit, Market, Offer
+from cloudtune.model.events import Event, InstanceGone, NodeLost
+from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason
-from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
+from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles import bundled
 from tests.builders import NO_CHARGES, group, itinerary_of, profile, scripted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.catalog import BillingUnit, Market, Offer
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Group, Plan
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planners.base import Planner
-    from cloudtune.policy.run import RunPolicy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bills.md").read_text(encoding="utf-8")
 CATALOG = pricing.catalog("us-east-1", ("on-demand", "spot"))

@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.catalog import BillingUnit
+from cloudtune.model.plans import Charges, Limits, Objective, Rentable, Stage
 from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
 from tests.planners.brute_force import best, every_plan
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import BillingUnit
-    from cloudtune.model.plans import Objective
 
 _UNITS: tuple[BillingUnit | None, ...] = (None, None, "second", "minute", "hour", "function")
 _MOST = 200  # plans of a job, so that all can be tried

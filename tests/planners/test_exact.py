@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
@@ -21,9 +21,6 @@ from cloudtune.planners.static import StaticPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan, priced
-
-if TYPE_CHECKING:
-    from cloudtune.model.scaling import ScalingProfile
 
 seconds = st.floats(0.0, 100.0)
 

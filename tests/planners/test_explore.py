@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Stage
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.plans import Stage
 
 
 def work(trials: int, epochs: int) -> Sequence[Stage]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -21,7 +21,6 @@ from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
 
 if TYPE_CHECKING:
-    from cloudtune.model.plans import Plan
     from cloudtune.planners.explore import Ask
 
 

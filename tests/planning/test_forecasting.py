@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Forecast, Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
-from cloudtune.planning.make import longest, make_plan, worst_bill
+from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import propose, to_json
-from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions
+from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.plans import Forecast
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
 
 
 def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:

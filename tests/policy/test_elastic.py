@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloudtune.model.commands import (
+    Command,
     EndRun,
     ExtendTrial,
     Launch,
@@ -29,10 +31,12 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.trial import EndReason, Slice
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Slice, Width
 from cloudtune.policy.base import Brakes, Metric
+from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.base import ByWidth, Task, View
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
 from cloudtune.strategies.random_search import RandomSearch
 from tests.builders import (
@@ -47,15 +51,6 @@ from tests.builders import (
     starts,
     trials,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Width
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.strategies.base import Task, View
 
 FOUR = offer(4)
 RENTABLE = Rentable(FOUR, profile(LINEAR), 4)

@@ -5,24 +5,18 @@ What concerns processes and GPUs (F12 to F14, F18, F22) is shown elsewhere: docs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from cloudtune.model.commands import StopTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
-from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.strategies.base import Allocator, Task, TrialGroup
 from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import Allocator
 
 LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
 SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}

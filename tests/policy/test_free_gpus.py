@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import rooms
 from cloudtune.model.trial import Slice
 from cloudtune.policy.free_gpus import FreeGpus
 from tests.builders import offer
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
 
 FOUR = offer(4)
 ONE = offer(1, name="s.1x")

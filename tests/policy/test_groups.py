@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloudtune.model.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
@@ -19,6 +17,7 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes
+from cloudtune.policy.run import RunPolicy
 from tests.builders import (
     begun,
     by_hand,
@@ -31,9 +30,6 @@ from tests.builders import (
     scripted,
     starts,
 )
-
-if TYPE_CHECKING:
-    from cloudtune.policy.run import RunPolicy
 
 SMALL = offer(1, name="g.1x")
 BIG = offer(4, 144.0, name="p.4x", market="spot", zone="us-east-1b")

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Launch, Release
-from cloudtune.model.events import InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
+from cloudtune.model.events import Event, InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
 from cloudtune.model.plans import Rentable
-from cloudtune.model.progress import OVER
+from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import Decision, FleetRule, Go, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.fleets import NaiveFleet, Unplanned
 from tests.builders import flapped, offer, policy_with, profile, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.events import Event
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.strategies.base import Decision, FleetRule, View
 
 OFFER = offer(1)  # 60 s at least
 PLACE = Rentable(OFFER, profile({1: 10.0}, launch=1.0, boot=20.0, start=0.0, release=2.0), 4)

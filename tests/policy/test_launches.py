@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +22,8 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.plans import Plan
 from cloudtune.model.trial import EndReason
+from cloudtune.policy.run import RunPolicy
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
-
-if TYPE_CHECKING:
-    from cloudtune.policy.run import RunPolicy
 
 A = offer(1, name="g.1x")
 B = offer(1, name="p.1x")

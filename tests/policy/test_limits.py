@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.model.events import (
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -26,7 +27,7 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
-from cloudtune.policy.limits import LimitKeeper
+from cloudtune.policy.limits import LimitKeeper, Spender
 from tests.builders import (
     begun,
     by_hand,
@@ -40,10 +41,6 @@ from tests.builders import (
     staged,
     starts,
 )
-
-if TYPE_CHECKING:
-    from cloudtune.model.events import Event
-    from cloudtune.policy.limits import Spender
 
 CHARGES = Charges()
 ONE_TRIAL = staged((1, 0, 9, 1, 4.0))

@@ -1,20 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError, NoCapacityError
-from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.commands import (
+    Command,
+    EndRun,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -28,19 +37,12 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import Figures, MeasureError, widths_of
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.scaling import ScalingProfile
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -29,10 +29,6 @@ from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
 from tests.builders import NO_LIMITS, offer, profile, trials
-
-if TYPE_CHECKING:
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.events import Event
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
 TRUTH = profile(CURVE, start=4.25, resize=6.5)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.scaling import Measurement
 from cloudtune.policy.registry import ALLOCATORS
 from cloudtune.runs.job import policy_of
-from tests.builders import NO_LIMITS, Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.builders import Played
+from tests.builders import NO_LIMITS, Played, Setting, offer, play, profile
 
 EXPERIMENT = """
 name: names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,18 +13,15 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import Identity
+from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.planning import stages
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
+from cloudtune.planning.stages import Problem
+from cloudtune.runs.job import Job
 from tests.builders import followed, profile
-
-if TYPE_CHECKING:
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planning.stages import Problem
-    from cloudtune.runs.job import Job
 
 TYPE = "g4dn.12xlarge"  # four T4 of 16,384 MiB each
 WORTH_PACKING = {0.25: 16.0, 0.5: 11.0, 1.0: 8.0, 2.0: 5.0}

@@ -2,22 +2,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.scaling import Provenance
+from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled, ratios
 from cloudtune.profiles.provenance import basis, told
 from cloudtune.profiles.store import read, write
 from tests.builders import LINEAR, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.scaling import ScalingProfile
 
 TODAY = "2026-11-22"
 V100 = InstanceType("p3.2xlarge", 1, "v100", 16384, 8, 62464)

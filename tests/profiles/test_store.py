@@ -4,21 +4,17 @@ import hashlib
 import json
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.scaling import Measurement
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import bundled, store
 from cloudtune.profiles.store import age, find, read, resolve, script_hash, stored_path, write
 from tests.builders import LINEAR, NODE_BOUNDARY, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.scaling import ScalingProfile
 
 SCRIPT = "5c" * 32
 WANTED = ("g.4x", "g.8x")

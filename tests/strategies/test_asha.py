@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -11,17 +12,24 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.asha import Asha
-from cloudtune.strategies.base import Go, Verdict
+from cloudtune.strategies.base import Decision, Go, Verdict, View
 from cloudtune.strategies.rungs import Rung, rung_epochs
-from tests.builders import LINEAR, Given, Setting, by_name, final, level, offer, play, profile
+from tests.builders import (
+    LINEAR,
+    Given,
+    Played,
+    Setting,
+    by_name,
+    final,
+    level,
+    offer,
+    play,
+    profile,
+)
 from tests.contracts.strategy import OrderedContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from cloudtune.strategies.asha import Kind
-    from cloudtune.strategies.base import Decision, View
-    from tests.builders import Played
 
 
 class TestAsha(OrderedContract):

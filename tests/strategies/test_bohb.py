@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,12 +12,10 @@ from cloudtune.experiment.search_space import RandInt
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, TrialStopped
 from cloudtune.model.trial import EndReason, Trial
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders import Setting, by_name, offer, play
 from tests.contracts.strategy import StrategyContract
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.base import Sampler
 
 
 class TestBohb(StrategyContract):

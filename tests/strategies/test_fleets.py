@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.base import Task
+from cloudtune.strategies.base import Task, View
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
 from tests.builders import offer
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.strategies.base import View
 
 FOUR, OTHER = offer(4), offer(8, name="g.8x")
 

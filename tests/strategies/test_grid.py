@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.grid import Sequential
 from tests.builders import Setting, by_name, play, trials
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.base import Sampler
 
 
 class TestGridSearch(OrderedContract):

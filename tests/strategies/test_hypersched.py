@@ -1,34 +1,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
-from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.progress import Status, TrialProgress
+from cloudtune.model.trial import EndReason, Mode, Trial
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import chosen, components
 from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
-from cloudtune.strategies.base import Go, Verdict
+from cloudtune.strategies.base import Decision, Go, Sampler, Strategy, Verdict, View
 from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.strategies.hypersched_rules import Switches
-from tests.builders import Given, Played, Setting, by_name, final, offer, play, profile, trials
+from tests.builders import (
+    Build,
+    Given,
+    Played,
+    Setting,
+    by_name,
+    final,
+    offer,
+    play,
+    profile,
+    trials,
+)
 from tests.contracts.strategy import StrategyContract
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.progress import Status
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Decision, Sampler, Strategy, View
-    from tests.builders import Build
 
 WIDTHS = profile(
     {1.0: 8.0, 2.0: 8 / 1.870, 3.0: 8 / 2.6455, 4.0: 8 / 3.421, 8.0: 8 / 5.598},

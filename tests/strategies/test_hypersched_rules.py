@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
+from cloudtune.strategies.base import View
 from cloudtune.strategies.hypersched_rules import (
     Admission,
     Cutoff,
@@ -21,11 +23,6 @@ from cloudtune.strategies.hypersched_rules import (
     open_rungs,
     quantile,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.strategies.base import View
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 PLENTY, LITTLE = 1e9, 0.0

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.progress import OVER, TrialProgress
-from cloudtune.model.trial import Trial, rank_key
+from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.strategies.base import Task
 from cloudtune.strategies.rungs import NewTrials, Standing, capped
 from tests.builders import Given
-
-if TYPE_CHECKING:
-    from cloudtune.model.trial import TrialId
 
 # Few values, so that many are equal; what is over is so for good.
 RESULTS = st.tuples(st.integers(0, 7), st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0]))

@@ -6,23 +6,26 @@ import itertools
 import math
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.compare.case import Case
+from benchmarks.compare.benchmark import Benchmark
+from benchmarks.compare.case import Case, Result
 from benchmarks.compare.case import play as tried
 from benchmarks.compare.speeds import Scaling
-from cloudtune.engine.record.audit import audit
+from cloudtune.engine.record.audit import Audit, audit
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
+from cloudtune.strategies.base import View
 from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import cheapest_width
 from tests.builders import (
@@ -42,16 +45,8 @@ from tests.builders import (
     trials,
 )
 from tests.builders.curves import curves, small_benchmark
+from tests.builders.trials import Watched
 from tests.contracts.strategy import SHAKY, StrategyContract
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from benchmarks.compare.benchmark import Benchmark
-    from benchmarks.compare.case import Result
-    from cloudtune.engine.record.audit import Audit
-    from cloudtune.strategies.base import View
-    from tests.builders.trials import Watched
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 
 from cloudtune.model.commands import ExtendTrial, Release
 from cloudtune.model.plans import Limits
-from cloudtune.model.trial import EndReason
+from cloudtune.model.trial import EndReason, Mode
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.successive_halving import Halving, SuccessiveHalving
 from tests.builders import (
     LINEAR,
+    Build,
     Setting,
     by_name,
     final,
@@ -24,13 +27,6 @@ from tests.builders import (
     trials,
 )
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
-    from tests.builders import Build
 
 
 class TestHalving(OrderedContract):

@@ -5,8 +5,9 @@ import itertools
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,6 @@ import cloudtune
 from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import NeverReportedError, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from cloudtune.train.checkpoint import (
     usable,
 )
 from cloudtune.train.storage import CheckpointError, StorageError, try_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class BrokenError(RuntimeError):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -21,12 +22,8 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
 from cloudtune.train.progress_cursor import Progress
+from cloudtune.train.session import Report
 from cloudtune.train.sync_check import NotOneModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.train.session import Report
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,6 @@ from cloudtune import train
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +11,6 @@ from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, offer, profile
-
-if TYPE_CHECKING:
-    import pytest
 
 R6 = [(25.5, 21.34), (28.2, 18.11), (32.7, 16.28), (46.2, 15.25), (52.8, 14.97), (390.0, 14.5)]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,22 +14,16 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.draws import Dice
+from cloudtune.planners.estimate.draws import Dice, Floats
 from cloudtune.planners.estimate.outlook import outlook, sample
 from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.plans import Group, Plan
-    from cloudtune.planners.estimate.draws import Floats
 
 
 @pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import (
+    Event,
     InstanceGone,
     InterruptionNotice,
     LaunchFailed,
@@ -25,15 +27,9 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import by_plan, epoch, itinerary_of, join, offer, plan_of, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.run import RunPolicy
 
 CHEAP = offer(gpus=4, usd_per_hour=2.0, name="cheap.4x")
 DEAR = offer(gpus=4, usd_per_hour=6.0, name="dear.4x")

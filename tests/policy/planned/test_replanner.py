@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,17 @@ from cloudtune.model.plans import Estimate, Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.runs.report import build, to_json
-from tests.builders import LINEAR, SUBLINEAR, Setting, by_plan, itinerary_of, offer, play, profile
-
-if TYPE_CHECKING:
-    from tests.builders import Played
+from tests.builders import (
+    LINEAR,
+    SUBLINEAR,
+    Played,
+    Setting,
+    by_plan,
+    itinerary_of,
+    offer,
+    play,
+    profile,
+)
 
 SHA = Setting(
     trials=8,

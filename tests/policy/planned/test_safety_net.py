@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,25 +14,19 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.model.catalog import pool
+from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.commands import Launch, PlanAnew, Release
 from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.policy.plan_executor import Itinerary
 from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
-from tests.builders import Setting, itinerary_of, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.strategies.base import View
-    from tests.builders import Played
+from cloudtune.strategies.base import View
+from tests.builders import Played, Setting, itinerary_of, offer, play, profile
 
 FOREVER = 1e6
 OF_SPOT: Mapping[str, float] = MappingProxyType({})

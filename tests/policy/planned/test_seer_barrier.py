@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -29,6 +30,7 @@ from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.base import Brakes
+from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.speed_estimates import SpeedEstimates
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import (
@@ -46,11 +48,6 @@ from tests.builders import (
     profile,
     widths,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.policy.run import RunPolicy
 
 DEAL = Setting(
     32,

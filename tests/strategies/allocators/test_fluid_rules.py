@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloudtune.model.trial import Width
 from cloudtune.strategies.allocators.fluid_rules import (
     bound,
     makespan,
@@ -16,11 +17,6 @@ from cloudtune.strategies.allocators.fluid_rules import (
     scales_up,
     static_fluid,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.trial import Width
 
 TOY = (4.0, 4.0, 12.0, 30.0)
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,24 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.plans import Rentable
-from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Trial
+from cloudtune.model.progress import Status, TrialProgress
+from cloudtune.model.trial import Mode, Trial
 from cloudtune.strategies.allocators.hypersched import (
     POLICIES,
     HyperSchedAllocator,
     shared_out,
     speed,
 )
-from cloudtune.strategies.base import Task
+from cloudtune.strategies.base import Task, View
 from cloudtune.strategies.hypersched_rules import Switches
 from tests.builders import offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import Status
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import View
 
 SPEEDUPS = {1.0: 1.0, 2.0: 1.870, 4.0: 3.421, 8.0: 5.598}
 RESNET50 = Rentable(offer(8), profile({w: 100 / s for w, s in SPEEDUPS.items()}), 1)

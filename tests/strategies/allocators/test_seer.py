@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from benchmarks.compare.case import Case, play, record
+from benchmarks.compare.benchmark import Benchmark
+from benchmarks.compare.case import Case, Played, play, record
 from benchmarks.compare.curves import Curve, Curves
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.speeds import Scaling
@@ -17,15 +18,11 @@ from cloudtune.model.catalog import pool
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.strategies.base import View
+from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import Offers
 from tests.builders import SUBLINEAR, offer, profile
 from tests.builders.curves import curves, small_benchmark
-
-if TYPE_CHECKING:
-    from benchmarks.compare.benchmark import Benchmark
-    from benchmarks.compare.case import Played
-    from cloudtune.strategies.base import View
-    from cloudtune.strategies.seer import Seer
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 

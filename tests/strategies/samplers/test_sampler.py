@@ -6,7 +6,8 @@ import math
 import statistics
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import (
     Choice,
     Constant,
+    Domain,
     Grid,
     LogRandInt,
     LogUniform,
@@ -26,8 +28,9 @@ from cloudtune.experiment.search_space import (
     Uniform,
 )
 from cloudtune.experiment.spaces import sample
-from cloudtune.model.trial import Trial
+from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.axes import (
     Labels,
     Line,
@@ -42,13 +45,6 @@ from cloudtune.strategies.samplers.sampler import (
     ListedTrials,
     SpaceSampler,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.experiment.search_space import Domain
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,8 @@ from torch.nn import functional
 
 from cloudtune.train.fused.dropping import dropout
 from cloudtune.train.fused.group import Group
-from cloudtune.train.fused.optimizers import SGD, Adam, AdamW
+from cloudtune.train.fused.optimizers import SGD, Adam, AdamW, Optimizer
 from cloudtune.train.fused.state import MemberState, with_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cloudtune.train.fused.optimizers import Optimizer
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-7}
 """What docs/fused.md states, in 64 bits and after ten steps."""

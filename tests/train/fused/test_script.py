@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +17,7 @@ import cloudtune
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.session import Session
-
-if TYPE_CHECKING:
-    from cloudtune.train.session import Report
+from cloudtune.train.session import Report, Session
 
 fused = cloudtune.fused
 

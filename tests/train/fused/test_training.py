@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
-from cloudtune.infra.node.messages import Epoch, Failure, Gone, Lost, Ready, Training
+from cloudtune.infra.node.messages import Body, Epoch, Failure, Gone, Lost, Ready, Training
 from cloudtune.train.checkpoint import Checkpoint
 from tests.bench import wait_for
 from tests.guard import watched
 from tests.one_node import Node, part_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.infra.node.messages import Body
 
 TRAIN = """
 import time

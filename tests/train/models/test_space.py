@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,9 +22,6 @@ from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/models"

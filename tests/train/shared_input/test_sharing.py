@@ -9,7 +9,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,10 +26,6 @@ from cloudtune.train.shared_input import serving
 from cloudtune.train.shared_input.order import Batches, Order
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SAMPLES, BATCH = 60, 4
 BATCHES = SAMPLES // BATCH
