@@ -66,9 +66,6 @@ def first_sentence(module: str) -> str:
     return " ".join(doc.partition("\n\n")[0].split())
 
 
-# ---- the reference -------------------------------------------------------------------------------
-
-
 def test_the_reference_is_what_make_docs_would_write() -> None:
     assert reference.PAGE.read_text("utf-8") == reference.page(), "run `make docs`"
 
@@ -151,9 +148,6 @@ def test_its_script_is_python_and_calls_only_what_there_is() -> None:
     assert {"report", "epochs"} <= used <= set(cloudtune.__all__)
 
 
-# ---- architecture --------------------------------------------------------------------------------
-
-
 def test_the_architecture_is_a_page() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 140
 
@@ -188,9 +182,6 @@ def test_the_layers_are_those_that_are_checked() -> None:
     packages = {name.split(".")[1] for name in PYPROJECT["setuptools"]["packages"] if "." in name}
     layers = [layer for layer in contract["layers"] if set(re.findall(r"\w+", layer)) <= packages]
     assert f"\n{' > '.join(layers)}\n" in ARCHITECTURE
-
-
-# ---- … where to add ------------------------------------------------------------------------------
 
 
 def recipes() -> dict[str, list[str]]:
@@ -273,9 +264,6 @@ def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.Monke
     setting = Setting(4, 1, 4, 2, profile=profile(LINEAR))
     found = setting.plan(job_stages.planner_named("mine"), Limits(3600.0, None))
     assert found.planner == "mine"
-
-
-# ---- docs ----------------------------------------------------------------------------------------
 
 
 def sources() -> list[Path]:

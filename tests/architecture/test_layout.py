@@ -57,9 +57,6 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{name_of(path)}:{node.name}", node.end_lineno - first + 1
 
 
-# ---- packages ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", LINKED)
 def test_the_link_is_relative_and_leads_to_the_top_level_folder(name: str) -> None:
     link = ROOT / "cloudtune" / name
@@ -107,9 +104,6 @@ def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(ROOT)
     with pytest.raises(ImportError, match=rf"import it as cloudtune\.{name}"):
         importlib.import_module(name)
-
-
-# ---- modules and functions -----------------------------------------------------------------
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -206,8 +200,6 @@ def ends_in_assert_never(node: ast.Match) -> bool:
         "assert_never("
     )
 
-
-# ---- what is foreign -----------------------------------------------------------------------
 
 UNPICKLES = re.compile(
     r"\b(pickle|cloudpickle|dill|joblib|marshal|shelve)\b.*\bimport\b|"

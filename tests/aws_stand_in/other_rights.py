@@ -79,9 +79,6 @@ def _of_object(action: str, bucket: str, key: str) -> Asked:
     return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")
 
 
-# ---- IAM, STS, and those that speak JSON ---------------------------------------------------
-
-
 def asked(service: str, region: str, request: Request) -> list[Asked]:
     """Return what a call to a service other than EC2 and S3 wants to do."""
     context = {"aws:RequestedRegion": [region]}

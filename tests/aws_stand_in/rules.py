@@ -184,9 +184,6 @@ def _stamp(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
-# ---- rights --------------------------------------------------------------------------------
-
-
 class DeniedError(Exception):
     """Somebody wants to do what no policy of theirs allows; the text is IAM's sentence."""
 

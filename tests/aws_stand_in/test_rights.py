@@ -71,9 +71,6 @@ def test_without_a_right_the_call_that_needs_it_fails(
         assert all(f"no identity-based policy allows the {action} action" in it for it in messages)
 
 
-# ---- one by one ----------------------------------------------------------------------------
-
-
 def refusal(call: Callable[[], Any]) -> tuple[str, str, int]:
     with pytest.raises(ClientError) as refused:
         call()

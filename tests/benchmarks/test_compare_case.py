@@ -26,9 +26,6 @@ HOUR = Limits(3600.0, 12.0)
 LISTED = ("random", "asha", "hyperband", "median", "hypersched", "rubberband", "seer-barrier")
 
 
-# ---- what it comes to ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("strategy", LISTED)
 def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
     result = play(STUDY, Case(strategy, HOUR))
@@ -88,9 +85,6 @@ def test_less_is_better_gives_the_same_run_mirrored() -> None:
     assert one.dollars == other.dollars
 
 
-# ---- limits --------------------------------------------------------------------------------------
-
-
 @settings(max_examples=40)
 @given(
     st.sampled_from(["random", "asha", "hypersched", "hyperband", "seer-barrier"]),
@@ -129,14 +123,8 @@ def test_what_passes_a_limit_is_told() -> None:
     assert dear.startswith("cost $")
 
 
-# ---- what there is to try ------------------------------------------------------------------------
-
-
 def test_trials_are_capped() -> None:
     assert play(STUDY, Case("random", Limits(), max_trials=5)).trials == 5
-
-
-# ---- speed, seconds ------------------------------------------------------------------------------
 
 
 def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
@@ -149,9 +137,6 @@ def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
     ).audit
     trained = {span.trial: span.trained for span in audit.spans}
     assert trained == pytest.approx({"a": 40.0, "b": 80.0})
-
-
-# ---- how much work a run is ----------------------------------------------------------------------
 
 
 def calls_an_event(strategy: str, trials: int) -> float:

@@ -53,9 +53,6 @@ def table(folder: Path, text: str) -> Path:
     return path
 
 
-# ---- traces --------------------------------------------------------------------------------------
-
-
 def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
     west, other = (named.trace for named in read_traces(table(tmp_path, RUNS)))
     assert (west.starts, west.instances, west.length) == ((0, 1800, 2400), (1, 0, 1), 7200)
@@ -140,9 +137,6 @@ def test_starts_are_spread_over_the_trace() -> None:
     assert starts(100.0, 4, 50.0) == [50.0, 75.0, 0.0, 25.0]
 
 
-# ---- runs on a trace -----------------------------------------------------------------------------
-
-
 def played(
     *rooms: tuple[float, int], most: int = 1, market: str = "any"
 ) -> tuple[Planned, Replayed]:
@@ -186,9 +180,6 @@ def test_a_run_comes_back_to_spot_while_on_demand_trains_on() -> None:
     _, run = played((0, 1), (1200, 0), (12_000, 1), most=2)
     assert run.on_demand_hours > 0.5
     assert run.spot_hours > 1.0
-
-
-# ---- the bound -----------------------------------------------------------------------------------
 
 
 def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:

@@ -127,9 +127,6 @@ def test_a_client_that_ends_is_told_of_with_its_last_words() -> None:
         client.end()
 
 
-# ---- results -------------------------------------------------------------------------------
-
-
 def kept(path: Path, step: str, **figures: float) -> None:
     keep(path, step, Findings(figures=figures), 1.0)
 

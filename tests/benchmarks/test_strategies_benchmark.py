@@ -36,9 +36,6 @@ def ground() -> Ground:
     return Ground("synthetic", curves, curves.mean_seconds)
 
 
-# ---- curves --------------------------------------------------------------------------------------
-
-
 def test_made_up_curves_are_the_same_for_a_seed_and_some_diverge() -> None:
     curves = synthetic(count=200, epochs=30, seed=3)
     assert curves == synthetic(count=200, epochs=30, seed=3)
@@ -58,8 +55,6 @@ def test_a_loss_that_explodes_does_not_blow_the_scale_up() -> None:
     assert scale.nothing < 0.2
     assert scale.regret(None) == scale.regret(1e9) == scale.nothing
 
-
-# ---- reading a long run --------------------------------------------------------------------------
 
 READ = [
     Variant("asha", 3, "constant:1"),
@@ -96,9 +91,6 @@ def test_a_fleet_that_the_budget_cannot_pay_for_is_played(ground: Ground) -> Non
     assert [row.read for row in done.rows] == [False, True]
     assert done.plays == 2
     assert not done.violations
-
-
-# ---- the verdict ---------------------------------------------------------------------------------
 
 
 def test_a_variant_is_chosen_on_one_half_and_judged_on_the_other() -> None:
@@ -141,9 +133,6 @@ def test_each_is_held_against_the_best_of_the_others_never_against_itself() -> N
     assert rubberband.peers == "asha 4"
     assert share(found)[:4] == (2, 2, 0, 0)
     assert len(table(found)) == 1 + 4
-
-
-# ---- the whole -----------------------------------------------------------------------------------
 
 
 def test_every_peer_is_tried_in_every_variant() -> None:

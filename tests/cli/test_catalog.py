@@ -49,9 +49,6 @@ def lines(*options: str) -> list[list[str]]:
     return [line.split() for line in shown[3:-1]]
 
 
-# ---- the table -----------------------------------------------------------------------------
-
-
 def test_the_header_gives_source_date_and_age() -> None:
     header = ask().stdout.splitlines()[0]
     assert header.startswith("Prices: EC2 on-demand, us-east-1 (own table;")
@@ -107,9 +104,6 @@ def test_an_unknown_gpu_is_a_mistake_with_the_nearest() -> None:
         ask("--gpu", "V1000")
 
 
-# ---- data ----------------------------------------------------------------------------------
-
-
 def test_json_has_null_for_what_is_not_known() -> None:
     data = json.loads(ask("-o", "json").stdout)
     assert (data["region"], data["as_of"], data["warnings"]) == ("us-east-1", AS_OF, [])
@@ -139,9 +133,6 @@ def test_json_has_null_for_what_is_not_known() -> None:
 def test_yaml_says_what_json_says() -> None:
     shown = ask("-o", "yaml", "--gpu", "t4").stdout
     assert YAML(typ="safe").load(shown) == json.loads(ask("-o", "json", "--gpu", "t4").stdout)
-
-
-# ---- refresh -------------------------------------------------------------------------------
 
 
 def test_a_refresh_needs_credentials() -> None:

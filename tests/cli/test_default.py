@@ -222,9 +222,6 @@ def test_the_old_name_of_the_search_names_the_new_one(command: Command) -> None:
     assert mine["plan"]["forecast"] == its["plan"]["forecast"]
 
 
-# ---- a script alone ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def alone(command: Command, tmp_path: Path) -> Command:
     """Return a command line in a folder with a script and no experiment."""

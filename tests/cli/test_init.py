@@ -145,9 +145,6 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
         assert "train: python s.py" in read_script(script).text("it")
 
 
-# ---- completion ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = called(capsys, "completion", shell)

@@ -381,8 +381,6 @@ def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
     assert "set --deadline or --budget" in refused.err
 
 
-# ---- every strategy ------------------------------------------------------------------------------
-
 STAGED = ("sha", "rubberband", "rubberband-exact", "sha-static")
 DECIDING = ("seer-barrier", "halving", "asha", "hyperband", "bohb", "pbt", "hypersched", "seer")
 LIMITED = ("--deadline", "20m", "--budget", "$5")
@@ -546,8 +544,6 @@ def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
     assert "not in it:" in command(*asked, "--verbose").out
 
 
-# ---- billing -------------------------------------------------------------------------------------
-
 BILLED = {
     "second": "by the second",
     "{unit: second, minimum: 2m}": "by the second, for 120 s at least",
@@ -613,9 +609,6 @@ def test_a_billing_that_there_is_not_is_refused_with_its_line(
     refused = command("plan", "experiment.yaml")
     assert refused.code == 2
     assert re.search(rf"experiment.yaml:\d+.*{said}", refused.err, re.DOTALL), refused.err
-
-
-# ---- whose a strategy is -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

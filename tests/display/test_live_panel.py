@@ -54,9 +54,6 @@ def at_seconds(seconds: float) -> Overview:
     return next(each for each in moments() if each.at >= seconds)
 
 
-# ---- figures -------------------------------------------------------------------------------
-
-
 def test_what_is_expected_is_the_plan_s_with_the_forecast_s_range() -> None:
     seen = at_seconds(150)
     time = seen.time.outlook
@@ -162,9 +159,6 @@ def test_what_is_free_has_no_dollars() -> None:
     assert not [line for line in shown(seen) if "$" in line]
 
 
-# ---- room ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("width", [40, 80, 109, 110, 200])
 @pytest.mark.parametrize("height", [LEAST_LINES, 24, 30, 60])
 def test_the_panel_fits_and_leaves_room_for_what_happens(width: int, height: int) -> None:
@@ -187,9 +181,6 @@ def test_a_wide_terminal_has_the_outlook_beside_its_bar() -> None:
     [line] = [line for line in shown(seen, 200, 50) if line.startswith("time")]
     assert "2:30 of 30:00" in line
     assert line.endswith("ends at about 15:53 (14:17 to 20:38; planned)")
-
-
-# ---- on a terminal -------------------------------------------------------------------------
 
 
 def on_terminal(height: int) -> str:

@@ -54,9 +54,6 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
     ]
 
 
-# ---- figures -------------------------------------------------------------------------------
-
-
 def test_every_epoch_of_every_trial_is_a_mark_with_its_metric_time_and_dollars() -> None:
     report = told()
     drawn = figures(report)
@@ -164,9 +161,6 @@ def test_nested_and_missing_parameters_and_values_of_any_kind_have_an_axis() -> 
     run_page(report)
 
 
-# ---- the file ------------------------------------------------------------------------------
-
-
 def evil() -> Report:
     """Return the report of a run in which every text that a user has a say in is markup."""
     report = told(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
@@ -214,9 +208,6 @@ def test_many_trials_make_a_page_that_is_little_larger_than_the_library() -> Non
     assert len(page) - len(library()) < 100 * 1500
     assert page.count("<option>") == 100
     assert all(len(each.data) < 12 for each in figures(report).values())
-
-
-# ---- through the command line --------------------------------------------------------------
 
 
 @pytest.fixture
@@ -302,8 +293,6 @@ def test_a_plan_and_a_simulated_run_are_pages_too(
     assert said.code == 0, said.err
     assert "simulated: the metrics are made up" in (tmp_path / "s.html").read_text()
 
-
-# ---- in a browser --------------------------------------------------------------------------
 
 in_a_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no chromium here (Debian's package of that name)"

@@ -223,9 +223,6 @@ def test_the_proposals_of_these_tests_are_of_their_setting() -> None:
     assert [stage.stage for stage in MIXED.stages] == list(SETTING.strategy.stages())
 
 
-# ---- one screen ----------------------------------------------------------------------------------
-
-
 def searching(**changes: object) -> Proposal:
     """Return a proposal of the default search, with half and twice its budget."""
     plan = replace(

@@ -151,9 +151,6 @@ def test_a_grid_of_branches_goes_round_while_the_rest_is_drawn(tmp_path: Path) -
         assert len(rates) == 16, kind  # fifteen rates, and none for adam
 
 
-# ---- samplers ------------------------------------------------------------------------------------
-
-
 def goodness(config: Mapping[str, Any]) -> float:
     """Return what is best for adam at a small rate that decays."""
     if config["optimizer/name"] == "sgd":
@@ -210,9 +207,6 @@ def test_what_population_based_training_changes_is_active_and_keeps_its_branches
         assert changed >= 3
 
 
-# ---- earlier runs --------------------------------------------------------------------------------
-
-
 def test_a_space_allows_what_it_might_have_given_and_nothing_of_two_branches(space: Space) -> None:
     config = next(c for c in sample(space, 20, 0) if c["optimizer/name"] == "sgd")
     assert allows(space, config)
@@ -237,9 +231,6 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
     named = [each for each in given if each is not None and each.origin and each.origin.run]
     assert len(named) > 8
     assert all(each.config["optimizer/name"] == "adam" for each in named)
-
-
-# ---- mistakes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

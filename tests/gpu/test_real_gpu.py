@@ -67,9 +67,6 @@ def test_two_workers_on_one_gpu_are_told_what_to_write() -> None:
     assert found.failed == {}
 
 
-# ---- MPS -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def daemons() -> Iterator[MpsDaemons]:
     made = MpsDaemons(short_folder(), gpus()[:1])
@@ -86,9 +83,6 @@ def test_mps_does_as_its_manual_says(
     found = Findings()
     part(found, daemons)
     assert found.failed == {}, found
-
-
-# ---- data and parameters -------------------------------------------------------------------
 
 
 def session(rank: int, width: int) -> Session:

@@ -95,9 +95,6 @@ def cost(dollars: float) -> Any:
     return pytest.approx((dollars,) * 4, abs=EXACT)
 
 
-# ---- the page ------------------------------------------------------------------------------
-
-
 def section(number: int) -> str:
     return PAGE.partition(f"\n## {number}. ")[2].partition("\n## ")[0]
 
@@ -153,8 +150,6 @@ def test_its_prices_are_those_of_our_table(
     assert on(name, "spot").usd_per_hour == pytest.approx(an_hour * (1 - saving))
 
 
-# ---- one instance --------------------------------------------------------------------------
-
 G4DN, P3, P3_SMALL = on("g4dn.12xlarge"), on("p3.8xlarge"), on("p3.2xlarge")
 
 
@@ -188,8 +183,6 @@ def test_3_rounded_up(grain: float, seconds: float, dollars: float) -> None:
     asked = job([Stage(20, 0, 1)], (offer, {4.0: 263.4}))
     assert billed(asked, (group(offer, 20, 4.0, 20),)).dollars == cost(dollars)
 
-
-# ---- several -------------------------------------------------------------------------------
 
 BOTH = (group(G4DN, 2, 1.0, 8), group(P3, 1, 1.0, 4))
 SPEEDS = ((G4DN, {1.0: 60.0}), (P3, {1.0: 40.0}))
@@ -226,8 +219,6 @@ def test_6_what_is_charged_by_the_instance_hour_is_billed_as_the_instance_is() -
     assert books.whole.dollars == pytest.approx(2.667406, abs=EXACT)
 
 
-# ---- spot ----------------------------------------------------------------------------------
-
 SPOT = on("p3.8xlarge", "spot")
 
 
@@ -261,8 +252,6 @@ def test_5_an_instance_is_reclaimed() -> None:
     assert found.dollars[-1] == pytest.approx(0.876316)
     assert found.policy.over_at == 1861
 
-
-# ---- a whole run ---------------------------------------------------------------------------
 
 STAGES = (Stage(8, 0, 3), Stage(4, 3, 4), Stage(1, 4, 24))
 CHARGES = Charges(usd_per_launch=0.02, usd_per_second=0.0001)
@@ -324,8 +313,6 @@ def test_7_without_charges() -> None:
     assert whole_run(charges=NO_CHARGES).dollars == cost(0.980413)
 
 
-# ---- the last trial ------------------------------------------------------------------------
-
 V100S = {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}
 LAST = (Stage(1, 0, 20),)
 
@@ -354,9 +341,6 @@ def test_8_so_the_cheapest_plan_takes_the_whole_box_or_a_smaller_one() -> None:
     either = ExactPlanner().plan(job(LAST, (P3, V100S), (P3_SMALL, {1.0: 71.0})))
     assert [(g.offer, g.width) for g in either.stages[0].groups] == [(P3_SMALL, 1.0)]
     assert either.estimate.dollars == pytest.approx(1.23845)
-
-
-# ---- by the minute, the hour and the function ----------------------------------------------
 
 
 def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Offer]]:

@@ -177,9 +177,6 @@ def test_the_proposal_is_told_in_tables_and_in_json() -> None:
     )
 
 
-# ---- every strategy ------------------------------------------------------------------------------
-
-
 def test_names_are_told_as_they_were_chosen() -> None:
     wanted = {"name": "hypersched", "allocator": "hypersched:SOFTMAX", "fleet": "naive:2"}
     told = to_json(propose(make_plan(problem(wanted), LIMITS)))
@@ -263,9 +260,6 @@ def test_other_choices_are_compared_by_their_forecasts() -> None:
     assert names[-1] == "sha, planned, planned"
     assert [row.message for row in rows] == [""] * len(rows)
     assert all(row.plan is not None for row in rows)
-
-
-# ---- on spot -----------------------------------------------------------------------------------
 
 
 def spot_problem(**said: object) -> Problem:

@@ -56,9 +56,6 @@ def with_cloud(line: str) -> str:
     return f"{LOCAL}  {line}\n"
 
 
-# ---- what may be written -------------------------------------------------------------------
-
-
 def test_it_needs_no_more_than_a_provider(tmp_path: Path) -> None:
     cloud = load(tmp_path, LOCAL.replace("  slots: 2\n", "")).cloud
     assert (cloud.provider, cloud.instances, cloud.max_instances) == ("local", ("local-*",), 1)
@@ -132,9 +129,6 @@ def test_from_python_it_is_the_same() -> None:
     assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == Cloud(
         provider="local", instances=("local-*",), max_instances=1
     )
-
-
-# ---- what is planned -----------------------------------------------------------------------
 
 
 def problem(experiment: Experiment) -> stages.Problem:

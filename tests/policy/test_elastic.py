@@ -139,9 +139,6 @@ def tick(at: float) -> TimerFired:
     return TimerFired(at, "tick")
 
 
-# ---- money ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("granularity", [0.0, 3600.0])
 def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> None:
     """A budget of exactly the charge that is due leaves nothing, for as long as it covers."""
@@ -209,9 +206,6 @@ def test_with_nothing_trained_no_limit_is_a_good_end() -> None:
     assert run.ending is EndReason.DEADLINE
 
 
-# ---- the fleet -----------------------------------------------------------------------------------
-
-
 def test_instances_that_never_join_are_not_rented_for_ever() -> None:
     """Each is paid for until it is given up: after as many as `refusals` the run has failed."""
     run = policy(brakes=Brakes(join=60.0, refusals=2))
@@ -275,9 +269,6 @@ def test_an_instance_is_emptied_before_it_goes_and_the_trial_moves_as_it_is() ->
     said = run.handle(TrialStopped(21.0, "t04.1"))
     assert starts(said) == {"t04.2": (Slice("i-000", 1.0),)}
     assert Release("i001") in said
-
-
-# ---- widths --------------------------------------------------------------------------------------
 
 
 def test_a_trial_moves_only_when_its_epoch_was_saved() -> None:
@@ -349,8 +340,6 @@ def test_a_trial_whose_new_place_vanishes_goes_on_where_it_was() -> None:
     assert starts(said) == {"t00.2": (Slice("i-000", 2.0),)}
 
 
-# ---- shares of a GPU -----------------------------------------------------------------------------
-
 TWO = offer(2, name="g.2x")
 PACKED = Rentable(TWO, profile({0.5: 8.0, 1.0: 5.0, 2.0: 3.0}), 4)
 
@@ -392,9 +381,6 @@ def test_a_share_grows_to_a_whole_gpu_only_where_it_can_have_one() -> None:
     assert starts(said) == {"t02.2": (Slice("i-000", 1.0),)}
 
 
-# ---- what is told twice, or late -----------------------------------------------------------------
-
-
 def test_an_epoch_that_is_told_twice_counts_once() -> None:
     run = policy(1, last=2)
     begun(run, "i000")
@@ -410,9 +396,6 @@ def test_an_epoch_of_a_session_that_is_over_is_not_heard() -> None:
     run.handle(NodeLost(20.0, "i000", "no heartbeat"))
     assert run.handle(epoch(20.5, "t00.1", 1)) == ()
     assert run.best is None
-
-
-# ---- the end -------------------------------------------------------------------------------------
 
 
 def test_a_target_that_is_reached_ends_the_run() -> None:

@@ -117,9 +117,6 @@ def test_a_trial_leaves_an_instance_that_is_to_go() -> None:
     assert found.free_gpus == 2.0
 
 
-# ---- shares ------------------------------------------------------------------------------------
-
-
 def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_one() -> None:
     found = free_gpus(a=4)
     found.take([Slice("a", 0.5, 0), Slice("a", 0.5, 1), Slice("a", 2.0)])
@@ -159,9 +156,6 @@ def test_a_whole_trial_that_becomes_a_share_is_sure_of_its_own_gpu() -> None:
     own = (Slice("a", 1.0),)
     found.take(own)
     assert found.move(0.5, ONE, own) == ((ONE, (Slice("a", 0.5, 0),)), ())
-
-
-# ---- what is said to be free can be had ---------------------------------------------------------
 
 
 class Machines:

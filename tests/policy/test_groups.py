@@ -48,9 +48,6 @@ def tick(at: float) -> TimerFired:
     return TimerFired(at, "tick")
 
 
-# ---- several offers in one stage ---------------------------------------------------------------
-
-
 def test_each_offer_is_asked_for_in_the_order_of_the_plan() -> None:
     policy = scripted(by_hand(BOTH))
     assert policy.handle(RunStarted(0.0))[:-1] == (small("i000"), small("i001"), big("i002"))
@@ -132,9 +129,6 @@ def test_where_trials_have_failed_only_what_the_others_can_use_is_asked_for() ->
     assert launches_of(policy.handle(epoch(13.0, "t00.1", 1))) == [big("i004")], "one of the three"
 
 
-# ---- hand-overs --------------------------------------------------------------------------------
-
-
 def test_a_trial_stays_where_its_offer_keeps_its_width() -> None:
     second = grouped(1, 2, group(SMALL, 1, 1.0, 1), group(BIG, 1, 4.0, 1))
     policy = scripted(by_hand(BOTH, second))
@@ -188,9 +182,6 @@ def test_an_offer_that_the_new_stage_does_not_use_goes_as_a_whole() -> None:
     assert starts(moved) == {"t00.2": (Slice("i-002", 2.0),)}
 
 
-# ---- never too many at once --------------------------------------------------------------------
-
-
 def handed_over(max_instances: int, then: int = 1) -> tuple[RunPolicy, list[Launch]]:
     """Return a policy that hands two small instances over for big ones, and what it launches."""
     stages = (grouped(0, 1, group(SMALL, 2, 1.0, 2)), grouped(1, 2, group(BIG, then, 4.0, then)))
@@ -240,9 +231,6 @@ def test_a_group_that_waits_for_room_keeps_its_trials() -> None:
     assert policy.handle(TrialStopped(13.1, "t00.1")) == (Release("i000"),)
     assert policy.handle(epoch(14.0, "t01.1", 2, 0.9)) == (), "t00 doesn't take its place"
     assert policy.handle(InstanceGone(15.0, "i000", 15.0, "released")) == (big("i002"),)
-
-
-# ---- money -------------------------------------------------------------------------------------
 
 
 def test_what_is_affordable_is_launched_group_by_group() -> None:

@@ -54,9 +54,6 @@ def launch(intent: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand")
 
 
-# ---- deadline ----------------------------------------------------------------------------------
-
-
 def test_the_deadline_leaves_time_to_give_everything_back() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
     begun(policy, "i000")
@@ -106,9 +103,6 @@ def test_what_was_told_as_a_run_ended_counts_where_it_goes_on() -> None:
 def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=5.0))
     assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
-
-
-# ---- budget ------------------------------------------------------------------------------------
 
 
 def test_a_lease_lasts_as_long_as_the_budget_pays_the_minimum_charge_included() -> None:
@@ -168,9 +162,6 @@ def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() 
     assert launches_of(policy.handle(RunStarted(0.0))) == [launch("i000")]
     policy = scripted(by_second, Limits(budget=0.06), Brakes(tick=1.0, drain=6.0))
     assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
-
-
-# ---- a person ----------------------------------------------------------------------------------
 
 
 def test_interrupted_before_the_start() -> None:
@@ -240,9 +231,6 @@ def test_the_first_reason_to_end_stays() -> None:
     policy.handle(Interrupted(20.0))
     policy.handle(tick(99.0))
     assert policy.ending is EndReason.INTERRUPTED
-
-
-# ---- a cloud that does not answer ----------------------------------------------------------------
 
 
 def test_a_release_that_is_not_confirmed_is_repeated() -> None:

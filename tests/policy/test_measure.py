@@ -76,9 +76,6 @@ def measure(
     return tuple(ledger.entries)
 
 
-# ---- what is measured --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("gpus", "widths"),
     [(1, (1.0,)), (2, (1.0, 2.0)), (4, (1.0, 2.0, 4.0)), (6, (1.0, 2.0, 4.0, 6.0))],
@@ -197,9 +194,6 @@ def test_figures_without_an_epoch_are_no_profile() -> None:
         Figures().profile("g.4x", "abc", "2026-01-01", "made up")
 
 
-# ---- event by event ----------------------------------------------------------------------------
-
-
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
     """Start a measurement, let its instance join at 30 s; returns the sessions started."""
     assert policy.handle(RunStarted(0.0)) == (
@@ -238,8 +232,6 @@ def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
     assert figures.start == [5.0, 5.0], "a slow first epoch is reckoned to the start"
     assert figures.resize == [7.0], "from the stop at 46 until training began at 53"
 
-
-# ---- trouble -----------------------------------------------------------------------------------
 
 TROUBLE: list[tuple[Event, EndReason, str]] = [
     (NodeLost(40.0, "i000", "heartbeat"), EndReason.FAILED, "the node left.*\nheartbeat"),
@@ -337,9 +329,6 @@ def test_the_first_reason_stays() -> None:
     policy = measuring()
     measure(policy, NodeLost(40.0, "i000", "boom"), Interrupted(40.5))
     assert policy.ending is EndReason.FAILED
-
-
-# ---- configurations and widths that don't work -------------------------------------------------
 
 
 def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:
@@ -442,9 +431,6 @@ def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
     assert not any(each.stacks for each in stops[1:])
     assert "stalled: it reported nothing for 1m 2" in str(policy.failed[0])
     assert ledger.entries[-1].event.at < 300.0
-
-
-# ---- how much is measured ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("deadline", "epochs"), [(400.0, 4), (75.0, 2), (62.0, 1)])

@@ -99,9 +99,6 @@ def test_one_gpu_still_has_its_resize_measured() -> None:
     assert policy.figures.resize == pytest.approx([6.5])
 
 
-# ---- event by event ----------------------------------------------------------------------------
-
-
 def told(at: float, start: StartTrial, number: int, mib: float | None = None) -> EpochDone:
     session = start.session
     return EpochDone(at, session, number, {}, f"{session}/{number}", 5.0, memory_mib=mib)
@@ -190,9 +187,6 @@ def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
         "2 or more trials on a GPU left out: a trial ran out of memory"
     )
     assert bench.policy.figures.profile("g", "abc", "2026-01-01", "").widths == (1.0,)
-
-
-# ---- trouble -----------------------------------------------------------------------------------
 
 
 def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:

@@ -47,9 +47,6 @@ def launch(intent: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand")
 
 
-# ---- trials ------------------------------------------------------------------------------------
-
-
 def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
@@ -263,9 +260,6 @@ def test_a_trial_that_fails_while_it_is_moved_has_failed() -> None:
     assert policy.trials["t00"].status == "failed"
 
 
-# ---- instances ---------------------------------------------------------------------------------
-
-
 def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
@@ -327,9 +321,6 @@ def test_a_run_whose_instances_never_join_fails_and_stops_paying() -> None:
     policy.handle(tick(122.0))
     assert Release("i002") in policy.handle(tick(183.0))
     assert policy.ending is EndReason.FAILED
-
-
-# ---- refused launches --------------------------------------------------------------------------
 
 
 def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
@@ -413,9 +404,6 @@ def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
     )
 
 
-# ---- other zones -------------------------------------------------------------------------------
-
-
 def zoned(intent: str, zone: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand", zone)
 
@@ -447,9 +435,6 @@ def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
     assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
 
 
-# ---- what the cloud takes back, with notice ----------------------------------------------------
-
-
 def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
     policy = scripted(staged((2, 0, 2, 2, 4.0)))
     begun(policy, "i000", "i001")
@@ -472,9 +457,6 @@ def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> No
     assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
     (moved,) = (command for command in said if isinstance(command, StartTrial))
     assert moved.start_epoch == 1
-
-
-# ---- memory ------------------------------------------------------------------------------------
 
 
 def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> None:

@@ -16,9 +16,6 @@ def unsynced(at: float, session: str) -> TrialFailed:
     return TrialFailed(at, session, "no gradients", "", unsynced=True)
 
 
-# ---- several models ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by", [None, "asha", "hyperband", "hypersched", "seer"])
 def test_a_run_whose_trials_train_copies_goes_on_with_one_gpu_each(by: str | None) -> None:
     plain = Setting(trials=4, max_epochs=8, max_instances=1, limits=Setting().limits, by=by)
@@ -73,9 +70,6 @@ def test_where_no_narrower_width_was_measured_the_trial_fails() -> None:
     policy.handle(unsynced(12.0, "t00.1"))
     assert policy.trials["t00"].error == "no gradients"
     assert policy.ending is EndReason.FAILED
-
-
-# ---- nothing saved -------------------------------------------------------------------------------
 
 
 def test_a_trial_that_has_saved_nothing_is_not_widened_at_the_rung() -> None:

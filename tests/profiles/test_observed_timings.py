@@ -92,9 +92,6 @@ def test_first_epochs_count_where_there_are_no_others() -> None:
     assert alone.epoch_seconds(1.0) > 14.0
 
 
-# ---- what is newer
-
-
 def test_what_contradicts_all_that_is_newer_is_out() -> None:
     """The data set has grown since: the script is the same, its epochs take three times as long."""
     long_ago = saw(10.0, 40, run="old", at="2026-10-01T00:00:00Z")
@@ -111,9 +108,6 @@ def test_a_newer_measurement_goes_before_older_runs() -> None:
     assert found.epoch_seconds(1.0) == pytest.approx(10.0)
     assert found.seen[0].share == 0.0
     assert seen_text(found.seen[0], P3, TODAY).endswith("counts for its delays alone")
-
-
-# ---- what nobody measured
 
 
 def test_what_was_seen_goes_before_what_was_published() -> None:
@@ -138,9 +132,6 @@ def test_delays_alone_make_no_profile() -> None:
     assert found.boot.mean == pytest.approx(30.0, rel=0.05)
 
 
-# ---- delays
-
-
 def test_boots_are_those_of_the_market_and_else_of_any() -> None:
     both = saw(10.0, boots=(40.0, 4))
     spot = saw(10.0, boots=(100.0, 4), market="spot")
@@ -159,9 +150,6 @@ def test_one_measurement_is_believed_as_ever() -> None:
     assert alike.mean == pytest.approx(apart.mean, rel=0.05)
     assert alike.error < lone.error
     assert apart.error > 1.3 * alike.error
-
-
-# ---- what stands beside it
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem
     return problem_of(experiment(**changes), [measured(memory)])
 
 
-# ---- what packs --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("planner", stages.PLANNERS)
 def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
     plan = followed(make_plan(problem(), LIMITS, stages.PlanOptions(planner=planner)).plan)
@@ -84,9 +81,6 @@ def max_on_one(job: Job) -> int:
         live |= {each.session for each in entry.commands if isinstance(each, StartTrial)}
         most = max(most, len(live))
     return most
-
-
-# ---- the memory guard --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

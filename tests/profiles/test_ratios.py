@@ -56,9 +56,6 @@ def test_there_and_back_is_one(one: str, other: str) -> None:
         assert there.spread == back.spread
 
 
-# ---- profiles ----------------------------------------------------------------------------------
-
-
 def test_a_derived_profile_is_faster_and_less_sure() -> None:
     here = replace(profile(EPOCH, spread=0.1), error=0.1)
     there = derive(here, V100, A100)

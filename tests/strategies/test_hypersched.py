@@ -121,9 +121,6 @@ class Script:
         return {group.name: [task.trial.id for task in group.tasks] for group in groups}
 
 
-# ---- judgement ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("epoch", [1, 2, 3, 7, 8, 9, 32, 64, 128, 199])
 def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int) -> None:
     """A bad epoch matters at a rung, and nowhere else."""
@@ -213,9 +210,6 @@ def test_what_is_trained_a_second_time_is_not_judged_again() -> None:
     script.says("t1", 1, 0.5)
     assert script.says("t1", 1, 0.5) == GO
     assert script.says("t1", 2, 0.5) is Verdict.PAUSE
-
-
-# ---- what starts -------------------------------------------------------------------------------
 
 
 def test_h4_promotions_come_first_then_new_trials_then_any_that_is_paused() -> None:
@@ -356,9 +350,6 @@ def test_h19_fixed_exploration_starts_something_for_its_share_of_the_time() -> N
     assert script.asks() == {}
 
 
-# ---- whole runs --------------------------------------------------------------------------------
-
-
 def widths(played: Played, trial: str) -> list[float]:
     """Return how wide each session of a trial was."""
     return [start.width for start in played.starts if start.trial == trial]
@@ -482,9 +473,6 @@ def test_the_run_tells_how_long_setups_and_trials_took() -> None:
 def test_without_a_deadline_all_are_trained_to_the_end() -> None:
     played = play(Setting(12), by_name("hypersched"))
     assert set(played.epochs.values()) == {9}
-
-
-# ---- by its name -------------------------------------------------------------------------------
 
 
 def context(game: Setting) -> BuildContext:

@@ -53,9 +53,6 @@ def trained(epoch_seconds: float, width: float = 1.0, name: str = "t") -> TrialP
     return made
 
 
-# ---- rungs -------------------------------------------------------------------------------------
-
-
 def test_h1_rungs_stand_at_powers_of_eta_and_one_past_the_end() -> None:
     assert open_rungs(2, 200, 4) == (2, 8, 32, 128, 512)
     assert open_rungs(1, 1000, 10) == (1, 10, 100, 1000, 10_000)
@@ -117,9 +114,6 @@ def test_no_number_has_no_median() -> None:
     assert Median().value is None
 
 
-# ---- overhead ----------------------------------------------------------------------------------
-
-
 @given(NUMBERS)
 def test_h13_overhead_is_the_90th_percentile_of_the_setups(setups: list[float]) -> None:
     assert Overhead().seconds(view(setups=setups)) == pytest.approx(
@@ -139,9 +133,6 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
 
 def test_h13_ignored_overhead_is_nothing() -> None:
     assert Overhead(ignored=True).seconds(view(setups=[5.0])) == 0.0
-
-
-# ---- admission ---------------------------------------------------------------------------------
 
 
 def admission(**switches: bool | float) -> Admission:

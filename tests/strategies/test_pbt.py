@@ -212,8 +212,6 @@ def test_on_a_table_the_clone_is_a_row_nearby() -> None:
     assert sum(near) / len(near) > 0.5
 
 
-# ---- networks ------------------------------------------------------------------------------
-
 NETWORKS = {
     "lr": {"uniform": [0.0, 1.0]},
     "width": {"choice": [1, 2, 3, 4]},

@@ -101,9 +101,6 @@ def launched(played: Played) -> Counter[str]:
     return Counter(c.instance_type for c in said if isinstance(c, Launch))
 
 
-# ---- SE1: limits -------------------------------------------------------------------------------
-
-
 @st.composite
 def games(draw: st.DrawFn) -> Setting:
     """Give jobs on one or two offers, with all that can go wrong."""
@@ -155,9 +152,6 @@ def test_se1_neither_limit_is_ever_passed(name: str, game: Setting) -> None:
         assert played.policy.ending in set(EndReason) - {EndReason.DEADLINE, EndReason.BUDGET}
 
 
-# ---- SE2: what more money and more time buy ----------------------------------------------------
-
-
 def sublinear(count: int) -> Benchmark:
     """Return so many curves, which 8 GPUs train 2.3 times as fast as one."""
     return small_benchmark(
@@ -202,8 +196,6 @@ def test_se2_more_money_or_time_is_never_clearly_worse(
             assert regret(found) <= regret(before) + 0.01
         before = found
 
-
-# ---- SE3, SE4: widths --------------------------------------------------------------------------
 
 TIGHT = own(60, max_instances=4, profile=profile(SUBLINEAR), limits=Limits(200.0, None))
 LOOSE = replace(TIGHT, limits=Limits(6000.0, 24.0))
@@ -262,9 +254,6 @@ def test_the_cheapest_width_is_one_that_shares_or_fills_a_gpu() -> None:
     assert cheapest({0.5: 16.0, 1.0: 8.0}) == 1.0  # as cheap, and faster
     assert cheapest({1.0: 8.0, 2.0: 3.0}) == 1.0  # 2 GPUs are cheaper still, but aren't one
     assert cheapest({2.0: 8.0, 4.0: 5.0}) == 2.0
-
-
-# ---- SE5, SE6, SE7 -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -408,9 +397,6 @@ def test_se7_beats_asha_over_a_grid_of_limits_or_ties(count: int, more: float) -
     assert fmean(ours) <= fmean(theirs) + more
 
 
-# ---- time and money ----------------------------------------------------------------------------
-
-
 def test_no_gpu_waits_while_there_is_time_for_another_season() -> None:
     """One GPU: with its only trial at its end, nothing else would wake the run."""
     game = own(40, offer=offer(1), max_instances=1, limits=Limits(1000.0, None))
@@ -513,8 +499,6 @@ def view(limits: Limits) -> View:
     return cast("View", SimpleNamespace(refused=lambda _offer: False, **state))
 
 
-# ---- offers ------------------------------------------------------------------------------------
-
 CHEAP = Rentable(offer(4, 20.0, name="c.4x"), profile(LINEAR, name="c.4x"), 2)
 PACKED = own(30, limits=Limits(400.0, 8.0), profile=profile({0.5: 10.0, 1.0: 8.0}), price=30.0)
 
@@ -553,9 +537,6 @@ def test_a_spot_offer_that_is_taken_back_loses_no_trial() -> None:
     assert any(trial.taken or trial.sessions > 1 for trial in played.policy.trials.values())
     assert not played.sampler.failed
     assert took.violations(game.limits) == ()
-
-
-# ---- small jobs --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -42,9 +42,6 @@ def drawn_game(allocator: str, luck: random.Random) -> Setting:
     return made.but(allocator=lambda: ALLOCATORS[allocator](made.context()))
 
 
-# ---- population based training ----------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Exploit:
     """What a run did: `child` takes the place of `replaced`, from the checkpoint of `parent`."""
@@ -196,9 +193,6 @@ def pbt_decisions(found: Bred) -> tuple[int, int]:
                 differing += command.start_epoch != 0
             apart.begins(name, command.start_epoch)
     return count, differing + len(done)
-
-
-# ---- BOHB's model -----------------------------------------------------------------------------
 
 
 SPACE: dict[str, Domain] = {

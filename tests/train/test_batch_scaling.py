@@ -72,9 +72,6 @@ def test_a_batch_that_cannot_be_split_is_refused() -> None:
         batch_and_lr(100, 0.1, 3, 4)
 
 
-# ---- the batch of a script -----------------------------------------------------------------------
-
-
 class _Optimizer:
     def __init__(self) -> None:
         self.param_groups: list[dict[str, Any]] = [{"lr": 0.0}, {"lr": 0.0}]

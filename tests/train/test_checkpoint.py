@@ -397,9 +397,6 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
         read_manifest("s3://shelf/runs/t/epoch-00001")
 
 
-# ---- a storage that fails ------------------------------------------------------------------
-
-
 class FailingFileSystem:
     """A file system whose methods named here fail, so many times; the rest is real."""
 

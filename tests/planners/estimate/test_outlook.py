@@ -80,9 +80,6 @@ def standard_error(draws: Floats) -> float:
     return float(draws.std() / math.sqrt(len(draws)))
 
 
-# ---- with no spread, the price ------------------------------------------------------------------
-
-
 @st.composite
 def rentables(draw: st.DrawFn, name: str) -> Rentable:
     """Offers of all kinds of bills, and scripts that scale in all kinds of ways."""
@@ -155,9 +152,6 @@ def test_the_charge_is_that_of_the_offer(
 ) -> None:
     on = replace(offer(), minimum_seconds=minimum, granularity_seconds=granularity)
     assert charge(on, np.array(seconds)) == pytest.approx([on.charge(each) for each in seconds])
-
-
-# ---- with spread, the rules ---------------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_draws(case: tuple[PlanRequest, Plan]) -> None:
@@ -269,8 +263,6 @@ def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
     assert late.std() == pytest.approx(math.hypot(10.0, 10.0), rel=0.05)
 
 
-# ---- interruptions ------------------------------------------------------------------------------
-
 HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
 
 
@@ -349,9 +341,6 @@ def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
     assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5, abs=0.03)
 
 
-# ---- outlooks -----------------------------------------------------------------------------------
-
-
 def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]) -> None:
     asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
     draws = sample(asked, plan, samples=1000, seed=5)
@@ -365,9 +354,6 @@ def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]
     assert (bound.in_time, bound.in_money) == (0.95, 0.5)
     kept = (draws.seconds <= free.seconds.p95) & (draws.dollars <= free.dollars.p50)
     assert bound.within == kept.mean()
-
-
-# ---- plans that are sure ------------------------------------------------------------------------
 
 
 class Counted:

@@ -149,8 +149,6 @@ def test_published_strategies_keep_their_first_plan() -> None:
         assert changes(play(slower(1.3, job=SHA.but(by=name)))) == []
 
 
-# ---- refusals ----------------------------------------------------------------------------------
-
 SPOT = offer(4, 9.0, name="s.4x", market="spot")
 BOTH = SHA.but(
     offer=SPOT,
@@ -190,9 +188,6 @@ def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
 def test_without_a_deadline_three_rounds_of_refusals_end_the_run() -> None:
     job = BOTH.but(others=(), limits=Limits(None, 60.0))
     assert play(job.but(trouble=dry(5))).policy.ending is EndReason.NO_CAPACITY
-
-
-# ---- seer --------------------------------------------------------------------------------------
 
 
 def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:

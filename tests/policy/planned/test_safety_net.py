@@ -94,9 +94,6 @@ def net_at(setting: Setting, second: float) -> SafetyNet:
     return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
 
 
-# ---- what was asked before ----------------------------------------------------------------------
-
-
 def rest_of(deadline: float) -> PlanRequest:
     """Return the work of two trials on demand, within a deadline and $60."""
     stages = (Stage(trials=2, start_epoch=0, end_epoch=24),)
@@ -130,8 +127,6 @@ def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.Mon
             patch.setattr(Answers, "within", lambda _, request: ExactPlanner().within(request))
             assert on(setting, *changes).commands == remembered
 
-
-# ---- the moment to go over -----------------------------------------------------------------------
 
 AMPLE = 3 * 3600.0
 
@@ -217,9 +212,6 @@ def test_there_is_no_net_where_on_demand_does_not_fit_anyway() -> None:
     assert on(tight, (0.0, 1)).policy.ending is EndReason.DONE, "spot alone is paid"
 
 
-# ---- what a run does -----------------------------------------------------------------------------
-
-
 def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0), (3000.0, 1))
     assert played.policy.ending is EndReason.DONE
@@ -257,9 +249,6 @@ def test_no_time_to_lose_is_no_time_for_spot() -> None:
     played = on(job(AMPLE - slack + 60.0), (0.0, 1))
     assert [market for _, market in markets(played)] == ["on-demand"]
     assert "one more loss on spot would leave no time for on-demand" in told(played)[0]
-
-
-# ---- the way back --------------------------------------------------------------------------------
 
 
 def test_spot_takes_over_from_on_demand_that_trains_until_it_is_there() -> None:
@@ -378,8 +367,6 @@ def test_it_is_on_record_and_replayed() -> None:
     run(setting.policy(), ReplayWorld(played.entries), again)
     assert tuple(again.entries) == played.entries
 
-
-# ---- several pools of spot -----------------------------------------------------------------------
 
 FIRST = replace(SPOT, zone="a")
 NEAR = replace(SPOT, zone="b", usd_per_hour=0.66)
@@ -502,9 +489,6 @@ def test_pools_that_come_and_go_in_their_own_ways_keep_the_limits(by: str, seed:
     seconds, dollars = played.bill()
     assert seconds <= 7200.0
     assert dollars <= 10.0
-
-
-# ---- runs that decide as they go -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("by", "within"), [("random", 150.0), ("asha", 150.0), ("seer", 300.0)])

@@ -60,9 +60,6 @@ DEAL = Setting(
 )
 
 
-# ---- SE1: never past time or money --------------------------------------------------------------
-
-
 def troubles() -> st.SearchStrategy[Event]:
     """Return things that go wrong; those that can't happen when their time comes don't."""
     at = st.floats(0.0, 400.0)
@@ -131,9 +128,6 @@ def replays(show: Played) -> None:
     assert plan_of(policy) == plan_of(show.policy)
 
 
-# ---- SE2: more of either limit, no fewer trials -------------------------------------------------
-
-
 @settings(max_examples=12)
 @given(
     scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
@@ -187,9 +181,6 @@ def test_with_linear_scaling_the_deadline_changes_nothing_but_set_up_and_granula
     assert fewer[0] > fewer[1] > fewer[2]
 
 
-# ---- SE3, SE4: wider only where the deadline needs it -------------------------------------------
-
-
 def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
     slow = play(deal.but(limits=Limits(4000.0, 9.0)))
@@ -214,9 +205,6 @@ def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> Non
     assert sum(widths(plan_of(late.policy))) > sum(widths(plan_of(on_time.policy)))
     assert late.furthest == 16
     assert late.bill()[0] <= 330.0
-
-
-# ---- SE5: the winner is trained in full ---------------------------------------------------------
 
 
 @settings(max_examples=10)
@@ -273,9 +261,6 @@ def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for
     assert hurried.policy.ending is EndReason.DEADLINE
     assert hurried.policy.best is not None
     assert hurried.policy.best.checkpoint is not None
-
-
-# ---- SE6: speeds learned on line ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -416,9 +401,6 @@ def test_the_slowest_epoch_is_that_of_the_slowest_whenever_it_is_asked_for(
 def test_what_changes_is_followed() -> None:
     found = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
     assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
-
-
-# ---- what goes wrong ----------------------------------------------------------------------------
 
 
 def test_trials_that_fail_are_not_planned_for() -> None:

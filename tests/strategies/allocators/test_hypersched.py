@@ -68,9 +68,6 @@ def spread(policy: str, scores: Sequence[float], atoms: int = 8, seed: int = 0) 
     return shared_out(policy, scores, atoms, np.random.default_rng(seed))
 
 
-# ---- the policies ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("trials", "expected"),
     [
@@ -177,9 +174,6 @@ def test_an_unknown_policy_is_refused() -> None:
         HyperSchedAllocator(policy="BEST")
 
 
-# ---- who counts --------------------------------------------------------------------------------
-
-
 def test_h7_trials_are_ranked_by_their_last_metric() -> None:
     stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)])
     assert shares(stand) == [3.0, 3.0, 2.0]
@@ -211,9 +205,6 @@ def test_a_trial_that_was_lost_keeps_its_share_until_it_is_back() -> None:
 def test_whoever_gets_nothing_stays_as_it_is() -> None:
     crowd = [trial(str(n), 0.9 - n / 100, width=2.0) for n in range(5)]
     assert shares(Stand(crowd, gpus=4)) == [1.0, 1.0, 1.0, 1.0, 2.0]
-
-
-# ---- gain and recharge -------------------------------------------------------------------------
 
 
 def pays(left: float, width: float, other: float, setup: float = 1.0) -> bool:

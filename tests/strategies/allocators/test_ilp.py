@@ -25,9 +25,6 @@ TOY = (4.0, 4.0, 12.0, 30.0)
 CLOSE = 1 + 1e-6
 
 
-# ---- brute force ---------------------------------------------------------------------------
-
-
 def brute_force(heights: Sequence[Mapping[float, float]], gpus: int, nodes: int) -> float:
     """Give the shortest schedule there is: every width, every place, every order.
 
@@ -97,9 +94,6 @@ def test_the_best_lies_between_the_bound_and_the_schedule(
     assert makespan(found.widths, curves, [gpus] * nodes) == pytest.approx(found.seconds)
 
 
-# ---- the program ---------------------------------------------------------------------------
-
-
 def test_the_golden_toy_ends_after_ten() -> None:
     """Five GPUs on one node: Fluid's own slides give 10 as the optimum, and 12 for Fluid."""
     curves = linear(TOY, 2, 4)
@@ -161,8 +155,6 @@ def test_a_trial_that_fits_nowhere_is_refused() -> None:
 def test_no_trials_take_no_time() -> None:
     assert best_widths([], [2, 2]).seconds == 0.0
 
-
-# ---- as an allocator -----------------------------------------------------------------------
 
 AT_ONCE: dict[str, Any] = {"start": 0.0, "resize": 0.0, "boot": 0.0, "launch": 0.0, "release": 0.0}
 

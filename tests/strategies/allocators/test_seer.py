@@ -60,8 +60,6 @@ def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None
     assert found.regret == pytest.approx(0.0, abs=0.011)
 
 
-# ---- several offers --------------------------------------------------------------------------
-
 LIMITS = Limits(6000.0, 12.0)
 SEER = Case("seer", LIMITS, sampler="random")
 

@@ -47,9 +47,6 @@ def earlier(count: int = 60, seed: int = 3) -> PastRun:
     return PastRun("earlier", tuple(trials))
 
 
-# ---- scores
-
-
 def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
     """Return a run whose best third at epoch 1 goes on to 3, and the best third of those to 9."""
     chance = Random(0)
@@ -106,9 +103,6 @@ def test_one_that_ended_early_takes_its_place_among_those_that_went_on() -> None
     assert values[5] < values[8] < values[6]
 
 
-# ---- ranks
-
-
 def test_it_ranks_configurations_that_nobody_has_tried() -> None:
     ranking = Ranking(earlier(), AXES)
     fresh = sample(SPACE, 200, 99)
@@ -147,9 +141,6 @@ def test_why_a_run_is_of_no_use() -> None:
     assert "fewer than 4" in useless(earlier(3), AXES)
     assert "none of the parameters" in useless(earlier(), {})
     assert useless(earlier(), None) == ""
-
-
-# ---- trust
 
 
 def test_trust_begins_low_and_follows_what_came_of_it() -> None:

@@ -99,9 +99,6 @@ def allows(domain: Domain, value: object) -> bool:
             return value == only
 
 
-# ---- of a search space -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_every_domain_gives_values_that_it_allows(kind: str) -> None:
     count = 14 if kind == "gp" else 60
@@ -316,9 +313,6 @@ def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-# ---- of a list ---------------------------------------------------------------------------------
-
-
 def test_listed_trials_come_in_order() -> None:
     trials = [Trial("b", {}), Trial("a", {})]
     sampler = ListedTrials(trials)
@@ -346,9 +340,6 @@ def asked(space: dict[str, Domain], kind: str) -> list[Any]:
     """Return what a sampler names before any result."""
     made = SpaceSampler(space, kind, seed=1, most=20)
     return [trial.config["n"] for trial in iter(made.ask, None)]
-
-
-# ---- perturbed configurations ----------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 10_000))

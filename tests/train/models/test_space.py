@@ -115,9 +115,6 @@ def test_a_clone_begins_with_the_weights_of_another_network(
     assert alone.metrics["val_loss"] > before.metrics["val_loss"] + 0.3
 
 
-# ---- the space itself ----------------------------------------------------------------------
-
-
 def base() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
 
