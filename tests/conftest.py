@@ -1,7 +1,5 @@
 """What holds for every test: nothing is written outside its own folders, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -6,8 +6,6 @@ before pytest's closing line, which stays the last one: a thread that is still b
 later no longer holds the interpreter. A run beyond its limit is interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A cloud that nobody has: all that one more cloud needs, in one module."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

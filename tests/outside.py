@@ -1,7 +1,5 @@
 """An account on an isolated cloud, and computers outside it that have its keys and nothing else."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

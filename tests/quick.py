@@ -8,8 +8,6 @@ are tried with 10 examples instead of their own number.
 tests that it ran.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import defaultdict

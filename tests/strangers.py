@@ -1,7 +1,5 @@
 """Other people on this machine, for tests of who is let in."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A run of tests ends, whatever its tests leave, and says what that was."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

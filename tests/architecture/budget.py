@@ -3,8 +3,6 @@
 Lines are physical lines of `.py` files; words are those of README.md and of every page in docs/.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What README and docs say is what is there: facts, figures of the screen, paths, recipes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -3,8 +3,6 @@
 Everything is built from a copy, outside the repository, and without the network.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The tree is as docs/architecture.md and docs/decisions/0001-layout.md say."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

@@ -1,7 +1,5 @@
 """A stand-in started, clients for it, and people and roles with rights."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence

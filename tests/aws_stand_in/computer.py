@@ -4,8 +4,6 @@
 within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os

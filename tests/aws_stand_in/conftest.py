@@ -1,7 +1,5 @@
 """A stand-in for each module's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -12,8 +12,6 @@ Nothing of the environment of whoever started the cloud is there, but one variab
 the names that AWS's services have in the world: AWS_ENDPOINT_URL.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Mapping

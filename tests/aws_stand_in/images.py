@@ -4,8 +4,6 @@ The names of the parameters are those that AWS publishes ("DLAMI release notes",
 ID with SSM, 2026-11). What boots is the Python of whoever started the emulator, whatever the image.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stand-in whose machines live in namespaces: an address, a root, no sight of other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

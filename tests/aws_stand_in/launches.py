@@ -1,7 +1,5 @@
 """What a RunInstances asks for, read from its parameters and looked up in moto's records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@
 Nothing is routed further: cloud and network of this machine do not reach each other.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

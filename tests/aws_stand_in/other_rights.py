@@ -6,8 +6,6 @@ for Amazon S3 API operations" (S3 user guide), as known to us. A service that is
 for by the name of its action alone, on "*".
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

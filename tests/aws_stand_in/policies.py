@@ -6,8 +6,6 @@ Only the elements and operators that cloudtune's policies and the tests use are 
 is a ValueError, never a silent no.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ or a role of moto's IAM, which `CreateUser`, `CreateAccessKey`, `CreateRole` and
 make over the wire as on AWS; their policies are read at each call.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

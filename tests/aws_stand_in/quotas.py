@@ -4,8 +4,6 @@ Codes and names: "Amazon EC2 On-Demand instances" and "Spot Instance limits" (EC
 of quota codes), 2026-11. Their values are ours: a new AWS account has 0 for GPUs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Besides the figures of `cloudtune.infra.emulator.rates`: Describe calls without 
 "Resource token bucket sizes and refill rates", by which instances are rationed too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

@@ -4,8 +4,6 @@ Codes: "Error codes for the Amazon EC2 API" (EC2 API reference). Messages: as pe
 from real calls in public issues, 2026-11; those marked "ours" aren't EC2's own words.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

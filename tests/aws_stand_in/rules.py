@@ -5,8 +5,6 @@ what isn't there fails before its rights are looked at; rights come before anyth
 state; DryRun ends there, and neither prices nor quotas are looked at.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Keys of people and of roles: an instance finds its role's at its metadata service."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

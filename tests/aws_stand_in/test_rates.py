@@ -1,7 +1,5 @@
 """The stand-in throttles as EC2's page says and sees new instances late; our client copes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

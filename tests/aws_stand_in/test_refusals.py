@@ -1,7 +1,5 @@
 """What moto takes and EC2 refuses (W17), with EC2's codes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a caller may do on a strict cloud is what their policies say, resource by resource."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Who sets an account up, who tunes in it, and what neither may do, by the policies of setup."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m benchmarks.compare`: tables in, a comparison out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

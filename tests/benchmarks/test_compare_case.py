@@ -1,7 +1,5 @@
 """One run of a strategy on recorded curves: what it comes to, and that it keeps its limits."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -1,7 +1,5 @@
 """Reading other people's learning curves: whatever their tables leave out, repeat or get wrong."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

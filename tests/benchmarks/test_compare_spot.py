@@ -1,7 +1,5 @@
 """Recorded spot pools: traces from tables, runs played on them, and the omniscient bound."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Profiles and offers as people write them down."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The fault campaign on launching, cut short, and that it would find what it looks for."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.fault_launches import HostileEc2, campaign

@@ -1,7 +1,5 @@
 """The fault campaign in virtual time, cut short, and that it would find what it looks for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

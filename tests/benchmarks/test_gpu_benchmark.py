@@ -1,7 +1,5 @@
 """The steps for a GPU as far as a CPU goes; MPS with stand-ins for its programs and for CUDA."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Events in a few words, and what a policy says to them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from cloudtune.model.commands import Command, Launch, StartTrial

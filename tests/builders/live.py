@@ -1,7 +1,5 @@
 """Small jobs that decide as they go: made as `run` makes them, played in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Machines that may be rented, and how a script scales on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from cloudtune.model.catalog import InstanceType, Market, Offer

@@ -1,7 +1,5 @@
 """Plans by hand, and the plan of a run that follows one."""
 
-from __future__ import annotations
-
 import math
 
 from cloudtune.model.catalog import Offer

@@ -1,7 +1,5 @@
 """Policies for plans by hand, and of any parts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

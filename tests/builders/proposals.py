@@ -1,7 +1,5 @@
 """Proposals made by hand, on invented machines, priced by the model that all planners share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

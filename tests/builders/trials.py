@@ -1,7 +1,5 @@
 """Trials, the sampler that gives them, the curves they have and the strategy that is watched."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import deque

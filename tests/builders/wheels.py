@@ -1,7 +1,5 @@
 """Tiny wheels in place of what is to be installed: environments are built without the network."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from importlib.metadata import requires, version

@@ -1,7 +1,5 @@
 """`cloudtune catalog`: what it lists, in which order, and how it says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`cloudtune gc` and `status` where clouds can't be asked and records are damaged."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What isn't installed is asked for by the name of its extra, before anything is begun."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `--help` and a shell's completion show: what people use first, and the menu alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

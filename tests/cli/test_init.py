@@ -1,7 +1,5 @@
 """`cloudtune init`: what it finds in a script, what it guesses, and what it leaves open."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

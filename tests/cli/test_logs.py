@@ -1,7 +1,5 @@
 """`cloudtune logs`: what the workers of a run have printed, from its storage."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`cloudtune rm`: a run goes with its checkpoints and logs, unless it is alive or may bill."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

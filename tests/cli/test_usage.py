@@ -1,7 +1,5 @@
 """Mistakes, through the command line: one message, its exit code, and nothing launched."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`run -q`, `run -o jsonl`, `watch`: a run for nobody, for a program, and from elsewhere."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """State is its user's alone, whatever the umask, and in a home of an earlier version too."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

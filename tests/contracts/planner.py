@@ -1,7 +1,5 @@
 """What every planner promises; inherit it and name the planner."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What every cloud promises; inherit it, and say how an experiment asks for the cloud."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

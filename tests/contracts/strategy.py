@@ -1,7 +1,5 @@
 """What every strategy promises, whatever it decides; inherit it and name the strategy."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What every world of the pure core promises; inherit it and make one."""
 
-from __future__ import annotations
-
 import itertools
 
 from cloudtune.engine.ledger import Entry, MemoryLedger

@@ -1,7 +1,5 @@
 """The panel of a run that goes on: whence its figures are, and that it fits any terminal."""
 
-from __future__ import annotations
-
 import functools
 import io
 from collections.abc import Callable

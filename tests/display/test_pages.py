@@ -1,7 +1,5 @@
 """Pages of runs and plans: what the files hold, and what a browser makes of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The README's picture of a run: what its SVG holds."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

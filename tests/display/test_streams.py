@@ -1,7 +1,5 @@
 """Output on which no run can come to grief."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

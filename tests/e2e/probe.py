@@ -1,7 +1,5 @@
 """A run whose strategy asks for everything that a world must be able to do with sessions."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

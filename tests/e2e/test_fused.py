@@ -1,7 +1,5 @@
 """A whole run whose packed trials train as one model: dropped, promoted, and alone in the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each is a network, a root and a process tree of its own, as each instance is (docs/emulator.md).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

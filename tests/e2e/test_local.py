@@ -1,7 +1,5 @@
 """A whole run on this machine itself: no cloud, no price, and nothing left afterwards."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

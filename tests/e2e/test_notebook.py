@@ -1,7 +1,5 @@
 """The notebook of examples/ in a real kernel, and a run that its stop button ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A run that goes on by another offer: a spot instance of four GPUs is gone, a small one is not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 two epochs. (Its ticks were left out, to keep it short.)
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shares of a GPU, measured on the emulated cloud and planned with, through the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

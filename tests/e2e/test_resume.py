@@ -1,7 +1,5 @@
 """Runs whose process is killed in the middle, and `cloudtune resume`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

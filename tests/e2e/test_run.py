@@ -1,7 +1,5 @@
 """One run from an experiment to a model, and everything that is promised of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs whose strategy decides as results come in, on the emulated cloud, with real training."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

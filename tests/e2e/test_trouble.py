@@ -1,7 +1,5 @@
 """Trouble in a run, through the command line: it ends as documented, and nothing is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

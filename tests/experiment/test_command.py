@@ -1,7 +1,5 @@
 """Commands and counted steps in an experiment file: what stands in them, and each wrong use."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

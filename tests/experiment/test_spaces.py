@@ -1,7 +1,5 @@
 """Search spaces that nest and branch: from an experiment file to configurations."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """accelerate as docs/scripts.md has it: its place by the environment, the batch kept."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scripts of other people's manner, ported: lines changed, and what real workers make of them."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

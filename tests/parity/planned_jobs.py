@@ -5,8 +5,6 @@ a while, and instances that the cloud takes back. `tests/parity/planned_jobs.csv
 0.1.0 made of some of them, by a policy of its own for planned runs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

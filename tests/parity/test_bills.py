@@ -4,8 +4,6 @@ The figures here are not computed by what is tested: they are the page's, and th
 worked out again line by line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ in a world of events. Where trials happen to survive together on instances that 
 ahead of its plan, which counts on no luck: such jobs may be faster than predicted by a little.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 They were written apart: the model reckons with sums, the policy reacts to events.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

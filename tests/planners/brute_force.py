@@ -4,8 +4,6 @@ Independent of planners/cost_model.py and planners/dp/options.py on purpose: no 
 no arrays; an instance is a launch time and an end.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

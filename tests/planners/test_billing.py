@@ -1,7 +1,5 @@
 """Each way to bill, in every planner: by second, minute, hour and function."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Seeded jobs of every way to bill, against all plans there are."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

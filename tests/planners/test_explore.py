@@ -1,7 +1,5 @@
 """The most trials that the limits pay for, by the planner's own word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

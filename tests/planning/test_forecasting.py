@@ -1,7 +1,5 @@
 """What is told of a run before it begins: by its stages, or by its own policy."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

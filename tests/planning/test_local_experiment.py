@@ -1,7 +1,5 @@
 """Provider local in an experiment and in a plan: this machine, for nothing unless one is told."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

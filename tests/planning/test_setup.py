@@ -1,7 +1,5 @@
 """What `setup:` adds to a plan, and what of it is told before anything is rented."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an elastic run does when its money, its fleet or its trials give trouble, event by event."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

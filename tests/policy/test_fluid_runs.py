@@ -3,8 +3,6 @@
 What concerns processes and GPUs (F12 to F14, F18, F22) is shown elsewhere: docs/allocators.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Which GPUs are free, as instances come and go and trials sit and move."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

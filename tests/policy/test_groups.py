@@ -1,7 +1,5 @@
 """A run on several offers: from stage to stage, and in one stage."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.model.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial

@@ -1,7 +1,5 @@
 """What was asked for isn't taken back, what was given back isn't replaced, but for a cause."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

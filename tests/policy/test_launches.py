@@ -1,7 +1,5 @@
 """Launches that come to nothing: each offer has its own troubles, and nothing goes on for ever."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 

@@ -1,7 +1,5 @@
 """A run that is ended: by its limits, by a person, and by a cloud that doesn't answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast

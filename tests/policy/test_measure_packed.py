@@ -1,7 +1,5 @@
 """Measuring shares of a GPU: several trials on each, from wide to narrow, with their memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Measuring widths that aren't powers of two, and widths beyond one instance, in virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

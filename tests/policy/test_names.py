@@ -1,7 +1,5 @@
 """From a name in an experiment file to what it does: how wide trials train, and when they move."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A trial that goes on from a rung, and is wider than what is free: what is free is kept for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Trials and instances that fail, event by event."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Widths that are of no use: several models on several GPUs, and moves that lose all."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial

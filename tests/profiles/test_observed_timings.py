@@ -1,7 +1,5 @@
 """What earlier runs saw, put together with a profile: precision, age, widths that nobody saw."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

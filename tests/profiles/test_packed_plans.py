@@ -1,7 +1,5 @@
 """Widths below 1 from a profile to a plan and a run; not where a GPU has too little memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

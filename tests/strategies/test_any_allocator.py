@@ -1,7 +1,5 @@
 """F15: what a strategy decides doesn't depend on how wide its trials are trained."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -5,8 +5,6 @@ trials, in the order in which the sampler gives them, and their metrics, and say
 trained. ASHA, which decides as results come in, is in `policy/test_promoted.py`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """F19: who can't be pushed out of the best of a rung any more goes on before it is decided."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean

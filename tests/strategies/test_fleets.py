@@ -1,7 +1,5 @@
 """Fleet rules and widths that know no plan."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import cast

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.strategies.base import Sampler

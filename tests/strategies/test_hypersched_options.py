@@ -1,7 +1,5 @@
 """HyperSched's rules as an experiment file changes them: each changes one thing and no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """What strategies with rungs share, held against the plain way to work it out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SEER's promises (SE1-SE7), and what a hostile reader would try on it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """What `seer` reckons with, by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ They share nothing with the program but the seeds of chance. Halving, Hyperband 
 `test_decisions.py`, ASHA is in `policy/test_promoted.py`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

@@ -1,7 +1,5 @@
 """One piece of work at a time, waited for from any thread."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

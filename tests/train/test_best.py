@@ -1,7 +1,5 @@
 """The best model as plain files: whole or not there, whatever breaks."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

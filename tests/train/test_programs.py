@@ -1,7 +1,5 @@
 """Commands that train, as a worker runs them: real processes, on this thread."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

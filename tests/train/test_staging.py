@@ -1,7 +1,5 @@
 """Where checkpoints wait for the storage: the node's own disk, if it has one with room."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """The names of ray.train.torch, and of ray.train, under cloudtune."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import sys

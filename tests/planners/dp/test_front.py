@@ -1,7 +1,5 @@
 """The front of cost against time, and the points of it that say most."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

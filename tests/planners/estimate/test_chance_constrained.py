@@ -1,7 +1,5 @@
 """Plans that keep the limits with a probability: none that there is goes unfound."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a plan may take: like its price where nothing varies, and by the rules where it does."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a forecast takes a run to do that goes otherwise than its profile says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cloudtune.model.plans import Group, Limits, Rentable, Stage

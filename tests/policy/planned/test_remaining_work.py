@@ -1,7 +1,5 @@
 """A plan that the cloud won't have is solved anew, event by event."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A planned run whose world isn't that of its profile: the rest is planned anew, and told."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

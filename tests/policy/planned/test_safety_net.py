@@ -1,7 +1,5 @@
 """The net below spot: when a run waits, goes over to on-demand, and comes back."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The run of the SEER reconstruction, promise by promise (SE1-SE6), and what it learns on line."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A run that goes as planned, event by event."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.model.commands import (

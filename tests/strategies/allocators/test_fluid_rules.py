@@ -1,7 +1,5 @@
 """Fluid's rules on plain numbers: the golden toy, the bound, and when a resize pays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What an earlier run tells: scores of its trials, ranks of others, and how far it is trusted."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

@@ -1,7 +1,5 @@
 """A group of members trains each as it would train alone, to within rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 

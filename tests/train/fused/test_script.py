@@ -1,7 +1,5 @@
 """Who may train as one model, what a schedule changes, and what is told of a wrong contract."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

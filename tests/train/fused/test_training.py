@@ -1,7 +1,5 @@
 """Trials on one GPU of a node train as one batched model, and each is a trial like any other."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import defaultdict

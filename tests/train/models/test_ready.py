@@ -1,7 +1,5 @@
 """Ready changes of networks: what they make, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

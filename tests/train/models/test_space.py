@@ -1,7 +1,5 @@
 """Networks from a search over them: drawn, trained, and built again from what the record has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ Each script saves how many epochs its model has trained, and its metric says the
 checkpoint or a report under another epoch's name is seen.
 """
 
-from __future__ import annotations
-
 import threading
 import zipfile
 from pathlib import Path

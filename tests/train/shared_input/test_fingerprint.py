@@ -1,7 +1,5 @@
 """Trials read the same batches where these are the same, and only there."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trials in processes of their own, which read their batches by `prepare_data_loader(shared=)`."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
