@@ -158,20 +158,6 @@ def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> Non
     assert looks <= 65
 
 
-def test_an_instance_that_could_not_join_before_the_deadline_is_not_asked_for() -> None:
-    """It boots for 20 s, and its first minute would be paid for."""
-    run = policy(limits=Limits(25.0, None))
-    assert run.handle(RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
-
-
-def test_a_lost_instance_is_not_replaced_when_it_is_too_late() -> None:
-    run = policy(limits=Limits(100.0, None), anytime=True)
-    begun(run, "i000")
-    run.handle(epoch(70.0, "t00.1", 1))
-    gone = run.handle(InstanceGone(75.0, "i000", 75.0, "taken back"))
-    assert gone == (StopTrial("t00.1"), StopTrial("t01.1"), EndRun(EndReason.DONE))
-
-
 def test_a_lost_instance_is_not_replaced_when_the_money_ends_before_it_has_joined() -> None:
     """It has 20 s to boot, and the rest of the budget pays for less."""
     rented = replace(FOUR, minimum_seconds=0.0)
@@ -215,16 +201,6 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
         assert launches(said) == ([f"i00{number + 1}"] if number == 0 else [])
         said = run.handle(InstanceGone(at + 63.0, f"i00{number}", at + 63.0, "released"))
     assert said == (EndRun(EndReason.FAILED),)
-
-
-def test_a_refused_offer_is_asked_for_again_after_a_while_and_then_given_up() -> None:
-    run = policy()
-    assert launches(run.handle(RunStarted(0.0))) == ["i000"]
-    for number, at in enumerate((1.0, 20.0)):
-        assert not launches(run.handle(refusal(at, f"i00{number}")))
-        assert not launches(run.handle(tick(at + 14.0)))
-        assert launches(run.handle(tick(at + 15.5))) == [f"i00{number + 1}"]
-    assert run.handle(refusal(40.0, "i002")) == (EndRun(EndReason.NO_CAPACITY),)
 
 
 def test_one_that_waits_for_its_hour_rents_nothing_and_is_not_taken_to_be_broke() -> None:
@@ -314,14 +290,6 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     assert run.trouble == "no trial that is left to train fits on the rented instances"
 
 
-def test_what_was_kept_for_a_trial_is_free_again_when_it_fails_on_the_way() -> None:
-    run = policy(1, allocator=Widths(1.0, then=4.0))
-    begun(run, "i000")
-    run.handle(epoch(20.0, "t00.1", 1))
-    assert run.state.free_gpus == 0.0
-    assert run.handle(TrialFailed(21.0, "t00.1", "boom", ""))[0] == Release("i000")
-
-
 def test_a_trial_whose_new_place_vanishes_goes_on_where_it_was() -> None:
     wide = Rentable(FOUR, profile({2.0: 2.0, 8.0: 1.0}), 4)
     run = policy(
@@ -357,17 +325,6 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
     }
 
 
-def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_trial() -> None:
-    allocator = Widths(0.5)
-    run, _ = packed(5, allocator)
-    allocator.start = 1.0
-    assert starts(run.handle(TrialFailed(20.0, "t00.1", "boom", ""))) == {}
-    assert starts(run.handle(TrialFailed(21.0, "t02.1", "boom", ""))) == {}
-    assert run.state.free_gpus == 1.0
-    said = run.handle(TrialFailed(22.0, "t01.1", "boom", ""))
-    assert starts(said) == {"t04.1": (Slice("i-000", 1.0),)}
-
-
 def test_a_share_grows_to_a_whole_gpu_only_where_it_can_have_one() -> None:
     allocator = Widths(0.5, then=1.0)
     run, _ = packed(4, allocator)
@@ -388,14 +345,6 @@ def test_an_epoch_that_is_told_twice_counts_once() -> None:
     assert run.best.metric == 0.5
 
 
-def test_an_epoch_of_a_session_that_is_over_is_not_heard() -> None:
-    run = policy(1, last=2)
-    begun(run, "i000")
-    run.handle(NodeLost(20.0, "i000", "no heartbeat"))
-    assert run.handle(epoch(20.5, "t00.1", 1)) == ()
-    assert run.best is None
-
-
 def test_a_target_that_is_reached_ends_the_run() -> None:
     run = policy(target=0.8, last=9)
     begun(run, "i000")
@@ -407,34 +356,6 @@ def test_a_target_that_is_reached_ends_the_run() -> None:
         SetTimer("cleanup", 51.0),
     )
     assert run.ending is EndReason.DONE
-
-
-@pytest.mark.parametrize("at", [0.0, 5.0, 15.0, 25.0])
-def test_a_person_can_end_a_run_at_any_time(at: float) -> None:
-    run = policy()
-    for event in (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0)):
-        if event.at <= at:
-            run.handle(event)
-    if at > 10.0:
-        join(run, 10.0, "i000")
-    run.handle(Interrupted(at))
-    assert run.ending is EndReason.INTERRUPTED
-    assert EndReason.INTERRUPTED.exit_code == 130
-    gone = InstanceGone(at + 3.0, "i000", at + 3.0, "released")
-    assert run.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
-
-
-def test_no_more_run_at_once_than_allowed() -> None:
-    run = policy(3, last=1, max_concurrent=1)
-    assert set(starts(begun(run, "i000"))) == {"t00.1"}
-    assert run.handle(epoch(20.0, "t00.1", 1)) == (StopTrial("t00.1"),)
-    assert set(starts(run.handle(TrialStopped(21.0, "t00.1")))) == {"t01.1"}
-
-
-def test_with_a_heartbeat_it_looks_at_the_clock_every_tick() -> None:
-    run = policy(heartbeat=True)
-    assert alarms(run.handle(RunStarted(0.0)), "tick") == [1.0]
-    assert alarms(run.handle(tick(1.0)), "tick") == [2.0]
 
 
 def test_the_forecast_is_the_bill_at_the_deadline_and_no_more_than_the_budget() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from cloudtune.model.commands import StopTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
@@ -73,14 +72,6 @@ def test_f03_the_golden_toy_as_a_run() -> None:
     played = play(game([4, 4, 12, 30], allocator=StaticFluid, profile=packed), GRID)
     assert widths(played) == {"t00": [0.5], "t01": [0.5], "t02": [1.0], "t03": [3.0]}
     assert ends(played) == pytest.approx(12.0)
-
-
-def test_f06_f07_a_dear_resize_changes_nothing() -> None:
-    """Budgets of 10 and 30: resizes that cost nothing are made."""
-    for resize, resizes in ((10_000.0, 0), (0.0, 2)):
-        dear = profile(LINEAR, start=0.0, resize=resize)
-        played = play(game([10, 30], allocator=DynamicFluid, profile=dear), GRID)
-        assert played.policy.resizes == resizes
 
 
 @pytest.mark.parametrize(
@@ -212,16 +203,6 @@ def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
     assert played.policy.trials["t00"].status == "failed"
     assert widths(played)["t01"][-1] == 4.0
     assert played.epochs["t01"] == 30
-
-
-def test_f19_losers_stop_once_the_next_rung_is_full() -> None:
-    many = Setting(
-        9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE
-    ).but(allocator=DynamicFluid)
-    played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
-    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
-    stopped = {c.session for said in played.commands for c in said if isinstance(c, StopTrial)}
-    assert stopped
 
 
 @pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])

@@ -120,11 +120,6 @@ def test_what_was_given_back_is_asked_for_again_after_a_boot_and_a_minimum_charg
     assert times(entries, Launch) == [0.0, 0.0, 100.0 + PAUSE]
 
 
-def test_more_than_was_given_back_waits_as_well() -> None:
-    entries = play(Wavering({0.0: 2, 100.0: 1, 110.0: 4}))
-    assert times(entries, Launch) == [0.0, 0.0, 180.0, 180.0, 180.0]
-
-
 def test_a_fleet_that_wavers_on_rents_little() -> None:
     """Every second another wish: one launch at most in the time of a boot and a minimum."""
     wants = {0.0: 2, **{float(at): 1 + at % 2 for at in range(100, 400)}}

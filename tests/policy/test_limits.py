@@ -132,26 +132,12 @@ def test_a_budget_for_some_of_the_instances_rents_those() -> None:
     assert policy.handle(tick(1.0)) == (SetTimer("tick", 2.0),)
 
 
-def test_a_budget_that_is_not_enough_for_a_wide_trial_rents_nothing() -> None:
-    policy = scripted(staged((1, 0, 1, 2, 8.0)), Limits(budget=1.00))
-    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
-
-
 def test_a_lost_instance_is_not_replaced_beyond_the_budget() -> None:
     policy = scripted(staged((2, 0, 9, 2, 4.0)), Limits(budget=1.50))
     begun(policy, "i000", "i001", at=10.0)
     assert policy.handle(InstanceGone(12.0, "i000", 12.0, "gone")) == (StopTrial("t00.1"),)
     policy.handle(TrialStopped(12.1, "t00.1"))
     assert policy.ending is None, "t01 still has its GPUs"
-
-
-def test_a_lost_instance_that_cannot_be_replaced_ends_the_run() -> None:
-    policy = scripted(ONE_TRIAL, Limits(budget=1.00))
-    begun(policy, "i000", at=10.0)
-    assert policy.handle(InstanceGone(12.0, "i000", 12.0, "gone")) == (
-        StopTrial("t00.1"),
-        EndRun(EndReason.BUDGET),
-    )
 
 
 def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() -> None:
@@ -221,14 +207,6 @@ def test_interrupted_between_two_stages() -> None:
     assert policy.handle(Interrupted(13.1))[:2] == (Release("i000"), Release("i001"))
     assert starts(policy.handle(TrialStopped(13.2, "t00.1"))) == {}
     assert starts(join(policy, 14.0, "i001")) == {}
-
-
-def test_the_first_reason_to_end_stays() -> None:
-    policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
-    begun(policy, "i000")
-    policy.handle(Interrupted(20.0))
-    policy.handle(tick(99.0))
-    assert policy.ending is EndReason.INTERRUPTED
 
 
 def test_a_release_that_is_not_confirmed_is_repeated() -> None:

@@ -175,12 +175,6 @@ def test_where_a_trial_by_itself_fails_others_are_tried_and_then_all_that_are_le
     assert not {start.trial for start in now.values()} & set(tried)
 
 
-def test_fewer_trials_than_gpus_are_enough() -> None:
-    policy = measuring(count=1)
-    measure(policy)
-    assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 3)
-
-
 def test_a_measurement_is_replayed_with_equal_commands() -> None:
     entries, again = measure(measuring()), MemoryLedger()
     run(measuring(), ReplayWorld(entries), again)
@@ -279,20 +273,6 @@ def test_whatever_happens_it_ends_within_its_budget(
         policy.raise_if_failed()
 
 
-def test_a_deadline_ends_it_in_time() -> None:
-    policy = measuring(Limits(deadline=40.0))
-    entries = measure(policy)
-    assert policy.ending is EndReason.DEADLINE
-    assert entries[-1].event.at <= 40.0
-
-
-def test_a_budget_ends_it_within_it() -> None:
-    policy = measuring(Limits(budget=0.75))
-    entries = measure(policy, truth=profile({1.0: 25.0, 2.0: 20.0, 4.0: 15.0}))
-    assert policy.ending is EndReason.BUDGET
-    assert 0.60 < policy.fleet.dollars(entries[-1].event.at) <= 0.75
-
-
 def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
     charges = Charges(usd_per_launch=0.05, usd_per_second=0.001)
     alone, charged = measuring(Limits(budget=0.9)), measuring(Limits(budget=0.9), charges=charges)
@@ -321,12 +301,6 @@ def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
         (EndRun(EndReason.BUDGET),),
         (EndRun(EndReason.DEADLINE),),
     }
-
-
-def test_the_first_reason_stays() -> None:
-    policy = measuring()
-    measure(policy, NodeLost(40.0, "i000", "boom"), Interrupted(40.5))
-    assert policy.ending is EndReason.FAILED
 
 
 def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:

@@ -24,7 +24,6 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
 from tests.builders import NO_LIMITS, offer, profile, trials
 
@@ -49,14 +48,6 @@ def measure(policy: MeasurePolicy, *trouble: Event) -> tuple[Entry, ...]:
     assert last == EndRun(policy.ending or EndReason.FAILED)
     assert policy.fleet.alive() == []
     return tuple(ledger.entries)
-
-
-@pytest.mark.parametrize(
-    ("pack", "widths"),
-    [(1, ()), (2, (1 / 2,)), (3, (1 / 2, 1 / 3)), (8, (1 / 2, 1 / 4, 1 / 8))],
-)
-def test_the_shares_worth_measuring(pack: int, widths: tuple[float, ...]) -> None:
-    assert packed_widths(pack) == widths
 
 
 @pytest.mark.parametrize("count", [16, 3])
@@ -88,13 +79,6 @@ def test_whole_gpus_alone_say_how_long_a_start_takes() -> None:
     measure(whole)
     assert packed.figures.start == whole.figures.start
     assert packed.figures.resize == whole.figures.resize
-
-
-def test_one_gpu_still_has_its_resize_measured() -> None:
-    policy = measuring(gpus=1, pack=2)
-    assert policy.phases == (1.0, 1.0, 0.5)
-    measure(policy)
-    assert policy.figures.resize == pytest.approx([6.5])
 
 
 def told(at: float, start: StartTrial, number: int, mib: float | None = None) -> EpochDone:

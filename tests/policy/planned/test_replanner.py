@@ -183,11 +183,6 @@ def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
     assert played.furthest == 16
 
 
-def test_without_a_deadline_three_rounds_of_refusals_end_the_run() -> None:
-    job = BOTH.but(others=(), limits=Limits(None, 60.0))
-    assert play(job.but(trouble=dry(5))).policy.ending is EndReason.NO_CAPACITY
-
-
 def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:
     """By the profile twice as many GPUs are twice as fast; really they are no faster.
 

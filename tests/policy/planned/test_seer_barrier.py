@@ -337,10 +337,6 @@ def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_nothing_measured_nothing_changed() -> None:
-    assert corrected(SpeedEstimates(), "a") == LINEAR
-
-
 def test_the_slowest_of_those_that_go_on_decides() -> None:
     found = speeds(("a", 1.0, 8.0), ("b", 1.0, 12.0), ("c", 1.0, 6.0))
     assert corrected(found, "a", "b") == {1.0: 12.0, 2.0: 6.0, 4.0: 3.0}
@@ -365,10 +361,6 @@ def test_who_begins_at_another_width_tells_of_the_width_too() -> None:
     found = speeds(("a", 1.0, 8.0), ("b", 1.0, 8.0), ("c", 2.0, 6.0))
     assert corrected(found, "a")[2.0] == pytest.approx(6.0)
     assert corrected(found, "c")[1.0] == pytest.approx(8.0)
-
-
-def test_who_has_yet_to_begin_is_as_fast_as_the_others() -> None:
-    assert corrected(speeds(("a", 1.0, 16.0)), "z")[1.0] == 16.0
 
 
 def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
@@ -406,12 +398,6 @@ def test_trials_that_fail_are_not_planned_for() -> None:
     show = play(DEAL.but(trials=8, trouble=broken))
     assert show.members[:2] == [8, 2]
     assert show.furthest == 16
-
-
-def test_when_all_fail_so_does_the_run() -> None:
-    broken = [TrialFailed(40.0, f"t{n:02d}.1", "boom", "") for n in range(4)]
-    show = play(DEAL.but(trials=4, trouble=broken))
-    assert show.policy.ending is EndReason.FAILED
 
 
 def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:
