@@ -155,29 +155,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", 1)
 
 
-def test_a_pool_that_is_away_for_half_an_hour_is_waited_for() -> None:
-    _, run = played((0, 1), (3000, 0), (4800, 1))
-    assert (run.lost, run.on_demand_hours, run.ended) == (1, 0.0, "done")
-
-
-def test_where_a_pool_stays_away_on_demand_finishes_in_time() -> None:
-    _, run = played((0, 1), (3000, 0), (30_000, 1))
-    assert run.ended == "done"
-    assert 5 * 3600.0 < run.seconds <= 6 * 3600.0
-    assert run.spot_hours == pytest.approx(3000 / 3600, abs=0.02)
-    assert run.on_demand_hours > 2.0
-
-
 def test_a_pool_that_is_hardly_ever_there_is_not_planned_on() -> None:
     plan, run = played((0, 1), (3000, 0))
     assert run.spot_hours == 0.0
     assert any("not on spot: with its outages $" in remark for remark in plan.remarks)
-
-
-def test_a_run_comes_back_to_spot_while_on_demand_trains_on() -> None:
-    _, run = played((0, 1), (1200, 0), (12_000, 1), most=2)
-    assert run.on_demand_hours > 0.5
-    assert run.spot_hours > 1.0
 
 
 def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:

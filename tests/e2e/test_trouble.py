@@ -258,18 +258,6 @@ def end_the_head(bench: Bench) -> None:
     os.kill(gcs.pid, signal.SIGKILL)
 
 
-def test_a_head_that_dies_ends_the_run_and_leaves_nothing(bench: Bench) -> None:
-    path = bench.experiment(trials=2, first=200, last=400)
-    bench.profile()
-    process = bench.start("run", path)
-    wait_for(lambda: bool(bench.alive()))
-    end_the_head(bench)
-    out, err = process.communicate(timeout=90)
-    assert process.returncode == 1, out + err
-    assert "the run can't go on: " in err
-    assert not bench.alive()
-
-
 def test_what_a_dead_head_leaves_and_ec2_may_not_end_is_named_by_exit_code_7(bench: Bench) -> None:
     """One of two instances is frozen; the other ends itself, as its cluster is gone."""
     path = bench.experiment(trials=2, first=200, last=400)

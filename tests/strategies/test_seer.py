@@ -44,7 +44,7 @@ from tests.builders import (
 )
 from tests.builders.curves import curves, small_benchmark
 from tests.builders.trials import Watched
-from tests.contracts.strategy import SHAKY, StrategyContract
+from tests.contracts.strategy import StrategyContract
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
@@ -562,16 +562,3 @@ def test_a_single_trial_trains_to_its_end_at_once(name: str) -> None:
 def test_equal_trials_are_all_as_good() -> None:
     played, _ = seer(own(6, metric=final([0.5] * 6)))
     assert set(played.epochs.values()) == {27}
-
-
-def test_the_seed_of_a_try_decides_all_of_it() -> None:
-    limits = Limits(1500.0, 10.0)
-    first, again, other = (tried(STUDY, Case("seer", limits, seed=seed)) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
-def test_a_shaky_run_mirrors_itself() -> None:
-    game = own(16, limits=Limits(300.0, 5.0), profile=SHAKY)
-    mirrored = game.mirrored()
-    assert seer(game)[0].commands == seer(mirrored)[0].commands
