@@ -15,12 +15,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-WAITING = (
-    "tests/e2e/",
-    "tests/architecture/test_checks.py",
-    "tests/infra/",
-    "tests/aws_stand_in/",
-)
+WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/", "tests/aws_stand_in/")
 LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
 
 # A test leaves no thread and no process, and pytest ends.

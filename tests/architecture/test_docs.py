@@ -152,10 +152,7 @@ def test_the_architecture_is_a_page() -> None:
 
 @pytest.mark.parametrize(
     ("page", "heading", "depth"),
-    [
-        ("architecture.md", "## The packages", 1),
-        ("inside.md", "## Packages within packages", 2),
-    ],
+    [("architecture.md", "## The packages", 1), ("inside.md", "## Packages within packages", 2)],
 )
 def test_each_package_is_said_in_its_own_words(page: str, heading: str, depth: int) -> None:
     text = below((ROOT / "docs" / page).read_text("utf-8"), heading)

@@ -11,10 +11,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
 
-IMAGES: Mapping[str, str] = {
-    "x86_64": "ami-0c1000000000e8664",
-    "arm64": "ami-0c1000000000ea64e",
-}
+IMAGES: Mapping[str, str] = {"x86_64": "ami-0c1000000000e8664", "arm64": "ami-0c1000000000ea64e"}
 """By the architecture of their cores."""
 _AMAZON = "898082745236"  # owns the deep learning AMIs
 _NAME = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.9 (Ubuntu 24.04) 20261101"

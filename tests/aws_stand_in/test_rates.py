@@ -113,9 +113,7 @@ def test_our_launches_wait_out_a_throttle(
 ) -> None:
     access, control = account.access, EmulatorControl(account.access)
     control.move_clock(60.0)
-    control.add(
-        {"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000},
-    )
+    control.add({"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000})
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:

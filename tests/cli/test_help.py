@@ -25,9 +25,7 @@ def test_the_help_names_the_strategies_of_the_menu_alone(
     assert "seer" not in shown
 
 
-def test_an_unknown_strategy_is_answered_with_the_menu(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_strategy_is_answered_with_the_menu(capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "plan", "experiment.yaml", "--strategy", "ashaa")
     assert said.code == 2
     assert f"unknown strategy 'ashaa'; choose one of {', '.join(MENU)} (docs/papers.md" in said.err

@@ -137,10 +137,7 @@ def test_instances_are_told_from_the_request_to_the_return() -> None:
 def test_what_nobody_knows_is_called_unknown() -> None:
     seen = at_seconds(150)
     bare = replace(
-        seen,
-        time=Bar(150.0, None, None),
-        dollars=Bar(0.5, None, None),
-        epochs=Bar(3, None, None),
+        seen, time=Bar(150.0, None, None), dollars=Bar(0.5, None, None), epochs=Bar(3, None, None)
     )
     lines = shown(bare)
     assert "         ends at about unknown" in lines

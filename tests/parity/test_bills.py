@@ -262,10 +262,7 @@ def whole_run(*, charges: Charges = CHARGES, p3_boot: float = 30.0, **but: float
     quick = delayed(second, {2.0: 6.0, 4.0: 4.0}, boot=p3_boot)
     asked = replace(asked, rentables=(asked.rentables[0], Rentable(second, quick, 20)))
     return billed(
-        asked,
-        (group(first, 2, 1.0, 8),),
-        (group(second, 2, 2.0, 4),),
-        (group(second, 1, 4.0, 1),),
+        asked, (group(first, 2, 1.0, 8),), (group(second, 2, 2.0, 4),), (group(second, 1, 4.0, 1),)
     )
 
 
@@ -379,7 +376,7 @@ def test_10_by_the_function_waiting_and_booting_cost_nothing() -> None:
 
 def test_10_a_whole_run_by_the_function() -> None:
     assert printed(10) == [
-        *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45"),
+        *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45")
     ]
     found = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)
     assert found.dollars == cost(0.745767)
@@ -388,8 +385,7 @@ def test_10_a_whole_run_by_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "width", "dollars"),
-    [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)],
+    ("unit", "width", "dollars"), [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)]
 )
 @pytest.mark.parametrize("planner", [ExactPlanner(), IlpPlanner()], ids=["exact", "ilp"])
 def test_10_the_last_trial_wants_the_whole_box_by_the_second_and_one_gpu_by_the_function(

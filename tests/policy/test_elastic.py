@@ -213,11 +213,7 @@ def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
     run = policy(1)
     begun(run, "i000")
     said = run.handle(NodeLost(20.0, "i000", "no heartbeat"))
-    assert said[:3] == (
-        StopTrial("t00.1"),
-        Release("i000"),
-        Launch("i001", "g.4x", "on-demand"),
-    )
+    assert said[:3] == (StopTrial("t00.1"), Release("i000"), Launch("i001", "g.4x", "on-demand"))
     assert run.handle(TrialStopped(20.5, "t00.1")) == ()
     assert starts(join(run, 40.0, "i001")) == {"t00.2": (Slice("i-001", 1.0),)}
     assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"

@@ -1,13 +1,7 @@
 """A run on several offers: from stage to stage, and in one stage."""
 
 from cloudtune.model.commands import ExtendTrial, Launch, Release, StopTrial
-from cloudtune.model.events import (
-    InstanceGone,
-    LaunchFailed,
-    RunStarted,
-    TimerFired,
-    TrialStopped,
-)
+from cloudtune.model.events import InstanceGone, LaunchFailed, RunStarted, TimerFired, TrialStopped
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes

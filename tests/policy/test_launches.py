@@ -173,8 +173,7 @@ def test_a_hand_over_waits_for_a_vcpu_quota() -> None:
     plan = by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))
     tight = Plan(**{**vars(plan), "vcpu_quotas": {"on-demand g": 16, "on-demand p": 16}})
     shared = by_hand(
-        grouped(0, 1, group(A, 1, 1.0, 1)),
-        grouped(1, 2, group(offer(1, name="g.9x"), 1, 1.0, 1)),
+        grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(offer(1, name="g.9x"), 1, 1.0, 1))
     )
     bound = Plan(**{**vars(shared), "vcpu_quotas": {"on-demand g": 16}})
     for made, at_once in ((tight, True), (bound, False)):

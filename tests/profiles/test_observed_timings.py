@@ -154,10 +154,7 @@ def test_one_measurement_is_believed_as_ever() -> None:
     ("runs", "text"),
     [
         ((), "measured 3 days ago on p3.2xlarge"),
-        (
-            (saw(11.0, 2),),
-            "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago",
-        ),
+        ((saw(11.0, 2),), "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago"),
         (
             (saw(11.0, 2), saw(11.0, 2, run="digits-1122", at="2026-11-22T01:00:00Z")),
             "measured 3 days ago on p3.2xlarge, seen in 2 runs, the last today",

@@ -37,14 +37,8 @@ def derived(one: ScalingProfile) -> ScalingProfile:
             derived(replace(P3, provenance=Provenance("emulated"))),
             "emulated, derived from p3.2xlarge",
         ),
-        (
-            bundled.load("resnet50-cifar10@v100", V100),
-            "published 7 years ago for p3.16xlarge",
-        ),
-        (
-            bundled.load("resnet50-cifar10@v100", A100),
-            "published 7 years ago for p3.16xlarge",
-        ),
+        (bundled.load("resnet50-cifar10@v100", V100), "published 7 years ago for p3.16xlarge"),
+        (bundled.load("resnet50-cifar10@v100", A100), "published 7 years ago for p3.16xlarge"),
     ],
 )
 def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:

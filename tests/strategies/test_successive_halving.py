@@ -143,11 +143,7 @@ def test_trials_that_hold_make_room_for_the_rest_of_their_rung() -> None:
 
 def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
     """t01 loses its instance, no other is to be had, and t00 waits for it on the last GPU."""
-    game = Setting(
-        2,
-        offer=offer(1),
-        trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})],
-    )
+    game = Setting(2, offer=offer(1), trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})])
     played = play(game, halving(2, 1, 4, 2))
     assert played.policy.ending is EndReason.DONE
     assert sorted(played.epochs.values()) == [1, 4]

@@ -446,10 +446,7 @@ def test_spot_that_trains_is_not_left_for_a_pool_that_refused_last() -> None:
     other = replace(NEAR, usd_per_hour=1.2)
     setting = job(3 * 3600.0)
     slow = profile({1.0: 84.0}, name="g.1x", launch=20.0, boot=90.0, start=10.0, resize=10.0)
-    real = (
-        *(Rentable(each, slow, 1) for each in (FIRST, other)),
-        *setting.others,
-    )
+    real = (*(Rentable(each, slow, 1) for each in (FIRST, other)), *setting.others)
     played = on_both(setting.but(real=real), other, ((0.0, 0),), (0.0, 8))
     assert offers(played) == [other]
     assert asked_for(played, FIRST) == [0.0]

@@ -192,12 +192,7 @@ def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
 
 def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> None:
     """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
-    deal = DEAL.but(
-        offer=offer(1),
-        max_instances=16,
-        trials=8,
-        limits=Limits(330.0, 40.0),
-    )
+    deal = DEAL.but(offer=offer(1), max_instances=16, trials=8, limits=Limits(330.0, 40.0))
     on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
     assert widths(plan_of(on_time.policy))[0] == widths(plan_of(late.policy))[0]
     assert sum(widths(plan_of(late.policy))) > sum(widths(plan_of(on_time.policy)))

@@ -29,20 +29,8 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.samplers.axes import (
-    Labels,
-    Line,
-    Steps,
-    axes_by_size,
-    axes_of,
-    perturbed,
-)
-from cloudtune.strategies.samplers.sampler import (
-    MODEL_BASED,
-    SAMPLERS,
-    ListedTrials,
-    SpaceSampler,
-)
+from cloudtune.strategies.samplers.axes import Labels, Line, Steps, axes_by_size, axes_of, perturbed
+from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, ListedTrials, SpaceSampler
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),
@@ -383,8 +371,4 @@ def test_listed_numbers_have_places_for_neighbours_only() -> None:
         "n": RandInt(0, 3),
     }
     assert axes_of(space)["b"] == Labels((16, 64, 32))
-    assert axes_by_size(space) == {
-        "b": Line(16.0, 64.0),
-        "o": Labels(("x", "y")),
-        "n": Steps(0, 3),
-    }
+    assert axes_by_size(space) == {"b": Line(16.0, 64.0), "o": Labels(("x", "y")), "n": Steps(0, 3)}

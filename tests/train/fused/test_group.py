@@ -92,10 +92,7 @@ def made(kind: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def alone(
-    model: nn.Module,
-    wanted: Optimizer,
-    data: Iterable[Batch],
-    start: MemberState | None = None,
+    model: nn.Module, wanted: Optimizer, data: Iterable[Batch], start: MemberState | None = None
 ) -> MemberState:
     optimizer = wanted.alone(model.parameters())
     if start is not None:

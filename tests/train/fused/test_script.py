@@ -60,8 +60,7 @@ def test_numbers_may_differ_within_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"act": "gelu"}, {"hidden": 5}, {"kind": "adam"}, {"nesterov": True}, {"batch": 2}],
+    "other", [{"act": "gelu"}, {"hidden": 5}, {"kind": "adam"}, {"nesterov": True}, {"batch": 2}]
 )
 def test_whatever_else_makes_a_trial_may_not(other: dict[str, Any]) -> None:
     """Each would train by what the group's host was given."""
