@@ -6,24 +6,20 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
+from cloudtune.model.commands import ExtendTrial, StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import Decision, Go, Verdict, View
-from cloudtune.strategies.rungs import Rung, rung_epochs
 from tests.builders import (
-    LINEAR,
     Given,
     Played,
     Setting,
     by_name,
     final,
-    level,
     offer,
     play,
-    profile,
 )
 from tests.contracts.strategy import OrderedContract
 
@@ -37,13 +33,6 @@ class TestAsha(OrderedContract):
 
 class TestStoppingAsha(OrderedContract):
     name = "asha-stopping"
-
-
-def test_the_rungs() -> None:
-    assert rung_epochs(1, 81, 3) == (1, 3, 9, 27, 81)
-    assert rung_epochs(2, 20, 3) == (2, 6, 18, 20)
-    assert rung_epochs(4, 4, 2) == (4,)
-    assert rung_epochs(9, 4, 2) == (4,)
 
 
 def in_turn(name: str, scores: Sequence[float], **options: int) -> Played:
@@ -78,21 +67,6 @@ def test_promotions_by_hand() -> None:
         ("t05", 2),  # of 4 the best 2: it goes on
         ("t05", 3),
         ("t05", 4),
-    ]
-
-
-def test_a_trial_goes_on_where_it_is_or_from_its_pause() -> None:
-    played = in_turn("asha", [0.5, 0.4, 0.6, 0.3, 0.9, 0.8], max_epochs=4, eta=2)
-    resumed = [(s.trial, s.start_epoch, s.checkpoint) for s in played.starts if s.start_epoch]
-    assert resumed == [("t00", 1, "sim://t00/1")]
-    extended = [c for said in played.commands for c in said if isinstance(c, ExtendTrial)]
-    assert [(c.session, c.until_epoch) for c in extended] == [
-        ("t02.1", 2),
-        ("t02.1", 4),
-        ("t04.1", 2),
-        ("t04.1", 4),
-        ("t05.1", 2),
-        ("t05.1", 4),
     ]
 
 
@@ -162,21 +136,6 @@ def choices(played: Played, eta: int, epochs: Sequence[int]) -> Iterator[tuple[s
             yield given, (found[0][1] if found else "")
 
 
-@pytest.mark.parametrize("eta", [2, 3, 4])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_free_gpu_goes_where_the_paper_sends_it(eta: int, seed: int) -> None:
-    game = Setting(
-        60,
-        metric=lambda number, epoch: level(number, epoch, seed),
-        profile=profile(LINEAR, spread=0.3),
-        seed=seed,
-    )
-    played = play(game, by_name("asha", max_epochs=20, eta=eta))
-    made = list(choices(played, eta, rung_epochs(1, 20, eta)))
-    assert len(made) > 60
-    assert [given for given, _ in made] == [right for _, right in made]
-
-
 def test_the_stopping_type_by_hand() -> None:
     """eta 2: one result alone goes on; then who isn't among the best half is cut."""
     played = in_turn("asha-stopping", [0.5, 0.4, 0.6, 0.55, 0.7, 0.58], max_epochs=4, eta=2)
@@ -191,11 +150,6 @@ def test_the_stopping_type_by_hand() -> None:
     assert all(start.start_epoch == 0 for start in played.starts)
     statuses = {name: trial.status for name, trial in played.policy.trials.items()}
     assert statuses["t01"] == statuses["t03"] == statuses["t05"] == "cut"
-
-
-def test_the_promotion_type_cuts_nobody() -> None:
-    played = play(Setting(30), by_name("asha"))
-    assert {trial.status for trial in played.policy.trials.values()} == {"parked", "finished"}
 
 
 @pytest.mark.parametrize("kind", ["promotion", "stopping"])
@@ -220,23 +174,3 @@ def test_a_trial_that_falls_back_behind_its_rung_is_not_judged_again(
     assert played.epochs == play(calm, by_name(name, eta=2)).epochs
     assert len(played.starts) > len(played.epochs)
     assert list(played.sampler.told) == list(dict.fromkeys(path(played)))
-
-
-def test_a_rung_promotes_the_best_of_those_that_rest() -> None:
-    rung = Rung("max")
-    for trial, metric in (("a", 0.1), ("b", 0.9), ("c", 0.5), ("d", 0.5), ("e", None)):
-        rung.record(trial, metric)
-        rung.rest(trial)
-    assert list(rung) == ["b", "c", "d", "a", "e"]
-    assert rung.promotable(2) == ["b", "c"]
-    rung.leave("b")
-    rung.leave("b")
-    assert rung.promotable(2) == ["c"]
-    assert rung.promotable(0) == []
-    assert rung.place("d") == 2
-
-
-def test_stops_are_asked_for_once() -> None:
-    played = play(Setting(40), by_name("asha"))
-    stops = [c.session for said in played.commands for c in said if isinstance(c, StopTrial)]
-    assert len(stops) == len(set(stops))

@@ -22,12 +22,6 @@ class TestSequentialByFours(OrderedContract):
         return Sequential(sampler, max_epochs=9, size=4)
 
 
-def test_a_grid_is_one_group() -> None:
-    played = play(Setting(5), by_name("grid"))
-    assert played.parts("") == {"grid": 5}
-    assert set(played.epochs.values()) == {9}
-
-
 def test_a_grid_that_is_cut_short_is_not_done_but_a_random_search_is() -> None:
     game = Setting(12, limits=Limits(deadline=110.0))
     assert play(game, by_name("grid")).policy.ending is EndReason.DEADLINE

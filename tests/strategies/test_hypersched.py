@@ -179,11 +179,6 @@ def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
     assert script.says("t1", 4, 0.1) is Verdict.FINISH
 
 
-def test_h5_or_at_its_own_last_one() -> None:
-    played = play(Setting(3, caps={1: 2}), hypersched(max_epochs=9))
-    assert played.epochs == {"t00": 9, "t01": 2, "t02": 9}
-
-
 def test_h16_killed_instead_of_paused() -> None:
     script = Script({"switches": KILLING})
     script.says("t0", 1, 0.9)
@@ -338,16 +333,6 @@ def test_h19_without_a_job_limit_something_starts_to_the_last() -> None:
     assert "new" in script.asks()
 
 
-def test_h19_fixed_exploration_starts_something_for_its_share_of_the_time() -> None:
-    made = Switches(fixed_exploration=True, exploration_ratio=0.5)
-    script = Script({"switches": made})
-    script.says("a", 1, 0.9, seconds=400.0)
-    script.state.seconds_left = 500.0
-    assert "new" in script.asks()
-    script.state.seconds_left = 499.0
-    assert script.asks() == {}
-
-
 def widths(played: Played, trial: str) -> list[float]:
     """Return how wide each session of a trial was."""
     return [start.width for start in played.starts if start.trial == trial]
@@ -428,28 +413,6 @@ def test_the_furthest_is_the_widest_when_time_runs_out() -> None:
     assert played.starts[-1].width > 1.0
     assert max(played.epochs.values()) > 3 * sorted(played.epochs.values())[-9]
     assert len(played.epochs) < 60
-
-
-def test_h19_each_switch_changes_a_run() -> None:
-    """Of the published run and those of five switches no two are the same."""
-    uneven = profile({1.0: 8.0, 2.0: 4.3, 3.0: 4.2, 4.0: 4.1, 8.0: 2.0}, start=25.0, resize=25.0)
-    game = replace(ONE_BY_ONE, trials=40, metric=None, profile=uneven)
-    switches = [
-        Switches(),
-        Switches(no_speculation=True),
-        Switches(ignore_overhead=True),
-        Switches(no_job_limit=True),
-        Switches(fixed_exploration=True, exploration_ratio=0.5),
-        Switches(assume_linear=True),
-    ]
-    runs = {_run(each, game.but(limits=Limits(500.0, None))) for each in switches}
-    assert len(runs) == len(switches)
-
-
-def _run(switches: Switches, game: Setting) -> tuple[tuple[str, float, int], ...]:
-    made = game.but(allocator=lambda: HyperSchedAllocator(switches=switches))
-    played = play(made, hypersched(min_epochs=2, eta=4, switches=switches))
-    return tuple((start.session, start.width, start.start_epoch) for start in played.starts)
 
 
 def test_a_paused_trial_gets_further_though_checkpoints_are_rare() -> None:

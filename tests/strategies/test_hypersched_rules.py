@@ -129,10 +129,6 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
     assert overhead.seconds(seen) == pytest.approx(np.percentile([4, 2, 8], 90))
 
 
-def test_h13_ignored_overhead_is_nothing() -> None:
-    assert Overhead(ignored=True).seconds(view(setups=[5.0])) == 0.0
-
-
 def admission(**switches: bool | float) -> Admission:
     """Return the rule for 200 epochs and eta 4."""
     made = Switches(**switches)  # type: ignore[arg-type]
@@ -166,12 +162,6 @@ def test_h19_without_overhead_the_longest_counts_whole() -> None:
     rule.note(trained(30.0))
     assert not rule.admits(view(119.9, setups=[5.0]))
     assert rule.admits(view(120.0, setups=[5.0]))
-
-
-def test_h19_without_a_job_limit_anything_may_always_start() -> None:
-    rule = admission(no_job_limit=True)
-    rule.note(trained(1000.0))
-    assert rule.admits(view(LITTLE))
 
 
 def test_h19_fixed_exploration_ends_at_its_share_of_the_deadline() -> None:

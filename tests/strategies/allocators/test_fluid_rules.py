@@ -48,12 +48,6 @@ def test_f04_widths_are_whole_gpus_or_a_part_of_one(
             assert abs(parts - round(parts)) < 1e-9
 
 
-def test_f04_the_longest_come_first() -> None:
-    """Two GPUs, one trial each at a time: the longest first leaves nobody behind."""
-    heights = (1.0, 1.0, 2.0)
-    assert linear(heights, [1.0] * 3, 2) == pytest.approx(2.0)
-
-
 def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ours: bool) -> bool:
     widths = static_fluid(heights, count, packed, min(wide, count), repaired=ours)
     found = linear(heights, widths, count)

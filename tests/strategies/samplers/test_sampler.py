@@ -30,7 +30,7 @@ from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.axes import Labels, Line, Steps, axes_by_size, axes_of, perturbed
-from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, ListedTrials, SpaceSampler
+from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),
@@ -114,22 +114,6 @@ def test_grids_are_gone_through_as_a_plain_sample_does(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_grid_alone_is_gone_through_once_without_optuna(kind: str) -> None:
-    space: dict[str, Domain] = {"a": Grid((1, 2)), "c": Constant("x"), "b": Grid(("p", "q", "r"))}
-    sampler = SpaceSampler(space, kind)
-    configs = [trial.config for trial in iter(sampler.ask, None)]
-    assert configs == list(sample(space, 99, 0))
-    capped = SpaceSampler(space, kind, most=4)
-    assert [t.id for t in iter(capped.ask, None)] == ["t00", "t01", "t02", "t03"]
-
-
-def test_ids_are_as_long_as_the_last_one_needs() -> None:
-    trial = SpaceSampler(FLAT, most=1001).ask()
-    assert trial is not None
-    assert trial.id == "t0000"
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
 def test_the_same_tells_give_the_same_asks(kind: str) -> None:
     count = 6 if kind == "gp" else 40
     configs = [[t.config for t in told(SpaceSampler(FLAT, kind, seed=5), count)] for _ in range(2)]
@@ -160,24 +144,6 @@ def test_a_model_finds_what_is_good(kind: str, mode: Mode) -> None:
     assert np.median(late) < np.median(chance) / 3
 
 
-def test_less_of_the_negative_is_more() -> None:
-    down = told(SpaceSampler(FLAT, "tpe", mode="min"), 40, 1.0)
-    up = told(SpaceSampler(FLAT, "tpe", mode="max"), 40, -1.0)
-    assert down == up
-
-
-def test_many_asks_before_a_tell_differ() -> None:
-    for kind in ("tpe", "cma-es", "random", "qmc"):
-        sampler = SpaceSampler(FLAT, kind)
-        told(sampler, 10)
-        batch = [sampler.ask() for _ in range(20)]
-        assert len({json.dumps(dict(t.config)) for t in batch if t is not None}) == 20
-        for trial in batch:
-            assert trial is not None
-            sampler.tell(trial, 1, loss(trial.config))
-        assert sampler.ask() is not None
-
-
 def test_what_learns_begins_at_random() -> None:
     """Four trials are two more than two hyperparameters; till then chance decides."""
     asks = {
@@ -185,11 +151,6 @@ def test_what_learns_begins_at_random() -> None:
     }
     assert asks["tpe"][:4] == asks["random"][:4]
     assert asks["tpe"][4] != asks["random"][4]
-
-
-def test_all_that_is_random_is_random() -> None:
-    mixed = told(SpaceSampler(FLAT, "tpe", random_fraction=1.0), 20)
-    assert mixed == told(SpaceSampler(FLAT, "random"), 20)
 
 
 @pytest.mark.parametrize("kind", MODEL_BASED)
@@ -255,17 +216,6 @@ def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
     assert sampler.ask() is not None
 
 
-def test_a_space_of_labels_and_a_line_of_one() -> None:
-    for kind in SAMPLERS:
-        labels = SpaceSampler({"a": Choice(("p", "q")), "b": Choice((1, 2, 3))}, kind)
-        line = SpaceSampler({"x": Uniform(0, 1)}, kind)
-        for number in range(7):
-            for sampler in (labels, line):
-                trial = sampler.ask()
-                assert trial is not None
-                sampler.tell(trial, 1, float(number))
-
-
 def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         UsageError, match=r"unknown sampler 'cmaes'; choose one of random.*'cma-es'"
@@ -297,14 +247,6 @@ def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for kind in ("tpe", "cma-es", "qmc"):
         told(SpaceSampler(FLAT, kind), 12)
     assert capfd.readouterr() == ("", "")
-
-
-def test_listed_trials_come_in_order() -> None:
-    trials = [Trial("b", {}), Trial("a", {})]
-    sampler = ListedTrials(trials)
-    assert list(iter(sampler.ask, None)) == trials
-    sampler.tell(trials[0], 1, 0.5)
-    assert sampler.ask() is None
 
 
 def test_whole_numbers_may_stand_by_their_logarithm() -> None:
