@@ -4,10 +4,9 @@ It needs nothing of Ray or of a cloud, and nothing of conftest.py: on a machine 
 and pyarrow alone, `PYTHONPATH=.package:. python -m pytest --noconftest tests/gpu` runs it.
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +23,6 @@ from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.mps_daemon import CONTROL
 from cloudtune.train.session import Session
 from cloudtune.train.torch_state import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.gpu,

@@ -196,23 +196,6 @@ def test_an_instance_given_back_within_its_first_minute_is_paid_for_the_minute()
     assert plan.estimate.dollars == pytest.approx(bill * 0.01)
 
 
-def test_one_gpu_of_a_four_gpu_box_is_the_dearest_way_to_run_the_last_trial() -> None:
-    """The whole box is billed, so the widest trial is the cheapest, however badly it scales."""
-    job = Setting(1, 40, 40, 2, max_instances=1)
-    costs = {
-        width: job.but(profile=profile({width: SUBLINEAR[width]})).plan().estimate.dollars
-        for width in (1.0, 2.0, 4.0)
-    }
-    assert costs[1.0] > costs[2.0] > costs[4.0]
-    assert shapes(job.but(profile=profile(SUBLINEAR)).plan()) == [(1, 4.0)]
-
-
-def test_eight_gpus_over_two_nodes_are_not_taken_where_four_on_one_are_faster() -> None:
-    job = Setting(1, 40, 40, 2, profile=profile(NODE_BOUNDARY), max_instances=4)
-    fastest, _ = extremes(StaticPlanner(), job)
-    assert shapes(fastest) == [(1, 4.0)]
-
-
 def test_a_longer_boot_makes_no_more_instances_come_and_go() -> None:
     def grown(boot: float, deadline: float) -> int:
         job = Setting(12, 2, 32, 4, profile=profile(NODE_BOUNDARY, boot=boot), max_instances=3)
