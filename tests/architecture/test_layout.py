@@ -173,7 +173,7 @@ def long_classes(path: Path) -> Iterator[str]:
                 yield f"{name_of(path)}:{node.name}"
 
 
-def test_a_new_event_or_command_breaks_the_type_check_wherever_it_must_be_handled() -> None:
+def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
     """A screen may tell of some events only; who acts on events or commands handles them all."""
     found = [
         (name_of(path), node)
@@ -207,7 +207,7 @@ UNPICKLES = re.compile(
 )
 
 
-def test_only_the_processes_of_a_node_unpickle_and_only_what_they_were_told_by_each_other() -> None:
+def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
     """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
     found = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}

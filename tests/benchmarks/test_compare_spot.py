@@ -195,7 +195,7 @@ def traces(draw: st.DrawFn) -> SpotTrace:
 
 @settings(max_examples=25, deadline=None)
 @given(traces(), st.sampled_from(["sha", "seer", "asha"]), st.integers(1, 2), st.booleans())
-def test_a_run_on_any_trace_ends_within_its_limits_and_never_pays_less_than_the_bound(
+def test_on_any_trace_runs_keep_limits_and_the_bound(
     trace: SpotTrace, by: str, most: int, spread: bool
 ) -> None:
     own = profile(SUBLINEAR, name="s.4x", spread=0.05 * spread)

@@ -98,9 +98,7 @@ class HeuristicContract:
             bill = sum(stage.dollars for stage in plan.stages)
             assert plan.estimate.dollars == pytest.approx(bill)
 
-    def test_the_trials_of_its_groups_are_those_of_the_stage_and_fit_in_their_waves(
-        self, setting: Setting
-    ) -> None:
+    def test_groups_hold_the_stage_s_trials_in_their_waves(self, setting: Setting) -> None:
         for stage in extremes(self.planner, setting)[0].stages:
             assert sum(group.trials for group in stage.groups) == stage.stage.trials
             for group in stage.groups:

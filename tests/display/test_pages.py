@@ -52,7 +52,7 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
     ]
 
 
-def test_every_epoch_of_every_trial_is_a_mark_with_its_metric_time_and_dollars() -> None:
+def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
     report = told()
     drawn = figures(report)
     counted = report.timeline.counted()
@@ -87,7 +87,7 @@ def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> 
 
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
-def test_the_gantt_chart_adds_up_to_the_account_and_no_gpu_is_drawn_twice(
+def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(
     trouble: tuple[Any, ...],
 ) -> None:
     report = told(*trouble)
@@ -330,9 +330,7 @@ def check_quiet(page: Page) -> None:
 
 @in_a_browser
 @pytest.mark.timeout(600)
-def test_a_browser_draws_the_charts_of_a_run_in_both_schemes_and_on_paper(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
     drawn = figures(report)

@@ -130,7 +130,7 @@ def test_choices_that_do_not_exist_are_named_with_their_line(
     assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
 
 
-def test_the_space_keeps_the_order_of_the_file_and_1e_4_is_a_number(file: Path) -> None:
+def test_the_space_keeps_the_file_s_order_and_numbers(file: Path) -> None:
     experiment = Experiment.load(file)
     assert list(experiment.space) == ["lr", "nesterov", "epochs_hint"]
     assert experiment.space["lr"] == LogUniform(1e-4, 1)

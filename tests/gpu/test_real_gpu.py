@@ -87,9 +87,7 @@ def session(rank: int, width: int) -> Session:
 
 
 @pytest.mark.parametrize(("batch", "width"), [(64, 3), (10, 4)])
-def test_a_step_is_the_same_at_a_width_that_doesn_t_divide_the_batch(
-    batch: int, width: int
-) -> None:
+def test_a_step_is_the_same_at_any_width(batch: int, width: int) -> None:
     data = TensorDataset(torch.randn(131, 5, generator=torch.manual_seed(0)))
     model = torch.nn.Linear(5, 1).cuda()
 

@@ -60,7 +60,7 @@ def test_a_port_passes_the_look_at_its_names(name: str) -> None:
     experiment(name).check_train()
 
 
-def test_before_its_import_was_changed_the_loop_of_ray_is_refused_with_every_line() -> None:
+def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
     asked = {"train": "before.py:train_func_per_worker"}
     old = Experiment.load(PORTS / "fashion_mnist" / "experiment.yaml", asked)
     with pytest.raises(ExperimentError) as caught:

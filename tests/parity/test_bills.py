@@ -205,7 +205,7 @@ def test_6_charges_by_the_launch_and_by_the_hour() -> None:
     assert found.policy.fleet.launches == 3
 
 
-def test_6_what_is_charged_by_the_instance_hour_is_billed_as_the_instance_is() -> None:
+def test_6_hourly_charges_are_billed_like_their_instance() -> None:
     disks = [replace(offer, added_usd_per_hour=0.016) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(disks, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds, charges=Charges(0.25, 0.36 / 3600))
@@ -388,7 +388,7 @@ def test_10_a_whole_run_by_the_function() -> None:
     ("unit", "width", "dollars"), [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)]
 )
 @pytest.mark.parametrize("planner", [ExactPlanner(), IlpPlanner()], ids=["exact", "ilp"])
-def test_10_the_last_trial_wants_the_whole_box_by_the_second_and_one_gpu_by_the_function(
+def test_10_billing_decides_the_width_of_the_last_trial(
     unit: BillingUnit, width: float, dollars: float, planner: Planner
 ) -> None:
     offer = P3.billed(unit)

@@ -77,7 +77,7 @@ def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
 
 
 @pytest.mark.parametrize("dear_first", [True, False])
-def test_side_by_side_by_the_function_the_dearer_offer_trains_as_few_as_it_may(
+def test_billed_by_function_the_dearer_offer_trains_few(
     dear_first: bool,
 ) -> None:
     """In 42 s the cheap offer has time for four of six trials; the dear one could train four."""

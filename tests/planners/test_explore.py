@@ -62,7 +62,7 @@ def test_no_more_than_was_asked_for() -> None:
     assert explored(setting, Limits(1e6, 1e6), most=7).trials == 7
 
 
-def test_where_one_trial_can_not_be_finished_it_is_trained_as_far_as_possible() -> None:
+def test_an_unfinishable_trial_trains_as_far_as_possible() -> None:
     setting, limits = Setting(profile=profile(SUBLINEAR), max_instances=1), Limits(deadline=60.0)
     found = explored(setting, limits)
     assert (found.trials, found.plan.stages[-1].stage.end_epoch) == (1, found.epochs)

@@ -66,7 +66,7 @@ def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
     assert found.plan.estimate.seconds <= deadline
 
 
-def test_one_trial_as_far_as_it_goes_where_none_can_be_trained_in_full() -> None:
+def test_if_none_fits_one_trial_trains_as_far_as_possible() -> None:
     setting, limits = Setting(max_epochs=30), Limits(None, 0.7)
     found = planned(setting, limits)
     assert found.trials == 1

@@ -229,7 +229,7 @@ def test_a_forced_plan_says_how_rarely_it_keeps_the_limits() -> None:
     assert made.plan.forecast.within == 0.0
 
 
-def test_a_sampler_that_learns_is_refused_where_all_trials_are_asked_for_at_once() -> None:
+def test_a_learning_sampler_is_refused_by_a_plan_of_stages() -> None:
     with pytest.raises(UsageError, match="sampler tpe: a plan of stages asks for all its trials"):
         elastic_job({"name": "sha", "sampler": "tpe"})
     assert elastic_job({"name": "sha", "sampler": "qmc"}).plan.followed is not None

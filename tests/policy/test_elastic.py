@@ -158,7 +158,7 @@ def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> Non
     assert looks <= 65
 
 
-def test_a_lost_instance_is_not_replaced_when_the_money_ends_before_it_has_joined() -> None:
+def test_a_lost_instance_needs_money_for_another_boot() -> None:
     """It has 20 s to boot, and the rest of the budget pays for less."""
     rented = replace(FOUR, minimum_seconds=0.0)
     run = policy(
@@ -173,7 +173,7 @@ def test_a_lost_instance_is_not_replaced_when_the_money_ends_before_it_has_joine
 
 
 @pytest.mark.parametrize("anytime", [False, True])
-def test_a_strategy_that_uses_all_it_is_given_ends_well_when_nothing_more_can_be_paid(
+def test_an_anytime_strategy_ends_well_when_the_money_ends(
     anytime: bool,
 ) -> None:
     run = policy(limits=Limits(None, 1.0), anytime=anytime)
@@ -203,7 +203,7 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
     assert said == (EndRun(EndReason.FAILED),)
 
 
-def test_one_that_waits_for_its_hour_rents_nothing_and_is_not_taken_to_be_broke() -> None:
+def test_a_strategy_that_waits_rents_nothing_and_isn_t_broke() -> None:
     run = policy(kind=Restless, fleet_rule=NaiveFleet(FOUR, 1))
     assert run.handle(RunStarted(0.0)) == (SetTimer("wake", 100.0),)
     assert launches(run.handle(TimerFired(100.0, "wake"))) == ["i000"]
@@ -230,7 +230,7 @@ def test_an_instance_that_comes_after_it_was_given_back_is_given_back_again() ->
     assert run.handle(gone) == (), "what comes after the end changes nothing"
 
 
-def test_an_instance_is_emptied_before_it_goes_and_the_trial_moves_as_it_is() -> None:
+def test_an_instance_is_emptied_before_it_goes() -> None:
     run = policy(5, fleet_rule=Packed())
     said = begun(run, "i000", "i001")
     assert starts(said)["t04.1"] == (Slice("i-001", 1.0),)
@@ -354,7 +354,7 @@ def test_a_target_that_is_reached_ends_the_run() -> None:
     assert run.ending is EndReason.DONE
 
 
-def test_the_forecast_is_the_bill_at_the_deadline_and_no_more_than_the_budget() -> None:
+def test_the_forecast_is_the_bill_at_deadline_or_the_budget() -> None:
     run = policy(limits=Limits(600.0, 5.0))
     begun(run, "i000")
     assert run.forecast(20.0) == 5.0

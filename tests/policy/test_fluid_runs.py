@@ -49,7 +49,7 @@ def test_f01_a_group_holds_trials_each_with_a_budget() -> None:
         TrialGroup("g", (Task(trial, 0),))
 
 
-def test_f02_a_grid_is_one_group_a_sequence_is_ordered_a_rung_is_a_group() -> None:
+def test_f02_grids_sequences_and_rungs_are_groups() -> None:
     many = Setting(8, metric=final([n / 8 for n in range(8)]), offer=offer(4), max_instances=2)
     grid = play(many, by_name("grid", max_epochs=2))
     assert len({group.name for group in grid.groups()}) == 1
@@ -81,7 +81,7 @@ def test_f03_the_golden_toy_as_a_run() -> None:
         ([20], 1),
     ],
 )
-def test_f08_it_plans_when_trials_or_gpus_come_or_go_and_at_no_other_time(
+def test_f08_it_plans_only_when_trials_or_gpus_come_or_go(
     budgets: list[int], plannings: int
 ) -> None:
     allocator = DynamicFluid()
@@ -206,7 +206,7 @@ def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
 
 
 @pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
-def test_f02_those_that_go_on_from_a_rung_are_a_group_of_their_own(
+def test_f02_survivors_of_a_rung_are_a_group(
     kind: Callable[[], Allocator],
 ) -> None:
     """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""

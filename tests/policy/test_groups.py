@@ -182,7 +182,7 @@ def test_the_budget_is_kept_with_all_charges() -> None:
     )
 
 
-def test_what_waits_for_others_to_be_gone_is_not_taken_to_be_beyond_the_limits() -> None:
+def test_waiting_for_room_is_not_running_out_of_money() -> None:
     """Both big ones are needed for a trial, and there is room for the second one only later."""
     second = grouped(1, 2, group(BIG, 2, 8.0, 1))
     plan = by_hand(

@@ -114,7 +114,7 @@ def times(entries: Sequence[Entry], kind: type) -> list[float]:
     return [e.event.at for e in entries[:-3] for c in e.commands if isinstance(c, kind)]
 
 
-def test_what_was_given_back_is_asked_for_again_after_a_boot_and_a_minimum_charge() -> None:
+def test_a_released_instance_is_replaced_after_boot_and_minimum_charge() -> None:
     entries = play(Wavering({0.0: 2, 100.0: 1, 110.0: 2}))
     assert times(entries, Release)[0] == 100.0
     assert times(entries, Launch) == [0.0, 0.0, 100.0 + PAUSE]

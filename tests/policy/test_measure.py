@@ -161,7 +161,7 @@ def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
     assert start.width == 1.0
 
 
-def test_where_a_trial_by_itself_fails_others_are_tried_and_then_all_that_are_left() -> None:
+def test_if_a_trial_alone_fails_others_are_tried() -> None:
     policy = single()
     now = begun(policy)
     tried = []
@@ -451,7 +451,7 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
     assert found.start.mean == pytest.approx(4.25)
 
 
-def test_a_release_that_is_not_confirmed_is_repeated_and_given_up_in_the_end() -> None:
+def test_an_unconfirmed_release_is_repeated_and_at_last_given_up() -> None:
     policy = measuring(gpus=1)
     begun(policy)
     assert policy.handle(Interrupted(40.0)) == (StopTrial("t00.1"), Release("i000"))

@@ -125,7 +125,7 @@ def test_f07_as_published_a_trial_shrinks_though_nobody_lacks_gpus(
     assert ours.seconds < published.seconds
 
 
-def test_f20_what_grew_by_an_idle_gpu_keeps_it_until_all_are_planned_anew(tmp_path: Path) -> None:
+def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None:
     """It is sublinear, so to shrink would save GPU-seconds: it would grow and shrink for ever."""
     played = run(tmp_path, "dynamic-fluid:published-idle", [2, 1], gpus=4)
     assert widths(played) == [[1, 2, 4], [1, 2]]

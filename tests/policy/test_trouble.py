@@ -161,7 +161,7 @@ def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
     assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
 
 
-def test_a_node_that_is_of_no_use_goes_back_and_no_more_than_three_are_tried() -> None:
+def test_useless_nodes_go_back_and_three_are_tried() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     policy.handle(RunStarted(0.0))
     for number in range(3):
@@ -321,7 +321,7 @@ def zoned(intent: str, zone: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand", zone)
 
 
-def test_the_next_zone_is_asked_at_once_and_a_dry_one_is_left_alone_for_three_minutes() -> None:
+def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
     policy.handle(RunStarted(0.0))
     assert policy.handle(refusal(2.0, "i000")) == (zoned("i001", "a"),)
@@ -359,7 +359,7 @@ def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> N
     assert policy.trials["t00"].status == "at rung"
 
 
-def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> None:
+def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     policy = scripted(staged((2, 0, 3, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(InterruptionNotice(11.0, "i001", 131.0))
@@ -372,7 +372,7 @@ def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> No
     assert moved.start_epoch == 1
 
 
-def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> None:
+def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     policy = scripted(staged((4, 0, 2, 1, 0.25)))
     begun(policy, "i000")
     full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)

@@ -153,7 +153,7 @@ def test_the_stopping_type_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["promotion", "stopping"])
-def test_a_trial_that_was_let_on_is_let_on_again_whatever_the_others_did(kind: Kind) -> None:
+def test_a_promoted_trial_stays_promoted(kind: Kind) -> None:
     paper = Paper({"a": 0.1, "b": 0.5, "c": 0.6, "d": 0.7}, kind)
     paper.report("a", 1)
     assert paper.report("b", 1) == Go(2)

@@ -22,7 +22,7 @@ class TestSequentialByFours(OrderedContract):
         return Sequential(sampler, max_epochs=9, size=4)
 
 
-def test_a_grid_that_is_cut_short_is_not_done_but_a_random_search_is() -> None:
+def test_cut_short_a_random_search_is_done_but_no_grid() -> None:
     game = Setting(12, limits=Limits(deadline=110.0))
     assert play(game, by_name("grid")).policy.ending is EndReason.DEADLINE
     assert play(game, by_name("random")).policy.ending is EndReason.DONE
@@ -43,7 +43,7 @@ def test_a_group_begins_when_the_one_before_is_over() -> None:
     assert max(ends[f"t{n:02d}"] for n in range(4, 8)) <= min(begins["t08"], begins["t09"])
 
 
-def test_a_sampler_is_asked_for_a_group_when_it_knows_all_of_the_one_before() -> None:
+def test_a_sampler_knows_one_group_before_the_next() -> None:
     class Curious:
         def __init__(self) -> None:
             self.told: list[str] = []

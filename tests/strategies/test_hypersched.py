@@ -141,7 +141,7 @@ def test_h2_a_new_score_is_compared_with_those_before_it() -> None:
     assert script.says("t1", 2, 0.8) is Verdict.PAUSE, "its score counts by now"
 
 
-def test_h3_a_trial_is_paused_when_a_rung_it_has_passed_asks_for_more() -> None:
+def test_h3_a_rung_already_passed_may_pause_a_trial() -> None:
     """Epoch 3 is no rung: what holds it back are the others that came to rung 1 after it."""
     script = Script()
     assert script.says("t0", 1, 0.5) == GO
@@ -253,7 +253,7 @@ def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(pati
         assert script.says("a", 4, 0.5) is Verdict.PAUSE, "by the rung at 1"
 
 
-def test_h4_as_published_the_rest_of_the_paused_begin_again_in_the_order_they_came() -> None:
+def test_h4_as_published_paused_trials_resume_in_order() -> None:
     script = Script(trials=())
     for name, metric in (("a", 0.1), ("b", 0.9), ("c", 0.95), ("d", 0.2)):
         script.says(name, 1, metric)

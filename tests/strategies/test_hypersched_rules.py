@@ -148,7 +148,7 @@ def test_h6_the_time_left_has_to_be_eta_times_that_of_the_longest() -> None:
     assert not rule.admits(view(99.9, setups=[5.0]))
 
 
-def test_h6_or_that_of_a_whole_training_on_one_atom_if_that_is_less() -> None:
+def test_h6_or_a_whole_training_on_one_atom_if_less() -> None:
     """R * t1 = 200 * 2, the median of epochs at one atom alone."""
     rule = admission()
     for seconds, width in ((1.0, 1.0), (2.0, 1.0), (50.0, 1.0), (0.1, 4.0), (1000.0, 4.0)):

@@ -275,7 +275,7 @@ def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) ->
     assert max(played.epochs.values()) > 0.75 * game.max_epochs  # it stopped exploring in time
 
 
-def test_se5_se6_the_winner_reaches_its_end_where_wide_trials_are_slower_than_believed() -> None:
+def test_se5_se6_slow_wide_trials_cost_no_winner() -> None:
     """By the profile twice the GPUs are twice as fast; in the world each is a second slower."""
     slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
     takes = slower.launch.mean + slower.boot.mean + slower.start.mean + 27 * 8.0 + 12.0

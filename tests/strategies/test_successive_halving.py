@@ -118,7 +118,7 @@ def test_a_rung_is_a_group() -> None:
     assert far == {"t24": 9, "t25": 9, "t26": 27}
 
 
-def test_a_trial_that_goes_on_keeps_its_gpu_and_the_losers_give_theirs_back() -> None:
+def test_survivors_keep_their_gpus_and_losers_return_theirs() -> None:
     played = play(Setting(4, max_instances=1), halving(4, 1, 4, 2))
     assert len(played.starts) == 4
     decided = [
@@ -181,7 +181,7 @@ def test_a_rung_of_which_all_fail_ends_the_bracket() -> None:
     assert sorted(played.epochs.values()) == [1] * 6 + [3] * 3
 
 
-def test_a_trial_at_its_own_last_epoch_keeps_its_place_and_trains_no_further() -> None:
+def test_a_trial_at_its_last_epoch_keeps_its_place() -> None:
     game = Setting(6, caps={5: 1, 4: 2}, metric=final([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
     played = play(game, halving(6, 1, 4, 2))
     assert played.epochs == {"t00": 1, "t01": 1, "t02": 1, "t03": 2, "t04": 2, "t05": 1}

@@ -168,7 +168,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_script_that_knows_nothing_of_us_is_read_and_goes_on_from_its_folder(
+def test_a_plain_script_is_read_and_resumes_from_its_folder(
     tmp_path: Path,
 ) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}

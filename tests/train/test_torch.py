@@ -65,9 +65,7 @@ def test_a_loader_is_shared_only_where_that_is_asked_for(session: Session) -> No
 
 @pytest.mark.parametrize(("batch", "world"), [(64, 3), (10, 4), (2, 3)])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_step_is_the_same_at_a_width_that_doesn_t_divide_the_batch(
-    batch: int, world: int, drop_last: bool
-) -> None:
+def test_a_step_is_the_same_at_any_width(batch: int, world: int, drop_last: bool) -> None:
     """The mean over the workers of what their gradients count is the gradient of the batch."""
     data = TensorDataset(torch.randn(131, 5, generator=torch.manual_seed(0)))
     model = torch.nn.Linear(5, 1)

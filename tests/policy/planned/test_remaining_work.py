@@ -77,9 +77,7 @@ def dry(at: float, intent: str) -> LaunchFailed:
         (28.0, 0.0),  # that quarter is over: from now on nobody knows
     ],
 )
-def test_a_boot_that_is_late_is_given_a_quarter_more_than_it_has_taken(
-    second: float, wait: float
-) -> None:
+def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) -> None:
     policy = resolving(CHEAP)
     policy.handle(RunStarted(0.0))
     policy.handle(TimerFired(second, "tick"))
@@ -127,7 +125,7 @@ def test_where_nothing_else_keeps_the_limits_the_plan_stays() -> None:
     assert itinerary_of(policy).replanned == 0
 
 
-def test_a_spot_instance_taken_back_leads_to_on_demand_where_the_deadline_needs_it() -> None:
+def test_short_of_time_reclaimed_spot_leads_to_on_demand() -> None:
     """Spot is dry, and waiting for it would miss the deadline."""
     policy = resolving(SPOT, CHEAP, limits=Limits(deadline=200.0))
     policy.handle(RunStarted(0.0))

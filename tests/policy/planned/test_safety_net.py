@@ -129,7 +129,7 @@ def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.Mon
 AMPLE = 3 * 3600.0
 
 
-def test_the_last_moment_is_where_a_loss_is_all_that_time_is_left_for() -> None:
+def test_on_demand_is_due_when_only_one_loss_still_fits() -> None:
     ample = net(job(AMPLE))
     assert not ample.due
     spare = (ample.slack - ample.loss) / (1 - MARGIN)
@@ -217,7 +217,7 @@ def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
     assert any("waits for it" in text for text in told(played))
 
 
-def test_where_the_pool_stays_away_a_run_goes_over_while_on_demand_still_fits() -> None:
+def test_if_spot_stays_away_on_demand_takes_over() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0))
     assert played.policy.ending is EndReason.DONE
     (_, first), (over, second) = markets(played)
@@ -289,7 +289,7 @@ def test_a_probe_that_boots_at_a_rung_is_kept_beside_the_plan() -> None:
     assert launched < ends < launched + 300.0, "the rung is in the midst of the boot"
 
 
-def test_under_the_cap_a_trial_pauses_after_its_epoch_and_not_at_its_rung() -> None:
+def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
     """What sits on demand holds up the spot instance, for which the cap has no room as yet."""
     sure = job(2 * 3600.0).but(trials=2, min_epochs=24, max_epochs=48)
     dear = sure.others[0]
@@ -434,7 +434,7 @@ def test_where_both_pools_are_away_each_is_asked_in_turn_and_told_once(most: int
     assert offers(back) == [FIRST, NEAR]
 
 
-def test_spot_that_was_asked_for_besides_is_not_left_for_a_pool_that_may_be_away() -> None:
+def test_running_spot_is_not_left_for_a_cheaper_dry_pool() -> None:
     """The one that is there costs more than the one that has refused so far."""
     played = on_both(job(2 * 3600.0, 4), NEAR, ((0.0, 0),), (0.0, 0), (4000.0, 8))
     assert [o.market for o in offers(played)] == ["on-demand", "spot"]
@@ -458,7 +458,7 @@ def test_spot_alone_goes_over_to_the_next_pool_too() -> None:
 
 
 @pytest.mark.parametrize("other", [NEAR, TYPE])
-def test_runs_that_decide_as_they_go_turn_to_the_next_pool_before_on_demand(other: Offer) -> None:
+def test_elastic_runs_try_the_next_pool_before_on_demand(other: Offer) -> None:
     setting = job(2 * 3600.0, 4).but(by="seer", trials=16)
     played = on_both(setting, other, ((0.0, 8), (700.0, 0)), (0.0, 8))
     assert set(offers(played)) == {FIRST, other}

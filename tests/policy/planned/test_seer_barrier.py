@@ -243,7 +243,7 @@ def test_se5_the_winner_is_trained_in_full_by_limits_that_leave_no_reserve() -> 
         assert show.furthest == 16, (seed, limits)
 
 
-def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for() -> None:
+def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
     show = play(DEAL.but(max_epochs=64, limits=Limits(700.0, 1.2)))
     assert len(show.policy.trials) == 1
     assert 8 <= show.furthest < 64

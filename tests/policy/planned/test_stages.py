@@ -134,7 +134,7 @@ def test_the_end_comes_only_when_the_cloud_confirms_it() -> None:
     assert (policy.best.epoch, policy.best.checkpoint) == (2, "t00/2")
 
 
-def test_workers_that_report_before_the_last_of_them_is_ready_are_not_sent_back() -> None:
+def test_a_report_before_the_last_worker_is_ready_counts() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0), (1, 1, 2, 1, 4.0)))
     begun(policy, "i000")
     assert policy.handle(epoch(12.0, "t00.1", 1)) == (ExtendTrial("t00.1", 2),)

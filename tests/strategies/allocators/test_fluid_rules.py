@@ -55,21 +55,21 @@ def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ou
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 2), wide=widest)
-def test_f05_published_it_takes_at_most_twice_the_bound_with_two_on_a_gpu(
+def test_f05_published_is_within_twice_the_bound_for_pairs(
     heights: list[float], count: int, packed: int, wide: int
 ) -> None:
     assert within_twice(heights, count, packed, wide, ours=False)
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 16), wide=widest)
-def test_f05_repaired_it_takes_at_most_twice_the_bound_with_any_number_on_a_gpu(
+def test_f05_repaired_is_within_twice_the_bound_always(
     heights: list[float], count: int, packed: int, wide: int
 ) -> None:
     assert within_twice(heights, count, packed, wide, ours=True)
 
 
 @pytest.mark.parametrize("packed", [4, 8])
-def test_f05_published_it_may_take_as_many_times_the_bound_as_fit_on_a_gpu(packed: int) -> None:
+def test_f05_published_may_exceed_the_bound_by_its_packing(packed: int) -> None:
     """Three trials on three GPUs, one a hair below its share: packed by c all the same."""
     heights = [1.0 + 1e-6, 1.0 - 1e-6, 1.0]
     widths = static_fluid(heights, 3, packed, 1, repaired=False)

@@ -121,7 +121,7 @@ def test_while_on_demand_stands_in_one_request_asks_for_spot_at_a_time() -> None
     assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
 
 
-def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -> None:
+def test_it_returns_to_spot_within_its_money() -> None:
     made = on_spot_too(0, 8)
     traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
     dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
@@ -135,7 +135,7 @@ def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -
 
 
 @pytest.mark.parametrize(("refused", "wanted"), [((), (4, 0)), (("c.4x",), (2, 1))])
-def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price(
+def test_the_next_offer_fills_a_refused_fleet_at_its_price(
     refused: tuple[str, ...], wanted: tuple[int, int]
 ) -> None:
     """Four at a cent a second are planned, two are there; the next offer costs two cents."""

@@ -159,7 +159,7 @@ def pid_of(node: Node, session: str) -> int:
     return found
 
 
-def test_others_go_on_where_a_trial_fails_waits_or_is_killed_be_it_their_host(node: Node) -> None:
+def test_others_go_on_if_a_trial_fails_waits_or_dies(node: Node) -> None:
     heard = Heard(node)
     start(node, "d.1", 1 / 4, until=9, lr=0.01, trouble=3)
     heard.until("d.1", Ready)
