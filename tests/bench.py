@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +25,11 @@ from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, sto
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
+from cloudtune.running.runner import Ended
+from cloudtune.runs.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cloudtune.running.runner import Ended, Watch
-    from cloudtune.runs.job import Job
+    from cloudtune.running.runner import Watch
 
 TRAIN = """
 import math, os, tempfile

@@ -13,14 +13,12 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 _PATIENCE = 120.0

@@ -1,30 +1,21 @@
 """What holds for every test: nothing is written outside its own folders, and nothing is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-WAITING = (
-    "tests/e2e/",
-    "tests/architecture/test_checks.py",
-    "tests/infra/",
-    "tests/aws_stand_in/",
-)
+WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/", "tests/aws_stand_in/")
 LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
 
 # A test leaves no thread and no process, and pytest ends.

@@ -6,22 +6,18 @@ before pytest's closing line, which stays the last one: a thread that is still b
 later no longer holds the interpreter. A run beyond its limit is interrupted.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PATIENCE: Final = 5.0
 """Seconds in which what is already ending may end."""

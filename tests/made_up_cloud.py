@@ -1,24 +1,18 @@
 """A cloud that nobody has: all that one more cloud needs, in one module."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.cloud import Cloud as Settings
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Cloud, Endpoint, Instance
-from cloudtune.model.catalog import Catalog, InstanceType, Offer
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment.cloud import Cloud as Settings
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.model.catalog import Market, SpotPools
-    from cloudtune.model.commands import Launch
-    from cloudtune.model.events import RefusalKind
-    from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer, SpotPools
+from cloudtune.model.commands import Launch
+from cloudtune.model.events import RefusalKind
+from cloudtune.model.scaling import ScalingProfile
 
 ROVER = InstanceType("rover", 1, "v100", 16384, 8, 65536)
 KINDS: dict[str, RefusalKind] = {"NewMoon": "capacity", "FullMoon": "quota"}

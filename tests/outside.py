@@ -1,11 +1,11 @@
 """An account on an isolated cloud, and computers outside it that have its keys and nothing else."""
 
-from __future__ import annotations
-
 import json
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,6 @@ from cloudtune.profiles.store import script_hash, write
 from tests.aws_stand_in import network
 from tests.aws_stand_in.world import World
 from tests.bench import TRAIN, Done
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 EXPERIMENT = """
 name: small

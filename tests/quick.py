@@ -8,19 +8,15 @@ are tried with 10 examples instead of their own number.
 tests that it ran.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
 
 EXAMPLES: Final = 10
 WHOLE_RUNS: Final = (

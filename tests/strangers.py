@@ -1,18 +1,14 @@
 """Other people on this machine, for tests of who is let in."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NOBODY = 65534
 

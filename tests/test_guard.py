@@ -1,19 +1,14 @@
 """A run of tests ends, whatever its tests leave, and says what that was."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from tests import guard
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -3,13 +3,8 @@
 Lines are physical lines of `.py` files; words are those of README.md and of every page in docs/.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("cloudtune", "planners", "infra", "profiles")

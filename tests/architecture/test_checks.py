@@ -1,7 +1,5 @@
 """What `make lint` runs, as tests: the checks take their time while whole runs wait."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,14 +1,13 @@
 """What README and docs say is what is there: facts, figures of the screen, paths, recipes."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,9 +26,6 @@ from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen
 from tests.builders import LINEAR, Setting, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -66,9 +62,6 @@ def first_sentence(module: str) -> str:
     doc = importlib.import_module(module).__doc__
     assert doc is not None
     return " ".join(doc.partition("\n\n")[0].split())
-
-
-# ---- the reference -------------------------------------------------------------------------------
 
 
 def test_the_reference_is_what_make_docs_would_write() -> None:
@@ -153,19 +146,13 @@ def test_its_script_is_python_and_calls_only_what_there_is() -> None:
     assert {"report", "epochs"} <= used <= set(cloudtune.__all__)
 
 
-# ---- architecture --------------------------------------------------------------------------------
-
-
 def test_the_architecture_is_a_page() -> None:
     assert len(ARCHITECTURE.splitlines()) <= 140
 
 
 @pytest.mark.parametrize(
     ("page", "heading", "depth"),
-    [
-        ("architecture.md", "## The packages", 1),
-        ("inside.md", "## Packages within packages", 2),
-    ],
+    [("architecture.md", "## The packages", 1), ("inside.md", "## Packages within packages", 2)],
 )
 def test_each_package_is_said_in_its_own_words(page: str, heading: str, depth: int) -> None:
     text = below((ROOT / "docs" / page).read_text("utf-8"), heading)
@@ -190,9 +177,6 @@ def test_the_layers_are_those_that_are_checked() -> None:
     packages = {name.split(".")[1] for name in PYPROJECT["setuptools"]["packages"] if "." in name}
     layers = [layer for layer in contract["layers"] if set(re.findall(r"\w+", layer)) <= packages]
     assert f"\n{' > '.join(layers)}\n" in ARCHITECTURE
-
-
-# ---- … where to add ------------------------------------------------------------------------------
 
 
 def recipes() -> dict[str, list[str]]:
@@ -275,9 +259,6 @@ def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.Monke
     setting = Setting(4, 1, 4, 2, profile=profile(LINEAR))
     found = setting.plan(job_stages.planner_named("mine"), Limits(3600.0, None))
     assert found.planner == "mine"
-
-
-# ---- docs ----------------------------------------------------------------------------------------
 
 
 def sources() -> list[Path]:

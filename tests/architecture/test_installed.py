@@ -3,8 +3,6 @@
 Everything is built from a copy, outside the repository, and without the network.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -94,9 +92,6 @@ def sources() -> set[str]:
     }
 
 
-# ---- what is in it -------------------------------------------------------------------------
-
-
 def test_the_wheel_has_every_file_and_nothing_else(built: Built) -> None:
     names = {name for name in files_of(built.wheel) if ".dist-info/" not in name}
     assert names == sources()
@@ -113,9 +108,6 @@ def test_the_sdist_has_every_file_and_makes_the_same_wheel(built: Built) -> None
     assert (tree / "LICENSE").exists()
     again = build("wheel", tree, built.folder / "again")
     assert files_of(again) == files_of(built.wheel)
-
-
-# ---- what it does --------------------------------------------------------------------------
 
 
 def test_an_installed_wheel_plans_outside_the_repository(built: Built) -> None:

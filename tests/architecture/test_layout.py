@@ -1,24 +1,20 @@
 """The tree is as docs/architecture.md and docs/decisions/0001-layout.md say."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os
 import re
 import statistics
 import tomllib
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 LINKED = ("infra", "planners", "profiles")
@@ -57,9 +53,6 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             first = min((d.lineno for d in node.decorator_list), default=node.lineno)
             assert node.end_lineno is not None
             yield f"{name_of(path)}:{node.name}", node.end_lineno - first + 1
-
-
-# ---- packages ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -109,9 +102,6 @@ def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(ROOT)
     with pytest.raises(ImportError, match=rf"import it as cloudtune\.{name}"):
         importlib.import_module(name)
-
-
-# ---- modules and functions -----------------------------------------------------------------
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -209,7 +199,7 @@ def long_classes(path: Path) -> Iterator[str]:
                 yield f"{name_of(path)}:{node.name}"
 
 
-def test_a_new_event_or_command_breaks_the_type_check_wherever_it_must_be_handled() -> None:
+def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
     """A screen may tell of some events only; who acts on events or commands handles them all."""
     found = [
         (name_of(path), node)
@@ -235,8 +225,6 @@ def ends_in_assert_never(node: ast.Match) -> bool:
     )
 
 
-# ---- what is foreign -----------------------------------------------------------------------
-
 UNPICKLES = re.compile(
     r"\b(pickle|cloudpickle|dill|joblib|marshal|shelve)\b.*\bimport\b|"
     r"\bimport (pickle|cloudpickle|dill|joblib|marshal|shelve)\b|"
@@ -245,7 +233,7 @@ UNPICKLES = re.compile(
 )
 
 
-def test_only_the_processes_of_a_node_unpickle_and_only_what_they_were_told_by_each_other() -> None:
+def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
     """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
     found = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}

@@ -1,7 +1,5 @@
 """constraints.txt pins all that cloudtune, its examples and its tests need, and nothing more."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path

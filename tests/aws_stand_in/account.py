@@ -1,25 +1,19 @@
 """A stand-in started, clients for it, and people and roles with rights."""
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 from botocore.config import Config
 
 from cloudtune.infra.aws.account.inventory import inventory_of
-from cloudtune.infra.aws.account.stack import ChangeSet
+from cloudtune.infra.aws.account.stack import ChangeSet, Clients
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.infra.aws.account.stack import Clients
-    from cloudtune.infra.emulator.requests import Access
 
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 

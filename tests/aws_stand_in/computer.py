@@ -4,25 +4,19 @@
 within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import image, isolated, network
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.infra.emulator.requests import Access
 
 RUNNING = ".running"
 """A folder of a computer's home, with a file for the first process of each command on it."""

@@ -1,16 +1,11 @@
 """A stand-in for each module's tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from cloudtune.infra.emulator.service import stop_emulator
 from tests.aws_stand_in.account import Account, start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

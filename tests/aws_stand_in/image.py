@@ -12,15 +12,10 @@ Nothing of the environment of whoever started the cloud is there, but one variab
 the names that AWS's services have in the world: AWS_ENDPOINT_URL.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OWN = ("/tmp", "/run", "/var/tmp", "/root", "/home", "/opt", "/mnt", "/srv")

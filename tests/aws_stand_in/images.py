@@ -4,21 +4,14 @@ The names of the parameters are those that AWS publishes ("DLAMI release notes",
 ID with SSM, 2026-11). What boots is the Python of whoever started the emulator, whatever the image.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models.amis import Ami
 from moto.ssm.models import Parameter, ssm_backends
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-IMAGES: Mapping[str, str] = {
-    "x86_64": "ami-0c1000000000e8664",
-    "arm64": "ami-0c1000000000ea64e",
-}
+IMAGES: Mapping[str, str] = {"x86_64": "ami-0c1000000000e8664", "arm64": "ami-0c1000000000ea64e"}
 """By the architecture of their cores."""
 _AMAZON = "898082745236"  # owns the deep learning AMIs
 _NAME = "Deep Learning OSS Nvidia Driver AMI GPU PyTorch 2.9 (Ubuntu 24.04) 20261101"

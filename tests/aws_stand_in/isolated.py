@@ -1,32 +1,26 @@
 """A stand-in whose machines live in namespaces: an address, a root, no sight of other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from werkzeug.serving import make_server
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
 from cloudtune.infra.emulator.control import text
-from cloudtune.infra.emulator.machines import Housing
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.machines import Housing, Machines
+from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.emulator.server import QuietHandler
 from cloudtune.infra.node.gpus import STAND_IN
 from tests.aws_stand_in import image, network
 from tests.aws_stand_in.rules import StandIn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
-
-    from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.machines import Machines
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.scenario import Scenario
 
 
 class IsolatedStandIn(StandIn):

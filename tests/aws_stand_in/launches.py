@@ -1,17 +1,13 @@
 """What a RunInstances asks for, read from its parameters and looked up in moto's records."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)

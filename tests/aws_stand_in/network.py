@@ -8,22 +8,17 @@
 Nothing is routed further: cloud and network of this machine do not reach each other.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SERVICES = "10.77.0.1"
 METADATA = "169.254.169.254"

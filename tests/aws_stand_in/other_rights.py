@@ -6,23 +6,18 @@ for Amazon S3 API operations" (S3 user guide), as known to us. A service that is
 for by the name of its action alone, on "*".
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import unescape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
+from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from werkzeug.wrappers import Request
 
 _DELETED = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 _BUCKET = {
@@ -80,9 +75,6 @@ def deleted_keys(request: Request) -> list[str]:
 
 def _of_object(action: str, bucket: str, key: str) -> Asked:
     return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")
-
-
-# ---- IAM, STS, and those that speak JSON ---------------------------------------------------
 
 
 def asked(service: str, region: str, request: Request) -> list[Asked]:

@@ -6,15 +6,11 @@ Only the elements and operators that cloudtune's policies and the tests use are 
 is a ValueError, never a silent no.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 Verdict = Literal["allowed", "denied", "not allowed"]
 """`denied`: a statement says so; `not allowed`: none says that it may."""

@@ -5,22 +5,16 @@ or a role of moto's IAM, which `CreateUser`, `CreateAccessKey`, `CreateRole` and
 make over the wire as on AWS; their policies are read at each call.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from cloudtune.infra.emulator.requests import Ec2Error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.requests import Access, Ec2Error
 
 ACCOUNT = DEFAULT_ACCOUNT_ID
 PARTITION = "aws"

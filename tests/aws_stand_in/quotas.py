@@ -4,18 +4,12 @@ Codes and names: "Amazon EC2 On-Demand instances" and "Spot Instance limits" (EC
 of quota codes), 2026-11. Their values are ours: a new AWS account has 0 for GPUs.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloudtune.infra.emulator.faults import Pool, Quota
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.emulator.faults import Market
+from cloudtune.infra.emulator.faults import Market, Pool, Quota
 
 VCPUS = 768
 _STANDARD = (*"acdhimrtz", "im", "is")

@@ -4,16 +4,11 @@ Besides the figures of `cloudtune.infra.emulator.rates`: Describe calls without 
 "Resource token bucket sizes and refill rates", by which instances are rationed too.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from cloudtune.infra.emulator import rates
 from cloudtune.infra.emulator.rates import OWN_RATES, Buckets, Rate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 UNFILTERED = Rate(50, 10)
 _UNFILTERED = frozenset(

@@ -4,20 +4,15 @@ Codes: "Error codes for the Amazon EC2 API" (EC2 API reference). Messages: as pe
 from real calls in public issues, 2026-11; those marked "ours" aren't EC2's own words.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator.launch_form import invalid
 from cloudtune.infra.emulator.requests import Ec2Error
-
-if TYPE_CHECKING:
-    from tests.aws_stand_in.launches import Launch
+from tests.aws_stand_in.launches import Launch
 
 _PRICE = re.compile(r"\d*\.?\d+")
 

@@ -5,43 +5,34 @@ what isn't there fails before its rights are looked at; rights come before anyth
 state; DryRun ends there, and neither prices nor quotas are looked at.
 """
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
+from wsgiref.types import WSGIApplication
 from xml.sax.saxutils import escape
 
 import boto3
 from botocore.config import Config
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
-from werkzeug.wrappers import Response
+from werkzeug.wrappers import Request, Response
 
-from cloudtune.infra.emulator.requests import Ec2Error
+from cloudtune.infra.emulator.faults import Quota
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.machines import Machines
+from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
 from cloudtune.infra.emulator.rules import Rules
+from cloudtune.infra.emulator.scenario import Scenario
 from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
 from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
-from tests.aws_stand_in.principals import Principals
+from tests.aws_stand_in.principals import Principal, Principals
 from tests.aws_stand_in.rates import AccountRates
 from tests.aws_stand_in.stacks import Stacks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from wsgiref.types import WSGIApplication
-
-    from werkzeug.wrappers import Request
-
-    from cloudtune.infra.emulator.faults import Quota
-    from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.machines import Machines
-    from cloudtune.infra.emulator.requests import Access, Signed
-    from cloudtune.infra.emulator.scenario import Scenario
-    from tests.aws_stand_in.principals import Principal
 
 _CREDENTIALS = "iam/security-credentials"
 
@@ -190,9 +181,6 @@ def _metadata_json(updated: float, **more: str) -> str:
 
 def _stamp(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-
-
-# ---- rights --------------------------------------------------------------------------------
 
 
 class DeniedError(Exception):

@@ -1,7 +1,5 @@
 """The evaluator of IAM policies: statements, wildcards, conditions; an explicit deny wins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,17 +1,16 @@
 """Keys of people and of roles: an instance finds its role's at its metadata service."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from moto.iam.models import iam_backends
 
 from cloudtune.infra.emulator.requests import Access, Ec2Error
+from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.principals import (
     ACCOUNT,
     CREDENTIAL_SECONDS,
@@ -19,9 +18,6 @@ from tests.aws_stand_in.principals import (
     RENEWED_BEFORE_S,
     Principals,
 )
-
-if TYPE_CHECKING:
-    from tests.aws_stand_in.account import Account
 
 EVERYTHING = {
     "Version": "2012-10-17",

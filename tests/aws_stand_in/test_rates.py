@@ -1,9 +1,6 @@
 """The stand-in throttles as EC2's page says and sees new instances late; our client copes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from botocore.exceptions import ClientError
@@ -12,11 +9,9 @@ from cloudtune.infra.aws.ec2 import BUSY_WAITS, Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.rates import READING, WRITING
 from cloudtune.infra.provider import RUN_TAG, Endpoint
+from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
 from tests.aws_stand_in.rates import UNFILTERED, AccountRates, rate_of
-
-if TYPE_CHECKING:
-    from tests.aws_stand_in.account import Account
 
 
 @pytest.mark.parametrize(
@@ -118,9 +113,7 @@ def test_our_launches_wait_out_a_throttle(
 ) -> None:
     access, control = account.access, EmulatorControl(account.access)
     control.move_clock(60.0)
-    control.add(
-        {"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000},
-    )
+    control.add({"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000})
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:

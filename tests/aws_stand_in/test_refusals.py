@@ -1,17 +1,13 @@
 """What moto takes and EC2 refuses (W17), with EC2's codes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.ec2 import market_request
+from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
-
-if TYPE_CHECKING:
-    from tests.aws_stand_in.account import Account
 
 TYPE = "g4dn.xlarge"
 

@@ -1,8 +1,7 @@
 """What a caller may do on a strict cloud is what their policies say, resource by resource."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,9 +12,6 @@ from cloudtune.infra.provider import RUN_TAG
 from tests.aws_stand_in.account import Account, allow
 from tests.aws_stand_in.images import IMAGES
 from tests.aws_stand_in.test_principals import role_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LAUNCHES = {"launch, on demand", "launch, spot"}
 FAILS = {
@@ -71,9 +67,6 @@ def test_without_a_right_the_call_that_needs_it_fails(
     if not action.startswith("arn:"):
         messages = [message for _, message in failed if "No response body" not in message]
         assert all(f"no identity-based policy allows the {action} action" in it for it in messages)
-
-
-# ---- one by one ----------------------------------------------------------------------------
 
 
 def refusal(call: Callable[[], Any]) -> tuple[str, str, int]:

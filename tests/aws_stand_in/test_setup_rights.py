@@ -1,9 +1,8 @@
 """Who sets an account up, who tunes in it, and what neither may do, by the policies of setup."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -16,12 +15,7 @@ from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.provider import RUN_TAG, Endpoint
-from tests.aws_stand_in.account import set_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.aws_stand_in.account import Account
+from tests.aws_stand_in.account import Account, set_up
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import psutil
 
@@ -21,10 +22,6 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import network
 from tests.aws_stand_in.computer import RUNNING, folder_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
 
 _READY = "ready"
 _START_SECONDS = 60.0

@@ -1,15 +1,14 @@
 """`python -m benchmarks.compare`: tables in, a comparison out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from benchmarks.compare import __main__ as command
 from benchmarks.compare.case import Case, Result, play
 from cloudtune.model.plans import Limits
 from tests.builders.curves import curves
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 BASE = (

@@ -1,22 +1,16 @@
 """Reading other people's learning curves: whatever their tables leave out, repeat or get wrong."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from benchmarks.compare.curves import Columns, Curve, Curves, read_curves
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.model.trial import Mode
+from cloudtune.model.trial import Mode
 
 NAN = math.nan
 ELAPSED = "config,epoch,acc,elapsed_s"
@@ -50,9 +44,6 @@ def refused(tmp_path: Path, *rows: str, **more: object) -> str:
     with pytest.raises(UsageError) as raised:
         read(tmp_path, *rows, **more)  # type: ignore[arg-type]
     return str(raised.value).replace(f"{tmp_path}/", "")
-
-
-# ---- what is read --------------------------------------------------------------------------------
 
 
 def test_a_curve_has_the_metric_of_each_epoch_and_its_own_last_one(tmp_path: Path) -> None:
@@ -93,9 +84,6 @@ def test_names_are_as_they_are_written(tmp_path: Path) -> None:
     assert list(metrics(read(tmp_path, "007,1,0.1", "7,1,0.2", "NA,1,0.3"))) == ["007", "7", "NA"]
 
 
-# ---- gaps, repeats, divergence -------------------------------------------------------------------
-
-
 def test_in_an_epoch_without_a_row_the_metric_stays_as_it_was(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,4,0.4", "b,2,0.2", "b,3,0.3", "b,4,0.5")
     assert metrics(curves) == {"a": (0.1, 0.1, 0.1, 0.4), "b": (0.1, 0.2, 0.3, 0.5)}
@@ -125,9 +113,6 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
     assert message.startswith("curves.csv: row 3: its configuration has this epoch before")
 
 
-# ---- steps ---------------------------------------------------------------------------------------
-
-
 def test_epoch_0_is_before_training(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,0,0.9", "a,1,0.1", "b,0,0.9", "b,1,0.2")
     assert metrics(curves) == {"a": (0.1,), "b": (0.2,)}
@@ -148,9 +133,6 @@ def test_other_steps_count_in_order(tmp_path: Path) -> None:
     assert any("the first evaluation of a configuration" in notice for notice in curves.notices)
 
 
-# ---- seconds -------------------------------------------------------------------------------------
-
-
 def test_seconds_of_epochs(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1,10", "a,2,0.2,20", "b,1,0.3,", header=SECONDS)
     assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (15.0,)]
@@ -161,9 +143,6 @@ def test_accumulated_seconds_are_shared_out_over_gaps(tmp_path: Path) -> None:
     rows = ("a,0,0,5", "a,1,0.1,15", "a,2,0.2,35", "b,1,0.1,10", "b,3,0.1,50")
     curves = read(tmp_path, *rows, header=ELAPSED)
     assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (10.0, 20.0, 20.0)]
-
-
-# ---- columns -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,9 +183,6 @@ def test_a_table_with_a_mistake_is_refused(
     tmp_path: Path, header: str, row: str, message: str
 ) -> None:
     assert message in refused(tmp_path, row, header=header)
-
-
-# ---- configurations ------------------------------------------------------------------------------
 
 
 def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The rows of a table as configurations to try."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,11 +1,9 @@
 """Recorded spot pools: traces from tables, runs played on them, and the omniscient bound."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks import spot
 from benchmarks.compare.omniscient import Source, bound, least_dollars, work_of
 from benchmarks.compare.pools import Priced, SpotTrace
-from benchmarks.compare.replay import starts, usual_price
+from benchmarks.compare.replay import Replayed, starts, usual_price
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.spot_pools import UNLIMITED
@@ -22,13 +20,8 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits, Rentable
+from cloudtune.planning.make import Planned
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from benchmarks.compare.replay import Replayed
-    from cloudtune.planning.make import Planned
 
 RUNS = (
     "kind,zone,gpu,gpus,gap_seconds,from_second,available\n"
@@ -56,9 +49,6 @@ def table(folder: Path, text: str) -> Path:
     path = folder / "t.csv"
     path.write_text(text)
     return path
-
-
-# ---- traces --------------------------------------------------------------------------------------
 
 
 def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
@@ -145,9 +135,6 @@ def test_starts_are_spread_over_the_trace() -> None:
     assert starts(100.0, 4, 50.0) == [50.0, 75.0, 0.0, 25.0]
 
 
-# ---- runs on a trace -----------------------------------------------------------------------------
-
-
 def played(
     *rooms: tuple[float, int], most: int = 1, market: str = "any"
 ) -> tuple[Planned, Replayed]:
@@ -168,32 +155,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", 1)
 
 
-def test_a_pool_that_is_away_for_half_an_hour_is_waited_for() -> None:
-    _, run = played((0, 1), (3000, 0), (4800, 1))
-    assert (run.lost, run.on_demand_hours, run.ended) == (1, 0.0, "done")
-
-
-def test_where_a_pool_stays_away_on_demand_finishes_in_time() -> None:
-    _, run = played((0, 1), (3000, 0), (30_000, 1))
-    assert run.ended == "done"
-    assert 5 * 3600.0 < run.seconds <= 6 * 3600.0
-    assert run.spot_hours == pytest.approx(3000 / 3600, abs=0.02)
-    assert run.on_demand_hours > 2.0
-
-
 def test_a_pool_that_is_hardly_ever_there_is_not_planned_on() -> None:
     plan, run = played((0, 1), (3000, 0))
     assert run.spot_hours == 0.0
     assert any("not on spot: with its outages $" in remark for remark in plan.remarks)
-
-
-def test_a_run_comes_back_to_spot_while_on_demand_trains_on() -> None:
-    _, run = played((0, 1), (1200, 0), (12_000, 1), most=2)
-    assert run.on_demand_hours > 0.5
-    assert run.spot_hours > 1.0
-
-
-# ---- the bound -----------------------------------------------------------------------------------
 
 
 def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
@@ -230,7 +195,7 @@ def traces(draw: st.DrawFn) -> SpotTrace:
 
 @settings(max_examples=25, deadline=None)
 @given(traces(), st.sampled_from(["sha", "seer", "asha"]), st.integers(1, 2), st.booleans())
-def test_a_run_on_any_trace_ends_within_its_limits_and_never_pays_less_than_the_bound(
+def test_on_any_trace_runs_keep_limits_and_the_bound(
     trace: SpotTrace, by: str, most: int, spread: bool
 ) -> None:
     own = profile(SUBLINEAR, name="s.4x", spread=0.05 * spread)

@@ -1,8 +1,6 @@
 """Profiles and offers as people write them down."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType
 from cloudtune.profiles import store
 from tests.builders import profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOUR = InstanceType("g.4x", 4, "t4", 0, 0, 0)
 EIGHT = InstanceType("p.8x", 8, "v100", 0, 0, 0)

@@ -1,13 +1,8 @@
 """The fault campaign on launching, cut short, and that it would find what it looks for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from benchmarks.fault_launches import HostileEc2, campaign
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_nothing_is_bought_twice_or_left_behind() -> None:

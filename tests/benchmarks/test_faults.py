@@ -1,19 +1,14 @@
 """The fault campaign in virtual time, cut short, and that it would find what it looks for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.fault_world import OutlivingCloud
 from benchmarks.faults import campaign
+from cloudtune.engine.resume import InFlight
 from cloudtune.policy.run import RunPolicy
-
-if TYPE_CHECKING:
-    from cloudtune.engine.resume import InFlight
 
 
 def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:

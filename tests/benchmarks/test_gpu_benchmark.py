@@ -1,12 +1,10 @@
 """The steps for a GPU as far as a CPU goes; MPS with stand-ins for its programs and for CUDA."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from benchmarks.gpu.clients import Client, GoneError
 from benchmarks.gpu.results import Findings, compared, keep, read
 from cloudtune.infra.node.messages import Epoch
 from tests.infra.mps_stand_in import write_control, write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,9 +123,6 @@ def test_a_client_that_ends_is_told_of_with_its_last_words() -> None:
             client.hear()
     finally:
         client.end()
-
-
-# ---- results -------------------------------------------------------------------------------
 
 
 def kept(path: Path, step: str, **figures: float) -> None:

@@ -1,19 +1,14 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.planner_checks import looser, order, smooth
 from benchmarks.planner_jobs import Curve, billed_by, kind_of
 from cloudtune.model.plans import Limits
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
 from tests.builders import NODE_BOUNDARY, Setting, offer, profile
-
-if TYPE_CHECKING:
-    from cloudtune.planners.base import PlanRequest
 
 CURVE = Curve("t", "t4", 4, ((1.0, 1.0), (2.0, 1.9), (4.0, 3.6), (8.0, 2.1)))
 

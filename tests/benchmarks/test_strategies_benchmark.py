@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -26,9 +24,6 @@ from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
 from benchmarks.strategies_verdict import Book, crossed, judged, share, table
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CELLS = (Cell(0.25, 1.0), Cell(0.25, 8.0), Cell(0.5, 3.0), Cell(1.0, 1.0), Cell(2.0, 8.0))
 
 
@@ -37,9 +32,6 @@ def ground() -> Ground:
     curves = synthetic(count=60, epochs=18, seed=1, epoch_seconds=100.0)
     assert curves.mean_seconds is not None
     return Ground("synthetic", curves, curves.mean_seconds)
-
-
-# ---- curves --------------------------------------------------------------------------------------
 
 
 def test_made_up_curves_are_the_same_for_a_seed_and_some_diverge() -> None:
@@ -61,8 +53,6 @@ def test_a_loss_that_explodes_does_not_blow_the_scale_up() -> None:
     assert scale.nothing < 0.2
     assert scale.regret(None) == scale.regret(1e9) == scale.nothing
 
-
-# ---- reading a long run --------------------------------------------------------------------------
 
 READ = [
     Variant("asha", 3, "constant:1"),
@@ -99,9 +89,6 @@ def test_a_fleet_that_the_budget_cannot_pay_for_is_played(ground: Ground) -> Non
     assert [row.read for row in done.rows] == [False, True]
     assert done.plays == 2
     assert not done.violations
-
-
-# ---- the verdict ---------------------------------------------------------------------------------
 
 
 def test_a_variant_is_chosen_on_one_half_and_judged_on_the_other() -> None:
@@ -144,9 +131,6 @@ def test_each_is_held_against_the_best_of_the_others_never_against_itself() -> N
     assert rubberband.peers == "asha 4"
     assert share(found)[:4] == (2, 2, 0, 0)
     assert len(table(found)) == 1 + 4
-
-
-# ---- the whole -----------------------------------------------------------------------------------
 
 
 def test_every_peer_is_tried_in_every_variant() -> None:

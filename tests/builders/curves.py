@@ -1,7 +1,5 @@
 """Made-up learning curves and what to train them on, for tests of simulations."""
 
-from __future__ import annotations
-
 import math
 import random
 

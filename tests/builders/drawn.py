@@ -1,7 +1,5 @@
 """Jobs of all shapes, and all ways to run them, for tests by hypothesis."""
 
-from __future__ import annotations
-
 from hypothesis import assume
 from hypothesis import strategies as st
 

@@ -1,18 +1,11 @@
 """Events in a few words, and what a policy says to them."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
-from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.trial import Slice
-    from cloudtune.policy.base import Policy
+from cloudtune.model.trial import Slice
+from cloudtune.policy.base import Policy
 
 
 def instance(intent: str) -> str:

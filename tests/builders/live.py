@@ -1,27 +1,21 @@
 """Small jobs that decide as they go: made as `run` makes them, played in virtual time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import pricing
+from cloudtune.model.events import Event
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.stages import Problem
-from cloudtune.runs.report import build
+from cloudtune.runs.job import Job
+from cloudtune.runs.report import Report, build
 from tests.builders import SUBLINEAR, offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.events import Event
-    from cloudtune.runs.job import Job
-    from cloudtune.runs.report import Report
 
 DEADLINE, BUDGET = 400.0, 8.0
 LIMITS = Limits(DEADLINE, BUDGET)

@@ -1,17 +1,10 @@
 """Machines that may be rented, and how a script scales on them."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import TYPE_CHECKING
-
-from cloudtune.model.catalog import InstanceType, Offer
+from cloudtune.model.catalog import InstanceType, Market, Offer
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Market
 
 NO_LIMITS = Limits()
 NO_CHARGES = Charges()

@@ -1,10 +1,8 @@
 """Plans by hand, and the plan of a run that follows one."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import (
     Charges,
@@ -19,9 +17,6 @@ from cloudtune.model.plans import (
     largest_fleet,
 )
 from tests.builders.machines import NO_CHARGES, offer
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
 
 
 def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:

@@ -1,12 +1,12 @@
 """Policies for plans by hand, and of any parts."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.trial import rank_key
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable, Stage
+from cloudtune.model.trial import Trial, TrialId, rank_key
+from cloudtune.planners.base import Planner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
 from cloudtune.policy.plan_executor import Itinerary, PlannedStages, PlannedWidths
@@ -15,16 +15,9 @@ from cloudtune.policy.planned.remaining_work import HalvingSchedule
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
+from cloudtune.strategies.base import Allocator, FleetRule, StagedStrategy, Strategy
 from tests.builders.machines import NO_LIMITS, profile
 from tests.builders.trials import trials
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.plans import Charges, Plan, Stage
-    from cloudtune.model.trial import Trial, TrialId
-    from cloudtune.planners.base import Planner
-    from cloudtune.strategies.base import Allocator, FleetRule, StagedStrategy, Strategy
 
 
 @dataclass(frozen=True)

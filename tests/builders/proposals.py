@@ -1,25 +1,17 @@
 """Proposals made by hand, on invented machines, priced by the model that all planners share."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Charges, Group, Limits, Rentable, Spread
-from cloudtune.model.scaling import Provenance
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Charges, Forecast, Group, Limits, Plan, Rentable, RunPlan, Spread
+from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.model.text import EPOCHS
 from cloudtune.planners.cost_model import price
 from cloudtune.planning.alternatives import Alternative, Comparison
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.profiles.provenance import Basis
 from tests.builders import Setting, certain, offer, profile, run_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Forecast, Plan, RunPlan
-    from cloudtune.model.scaling import ScalingProfile
 
 SPOT = offer(8, 9.0, name="p9.big", market="spot", zone="us-east-1a")
 FIXED = offer(8, 30.0, name="p9.big")

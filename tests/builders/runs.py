@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.experiment import Experiment
-from cloudtune.model.commands import Launch, StartTrial, StopTrial
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import Command, Launch, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     LaunchFailed,
@@ -22,8 +26,10 @@ from cloudtune.model.events import (
     TrialLost,
     TrialStopped,
 )
-from cloudtune.model.plans import Plan, Rentable
-from cloudtune.planners.base import PlanRequest
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import Mode, Trial, TrialId
+from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
@@ -32,26 +38,13 @@ from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job
 from cloudtune.strategies.allocators.same import SameWidth
+from cloudtune.strategies.base import Allocator, Sampler, Strategy, TrialGroup
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders.machines import LINEAR, NO_CHARGES, NO_LIMITS, offer, profile
 from tests.builders.plans import run_plan
 from tests.builders.policies import by_plan, plan_of, policy_with
 from tests.builders.trials import Given, Watched, level, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Charges, Limits
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import Mode, Trial, TrialId
-    from cloudtune.planners.base import Planner
-    from cloudtune.strategies.base import Allocator, Sampler, Strategy, TrialGroup
 
 Build: TypeAlias = "Callable[[Sampler, Setting], Strategy]"
 Decider: TypeAlias = "Plan | str | Build"

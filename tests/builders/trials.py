@@ -1,19 +1,12 @@
 """Trials, the sampler that gives them, the curves they have and the strategy that is watched."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
-from cloudtune.model.trial import Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.model.trial import TrialId
-    from cloudtune.strategies.base import Strategy, TrialGroup, View
+from cloudtune.model.trial import Trial, TrialId
+from cloudtune.strategies.base import Strategy, TrialGroup, View
 
 
 def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ...]:

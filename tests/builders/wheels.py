@@ -1,17 +1,12 @@
 """Tiny wheels in place of what is to be installed: environments are built without the network."""
 
-from __future__ import annotations
-
 import zipfile
+from collections.abc import Mapping
 from importlib.metadata import requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 from packaging.requirements import Requirement
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def wheel(folder: Path, name: str, number: str, files: Mapping[str, str] | None = None) -> Path:

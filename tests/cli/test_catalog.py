@@ -1,13 +1,12 @@
 """`cloudtune catalog`: what it lists, in which order, and how it says what is wrong."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from rich.console import Console
 from ruamel.yaml import YAML
 
@@ -16,11 +15,6 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.aws.price_refresh import cache
 from cloudtune.infra.aws.pricing import AS_OF, interruptions_per_hour
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +45,6 @@ def lines(*options: str) -> list[list[str]]:
     """Give the rows of the table, split into cells; above them are the source and two headings."""
     shown = ask(*options).stdout.splitlines()
     return [line.split() for line in shown[3:-1]]
-
-
-# ---- the table -----------------------------------------------------------------------------
 
 
 def test_the_header_gives_source_date_and_age() -> None:
@@ -111,9 +102,6 @@ def test_an_unknown_gpu_is_a_mistake_with_the_nearest() -> None:
         ask("--gpu", "V1000")
 
 
-# ---- data ----------------------------------------------------------------------------------
-
-
 def test_json_has_null_for_what_is_not_known() -> None:
     data = json.loads(ask("-o", "json").stdout)
     assert (data["region"], data["as_of"], data["warnings"]) == ("us-east-1", AS_OF, [])
@@ -143,9 +131,6 @@ def test_json_has_null_for_what_is_not_known() -> None:
 def test_yaml_says_what_json_says() -> None:
     shown = ask("-o", "yaml", "--gpu", "t4").stdout
     assert YAML(typ="safe").load(shown) == json.loads(ask("-o", "json", "--gpu", "t4").stdout)
-
-
-# ---- refresh -------------------------------------------------------------------------------
 
 
 def test_a_refresh_needs_credentials() -> None:

@@ -1,11 +1,10 @@
 """`cloudtune gc` and `status` where clouds can't be asked and records are damaged."""
 
-from __future__ import annotations
-
 import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,9 +12,6 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
 from cloudtune.running import cleanup
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNASKED = "error: can't reach EC2 in eu-west-1: The config profile (nobody) could not be found"
 _LATER = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))

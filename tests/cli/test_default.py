@@ -181,7 +181,7 @@ def test_larger_machines_are_taken_where_cheap_ones_leave_the_budget_unspent(
     assert fleet["instance_type"] == "g4dn.xlarge"
 
 
-def test_limits_below_one_training_say_how_far_it_gets_and_what_the_end_takes(
+def test_limits_below_one_training_say_how_far_it_gets(
     command: Command,
 ) -> None:
     options = ("--deadline", "2m", "--budget", "$2")
@@ -220,9 +220,6 @@ def test_the_old_name_of_the_search_names_the_new_one(command: Command) -> None:
     assert "now called best" in screen
     mine, its = (planned(command, *BOTH, "--strategy", name) for name in ("best", "seer"))
     assert mine["plan"]["forecast"] == its["plan"]["forecast"]
-
-
-# ---- a script alone ------------------------------------------------------------------------------
 
 
 @pytest.fixture

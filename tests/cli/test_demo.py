@@ -138,7 +138,7 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     assert f"trains {random['trials']} configuration" in shown
 
 
-def test_the_chart_of_gpus_has_a_row_for_each_and_the_winner_stands_out() -> None:
+def test_the_gpu_chart_has_rows_and_shows_the_winner() -> None:
     lines = gantt(build(SETTING.job(PLAN), play(SETTING, PLAN).entries), 80)
     rows = [line for line in lines if "=" in line and "trains" not in line]
     assert len(rows) == 12  # 3 instances of 4 GPUs

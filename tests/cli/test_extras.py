@@ -1,16 +1,12 @@
 """What isn't installed is asked for by the name of its extra, before anything is begun."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloudtune import errors
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench
 
 
 @pytest.fixture

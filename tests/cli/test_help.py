@@ -1,12 +1,10 @@
 """What `--help` and a shell's completion show: what people use first, and the menu alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 import pytest
@@ -16,9 +14,6 @@ from cloudtune.cli.plan import plan
 from cloudtune.policy.registry import MENU
 from docs.reference import commands
 from tests.bench import called
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "simulate"])
@@ -30,9 +25,7 @@ def test_the_help_names_the_strategies_of_the_menu_alone(
     assert "seer" not in shown
 
 
-def test_an_unknown_strategy_is_answered_with_the_menu(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unknown_strategy_is_answered_with_the_menu(capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "plan", "experiment.yaml", "--strategy", "ashaa")
     assert said.code == 2
     assert f"unknown strategy 'ashaa'; choose one of {', '.join(MENU)} (docs/papers.md" in said.err

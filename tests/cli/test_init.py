@@ -1,11 +1,8 @@
 """`cloudtune init`: what it finds in a script, what it guesses, and what it leaves open."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,10 +12,7 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.script.drafts import GAP, read_script
-from tests.bench import called
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench, called
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -147,9 +141,6 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
     script.write_text("\n".join(lines))
     with contextlib.suppress(UsageError):
         assert "train: python s.py" in read_script(script).text("it")
-
-
-# ---- completion ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

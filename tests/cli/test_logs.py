@@ -1,22 +1,16 @@
 """`cloudtune logs`: what the workers of a run have printed, from its storage."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.api import run_logs
 from cloudtune.api.run_logs import RunLogs
 from cloudtune.infra.node.log_copies import LogCopies
+from cloudtune.runs.job import Job
+from tests.bench import Bench
 from tests.train.test_checkpoint import bucket
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.runs.job import Job
-    from tests.bench import Bench
 
 __all__ = ["bucket"]
 

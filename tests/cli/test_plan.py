@@ -381,8 +381,6 @@ def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
     assert "set --deadline or --budget" in refused.err
 
 
-# ---- every strategy ------------------------------------------------------------------------------
-
 STAGED = ("sha", "rubberband", "rubberband-exact", "sha-static")
 DECIDING = ("seer-barrier", "halving", "asha", "hyperband", "bohb", "pbt", "hypersched", "seer")
 LIMITED = ("--deadline", "20m", "--budget", "$5")
@@ -546,8 +544,6 @@ def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
     assert "not in it:" in command(*asked, "--verbose").out
 
 
-# ---- billing -------------------------------------------------------------------------------------
-
 BILLED = {
     "second": "by the second",
     "{unit: second, minimum: 2m}": "by the second, for 120 s at least",
@@ -584,9 +580,7 @@ def test_the_billing_of_the_file_is_that_of_plan_and_report(
         assert parts["training"]["dollars"] > 0.7 * books["total"]["dollars"]
 
 
-def test_by_the_function_the_last_trial_is_narrow_and_by_the_second_as_wide_as_the_box(
-    command: Command, tmp_path: Path
-) -> None:
+def test_billing_by_function_makes_the_last_trial_narrow(command: Command, tmp_path: Path) -> None:
     base = ["plan", "experiment.yaml", "--trials", "1", "--deadline", "1h", "-o", "json"]
 
     def widths() -> set[float]:
@@ -615,9 +609,6 @@ def test_a_billing_that_there_is_not_is_refused_with_its_line(
     assert re.search(rf"experiment.yaml:\d+.*{said}", refused.err, re.DOTALL), refused.err
 
 
-# ---- whose a strategy is -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
@@ -627,7 +618,7 @@ def test_a_billing_that_there_is_not_is_refused_with_its_line(
         ("asha", None),
     ],
 )
-def test_what_stands_for_a_paper_that_we_have_not_says_so_wherever_it_is_shown(
+def test_a_reconstruction_of_a_paper_says_so_everywhere(
     command: Command, strategy: str, said: str | None
 ) -> None:
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "4", *LIMITED]

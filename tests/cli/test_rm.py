@@ -1,11 +1,10 @@
 """`cloudtune rm`: a run goes with its checkpoints and logs, unless it is alive or may bill."""
 
-from __future__ import annotations
-
 import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -15,13 +14,9 @@ from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
 from cloudtune.running import cleanup, measuring, removal
 from cloudtune.runs import control
+from cloudtune.runs.job import Job
+from tests.bench import Bench
 from tests.train.test_checkpoint import bucket
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.runs.job import Job
-    from tests.bench import Bench
 
 __all__ = ["bucket"]
 

@@ -1,10 +1,7 @@
 """Mistakes, through the command line: one message, its exit code, and nothing launched."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +9,7 @@ from cloudtune.errors import CleanupError
 from cloudtune.model.plans import Plan
 from cloudtune.model.serialization import decode
 from cloudtune.running import runner
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench
 
 
 def check_refused(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:

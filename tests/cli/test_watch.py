@@ -1,27 +1,21 @@
 """`run -q`, `run -o jsonl`, `watch`: a run for nobody, for a program, and from elsewhere."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from cloudtune.api.watching import followed
-from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.errors import CloudtuneError
 from cloudtune.runs import control, home
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.runs.job import Job
-    from tests.bench import Bench
+from cloudtune.runs.job import Job
+from tests.bench import Bench
 
 
 @pytest.fixture(autouse=True)

@@ -1,19 +1,14 @@
 """State is its user's alone, whatever the umask, and in a home of an earlier version too."""
 
-from __future__ import annotations
-
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cloudtune.private_files import UMASK_VARIABLE, be_as_our_user, close, for_others
 from cloudtune.runs import home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,16 @@
 """What every planner promises; inherit it and name the planner."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Charges, Limits, Rentable
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.planners.base import InfeasibleError, Planner
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import Planner
 
 SMALL = Rentable(
     offer(1, 10.0, name="g.1x"), profile({0.5: 15.0, 1.0: 9.0}, boot=12.0, name="g.1x"), 3
@@ -104,9 +98,7 @@ class HeuristicContract:
             bill = sum(stage.dollars for stage in plan.stages)
             assert plan.estimate.dollars == pytest.approx(bill)
 
-    def test_the_trials_of_its_groups_are_those_of_the_stage_and_fit_in_their_waves(
-        self, setting: Setting
-    ) -> None:
+    def test_groups_hold_the_stage_s_trials_in_their_waves(self, setting: Setting) -> None:
         for stage in extremes(self.planner, setting)[0].stages:
             assert sum(group.trials for group in stage.groups) == stage.stage.trials
             for group in stage.groups:

@@ -1,27 +1,29 @@
 """What every cloud promises; inherit it, and say how an experiment asks for the cloud."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, get_args
 
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to, provider_named
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    RUN_TAG,
+    Calls,
+    Provider,
+    calls_to,
+    provider_named,
+)
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.providers import PROVIDERS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.provider import Calls, Provider
 
 RUN = "contract"
 HEAVY = ("boto3", "botocore", "moto", "ray", "torch")

@@ -1,9 +1,7 @@
 """What every strategy promises, whatever it decides; inherit it and name the strategy."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -14,10 +12,8 @@ from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
+from cloudtune.strategies.base import Sampler, Strategy
 from tests.builders import LINEAR, Played, Setting, by_name, gone, level, offer, play, profile
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.base import Sampler, Strategy
 
 CAPS = {1: 2, 4: 5, 7: 1, 9: 40}
 SHAKY = profile(LINEAR, spread=0.2)

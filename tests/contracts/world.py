@@ -1,20 +1,13 @@
 """What every world of the pure core promises; inherit it and make one."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
+from cloudtune.engine.ledger import Entry, MemoryLedger
+from cloudtune.engine.loop import World, run
 from cloudtune.model.commands import EndRun
 from cloudtune.model.events import RunStarted
 from cloudtune.model.plans import Rentable
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.loop import World
 
 OTHER = Rentable(
     offer(1, 7.2, name="p.1x", market="spot", interruptions_per_hour=20.0),

@@ -1,11 +1,9 @@
 """The panel of a run that goes on: whence its figures are, and that it fits any terminal."""
 
-from __future__ import annotations
-
 import functools
 import io
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -15,16 +13,11 @@ from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.model.events import RunStarted, TimerFired
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event, RunStarted, TimerFired
 from cloudtune.model.plans import Estimate, Limits
+from cloudtune.policy.run import RunPolicy
 from tests.builders.proposals import MIXED, SETTING, forecast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.run import RunPolicy
 
 FORECAST = forecast(MIXED)
 LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))
@@ -57,9 +50,6 @@ def moments() -> list[Overview]:
 
 def at_seconds(seconds: float) -> Overview:
     return next(each for each in moments() if each.at >= seconds)
-
-
-# ---- figures -------------------------------------------------------------------------------
 
 
 def test_what_is_expected_is_the_plan_s_with_the_forecast_s_range() -> None:
@@ -147,10 +137,7 @@ def test_instances_are_told_from_the_request_to_the_return() -> None:
 def test_what_nobody_knows_is_called_unknown() -> None:
     seen = at_seconds(150)
     bare = replace(
-        seen,
-        time=Bar(150.0, None, None),
-        dollars=Bar(0.5, None, None),
-        epochs=Bar(3, None, None),
+        seen, time=Bar(150.0, None, None), dollars=Bar(0.5, None, None), epochs=Bar(3, None, None)
     )
     lines = shown(bare)
     assert "         ends at about unknown" in lines
@@ -165,9 +152,6 @@ def test_what_is_free_has_no_dollars() -> None:
     seen = overview(policy, 1.0, forecast=FORECAST, free=True)
     assert seen.dollars is None
     assert not [line for line in shown(seen) if "$" in line]
-
-
-# ---- room ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [40, 80, 109, 110, 200])
@@ -192,9 +176,6 @@ def test_a_wide_terminal_has_the_outlook_beside_its_bar() -> None:
     [line] = [line for line in shown(seen, 200, 50) if line.startswith("time")]
     assert "2:30 of 30:00" in line
     assert line.endswith("ends at about 15:53 (14:17 to 20:38; planned)")
-
-
-# ---- on a terminal -------------------------------------------------------------------------
 
 
 def on_terminal(height: int) -> str:

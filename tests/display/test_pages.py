@@ -1,20 +1,20 @@
 """Pages of runs and plans: what the files hold, and what a browser makes of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cloudtune.cli.main import cli
 from cloudtune.display.pages.document import library
+from cloudtune.display.pages.figures import Figure
 from cloudtune.display.pages.gantt import gpus
 from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
@@ -22,19 +22,12 @@ from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.runs.report import build
+from cloudtune.runs.report import Report, build
 from tests.bench import called
-from tests.browser import CHROMIUM, started
+from tests.browser import CHROMIUM, Browser, Page, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
 from tests.builders.proposals import COMPARED, proposal
 from tests.guard import watched
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.display.pages.figures import Figure
-    from cloudtune.runs.report import Report
-    from tests.browser import Browser, Page
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, limits=LIMITS)
@@ -59,10 +52,7 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
     ]
 
 
-# ---- figures -------------------------------------------------------------------------------
-
-
-def test_every_epoch_of_every_trial_is_a_mark_with_its_metric_time_and_dollars() -> None:
+def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
     report = told()
     drawn = figures(report)
     counted = report.timeline.counted()
@@ -97,7 +87,7 @@ def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> 
 
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
-def test_the_gantt_chart_adds_up_to_the_account_and_no_gpu_is_drawn_twice(
+def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(
     trouble: tuple[Any, ...],
 ) -> None:
     report = told(*trouble)
@@ -169,9 +159,6 @@ def test_nested_and_missing_parameters_and_values_of_any_kind_have_an_axis() -> 
     run_page(report)
 
 
-# ---- the file ------------------------------------------------------------------------------
-
-
 def evil() -> Report:
     """Return the report of a run in which every text that a user has a say in is markup."""
     report = told(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
@@ -219,9 +206,6 @@ def test_many_trials_make_a_page_that_is_little_larger_than_the_library() -> Non
     assert len(page) - len(library()) < 100 * 1500
     assert page.count("<option>") == 100
     assert all(len(each.data) < 12 for each in figures(report).values())
-
-
-# ---- through the command line --------------------------------------------------------------
 
 
 @pytest.fixture
@@ -308,8 +292,6 @@ def test_a_plan_and_a_simulated_run_are_pages_too(
     assert "simulated: the metrics are made up" in (tmp_path / "s.html").read_text()
 
 
-# ---- in a browser --------------------------------------------------------------------------
-
 in_a_browser = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no chromium here (Debian's package of that name)"
 )
@@ -348,9 +330,7 @@ def check_quiet(page: Page) -> None:
 
 @in_a_browser
 @pytest.mark.timeout(600)
-def test_a_browser_draws_the_charts_of_a_run_in_both_schemes_and_on_paper(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
     drawn = figures(report)

@@ -1,12 +1,11 @@
 """The README's picture of a run: what its SVG holds."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
 import pytest
 
@@ -15,10 +14,6 @@ from cloudtune.model.events import TrialFailed
 from docs import picture
 from tests.builders import play
 from tests.display.test_pages import PLAN, SETTING, told
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from xml.etree.ElementTree import Element
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import io
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -12,6 +10,7 @@ from cloudtune.display.plan_screen import show_all, show_head, show_nearest, sho
 from cloudtune.display.plan_tables import gap_text
 from cloudtune.model.plans import Limits
 from cloudtune.planning.alternatives import Alternative
+from cloudtune.planning.proposal import Proposal
 from tests.builders.proposals import (
     CHEAP,
     COMPARED,
@@ -22,11 +21,6 @@ from tests.builders.proposals import (
     run_of,
     shrinking,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.planning.proposal import Proposal
 
 
 def printed(
@@ -141,7 +135,7 @@ def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
     assert line(lines, "all spot").endswith(" -$0.64, 4m 40s sooner 97.3 %")
 
 
-def test_r5_a_plan_that_often_breaks_a_limit_is_not_told_to_keep_it() -> None:
+def test_r5_a_plan_that_often_breaks_a_limit_says_so() -> None:
     seldom = run_of(MIXED, in_time=0.817, in_money=1.0, within=0.817)
     lines = told(proposal(plan=seldom, confidence=None))
     row = next(each for each in lines if each.split()[:2] == ["this", "plan"])
@@ -227,9 +221,6 @@ def test_the_proposals_of_these_tests_are_of_their_setting() -> None:
     assert [stage.stage for stage in MIXED.stages] == list(SETTING.strategy.stages())
 
 
-# ---- one screen ----------------------------------------------------------------------------------
-
-
 def searching(**changes: object) -> Proposal:
     """Return a proposal of the default search, with half and twice its budget."""
     plan = replace(
@@ -252,7 +243,7 @@ def test_a_plan_fits_on_one_screen(columns: int) -> None:
         assert len(lines) <= (40 if columns == 100 else 48)
 
 
-def test_the_screen_has_what_one_gets_what_else_there_is_and_the_next_command() -> None:
+def test_the_screen_has_the_plan_alternatives_and_the_next_command() -> None:
     lines = brief(proposal())
     assert lines[0] == "Plan of digits: 16 trials, 1 to 16 epochs each, 1 in 4 goes on (sha)"
     assert line(lines, "time") == "time 15m 53s below 20m 38s 30m 97.3 %"

@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -28,9 +26,6 @@ from cloudtune.profiles.provenance import Basis
 from cloudtune.runs.report import build
 from tests.builders import scripted, staged
 from tests.builders.proposals import CHEAP, MIXED, SETTING, speed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def printed(show: Callable[[Console], object]) -> list[str]:

@@ -1,18 +1,13 @@
 """Output on which no run can come to grief."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from cloudtune.display.streams import Steady, never_waiting, steady
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

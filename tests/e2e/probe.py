@@ -1,15 +1,14 @@
 """A run whose strategy asks for everything that a world must be able to do with sessions."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.trial import Trial
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Trial, Width
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.policy.base import Components, Metric
@@ -17,16 +16,9 @@ from cloudtune.policy.registry import run_policy
 from cloudtune.running.runner import Runner, open_cloud
 from cloudtune.runs import home
 from cloudtune.runs.job import brakes, context_of
-from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import ByWidth, Decision, Go, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.fleets import ConstantFleet
 from cloudtune.strategies.rungs import Judging
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Width
-    from cloudtune.strategies.base import Decision, View
 
 FIRST, CLONE = Trial("t00", {"lr": 0.01, "n": 1}), Trial("c00", {"lr": 0.02, "n": 2})
 FAR = 100_000

@@ -1,8 +1,7 @@
 """A whole run whose packed trials train as one model: dropped, promoted, and alone in the end."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +13,8 @@ from cloudtune.profiles.store import script_hash, write
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
+from tests.bench import Bench
 from tests.train.fused.test_training import TRAIN
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -3,21 +3,16 @@
 Each is a network, a root and a process tree of its own, as each instance is (docs/emulator.md).
 """
 
-from __future__ import annotations
-
 import json
 import re
+import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-
-    from tests.bench import Done
-    from tests.outside import Outside
+from tests.bench import Done
+from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
 pytestmark = pytest.mark.cluster

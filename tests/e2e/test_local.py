@@ -1,9 +1,8 @@
 """A whole run on this machine itself: no cloud, no price, and nothing left afterwards."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +11,7 @@ from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.infra.node.lease import LEASE_MINUTES
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from tests.bench import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench
+from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
 

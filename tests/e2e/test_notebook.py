@@ -1,24 +1,18 @@
 """The notebook of examples/ in a real kernel, and a run that its stop button ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.model.events import EpochDone
-from tests.bench import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.bench import Bench
+from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
 

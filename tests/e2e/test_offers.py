@@ -1,33 +1,26 @@
 """A run that goes on by another offer: a spot instance of four GPUs is gone, a small one is not."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.pricing import catalog
+from cloudtune.model.catalog import Market
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Group, Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planning import stages
 from cloudtune.planning.plan_file import VERSION
 from cloudtune.planning.problem import problem_of
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.runs.job import Job
-from tests.bench import wait_for
+from tests.bench import Bench, wait_for
 from tests.builders import run_plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.catalog import Market
-    from cloudtune.planners.base import PlanRequest
-    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

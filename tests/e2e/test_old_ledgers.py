@@ -4,13 +4,10 @@
 two epochs. (Its ticks were left out, to keep it short.)
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +15,7 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.provider import emulated_cloud
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import INTENT_TAG, RUN_TAG
-
-if TYPE_CHECKING:
-    from tests.bench import Bench, Done
+from tests.bench import Bench, Done
 
 OLD = Path(__file__).parents[1] / "engine" / "ledger-0.1.0.jsonl"
 REFUSED = (

@@ -1,18 +1,12 @@
 """Shares of a GPU, measured on the emulated cloud and planned with, through the command line."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.profiles.store import read
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench
+from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -1,10 +1,8 @@
 """Runs whose process is killed in the middle, and `cloudtune resume`."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +10,7 @@ from cloudtune.engine.ledger import read_entries, read_header
 from cloudtune.model.commands import Launch, PlanAnew, StartTrial
 from cloudtune.model.events import EpochDone, InstanceLaunched, RunContinued, RunResumed
 from cloudtune.runs.job import Job, trials
-from tests.bench import interrupt, wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bench import Bench, Done
+from tests.bench import Bench, Done, interrupt, wait_for
 
 pytestmark = pytest.mark.cluster
 # The loss follows from the configuration and the epoch alone, whichever session trains it.

@@ -1,10 +1,8 @@
 """One run from an experiment to a model, and everything that is promised of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ from cloudtune.engine.ledger import MemoryLedger, read_entries, read_header
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.runs.job import Job
-
-if TYPE_CHECKING:
-    from tests.bench import Bench
+from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -1,28 +1,23 @@
 """Runs whose strategy decides as results come in, on the emulated cloud, with real training."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
-from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, TrialFailed, TrialLost
 from cloudtune.planning.forecasting import RUNS
 from cloudtune.train.checkpoint import load
+from tests.bench import Bench
 from tests.e2e.test_run import check_replay, check_who_launched
-
-if TYPE_CHECKING:
-    from cloudtune.engine.ledger import Entry
-    from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 

@@ -1,10 +1,9 @@
 """Commands and counted steps in an experiment file: what stands in them, and each wrong use."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +11,6 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
 SCRIPT = """

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -132,7 +130,7 @@ def test_choices_that_do_not_exist_are_named_with_their_line(
     assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
 
 
-def test_the_space_keeps_the_order_of_the_file_and_1e_4_is_a_number(file: Path) -> None:
+def test_the_space_keeps_the_file_s_order_and_numbers(file: Path) -> None:
     experiment = Experiment.load(file)
     assert list(experiment.space) == ["lr", "nesterov", "epochs_hint"]
     assert experiment.space["lr"] == LogUniform(1e-4, 1)
@@ -304,11 +302,7 @@ BAD_FIELDS = [
     ("2h", "[2h]", "12: limits.deadline: ['2h'] is not a duration; write one such as 30m or 2h"),
     ("2h", "-1.5", "12: limits.deadline: '-1.5' is not a positive duration"),
     ("2h", "true", "12: limits.deadline: true is not a duration"),
-    (
-        "$40",
-        "-3",
-        "12: limits.budget: '-3' is not a positive amount in US dollars; write",
-    ),
+    ("$40", "-3", "12: limits.budget: '-3' is not a positive amount in US dollars; write"),
     ("$40", "€40", "12: limits.budget: '€40' is not in US dollars, the only currency here"),
     ("$40", ".inf", "12: limits.budget: 'inf' is not a positive amount"),
     ("$40", "{}", "12: limits.budget: '{}' is not a positive amount"),
@@ -377,10 +371,7 @@ BAD_FILES = [
     (b"- a\n- b\n", "experiment.yaml:1: not a mapping; write one `field: value` on each line"),
     (b"\n\njust text\n", "experiment.yaml:3: not a mapping"),
     (b"a: 1\nb: [1, 2\n", "experiment.yaml:3:1: malformed YAML: while parsing a flow sequence"),
-    (
-        b"a: 1\nb: c: d\n",
-        "experiment.yaml:2:5: malformed YAML: mapping values are not",
-    ),
+    (b"a: 1\nb: c: d\n", "experiment.yaml:2:5: malformed YAML: mapping values are not"),
     (b"a: 1\n\tb: 2\n", "experiment.yaml:2:1: malformed YAML: while scanning for the next token"),
     (b"a: 'x\n", "experiment.yaml:2:1: malformed YAML: while scanning a quoted scalar"),
     (b"a: *x\n", "experiment.yaml:1:4: malformed YAML: found undefined alias 'x'"),

@@ -1,11 +1,11 @@
 """Search spaces that nest and branch: from an experiment file to configurations."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,6 @@ from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_siz
 from cloudtune.strategies.samplers.past_runs import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
 from cloudtune.strategies.samplers.warm_start import Experienced
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 FILE = """\
 name: nested
@@ -153,9 +149,6 @@ def test_a_grid_of_branches_goes_round_while_the_rest_is_drawn(tmp_path: Path) -
         assert len(rates) == 16, kind  # fifteen rates, and none for adam
 
 
-# ---- samplers ------------------------------------------------------------------------------------
-
-
 def goodness(config: Mapping[str, Any]) -> float:
     """Return what is best for adam at a small rate that decays."""
     if config["optimizer/name"] == "sgd":
@@ -212,9 +205,6 @@ def test_what_population_based_training_changes_is_active_and_keeps_its_branches
         assert changed >= 3
 
 
-# ---- earlier runs --------------------------------------------------------------------------------
-
-
 def test_a_space_allows_what_it_might_have_given_and_nothing_of_two_branches(space: Space) -> None:
     config = next(c for c in sample(space, 20, 0) if c["optimizer/name"] == "sgd")
     assert allows(space, config)
@@ -239,9 +229,6 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
     named = [each for each in given if each is not None and each.origin and each.origin.run]
     assert len(named) > 8
     assert all(each.config["optimizer/name"] == "adam" for each in named)
-
-
-# ---- mistakes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ It needs nothing of Ray or of a cloud, and nothing of conftest.py: on a machine 
 and pyarrow alone, `PYTHONPATH=.package:. python -m pytest --noconftest tests/gpu` runs it.
 """
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +23,6 @@ from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.mps_daemon import CONTROL
 from cloudtune.train.session import Session
 from cloudtune.train.torch_state import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,9 +63,6 @@ def test_two_workers_on_one_gpu_are_told_what_to_write() -> None:
     assert found.failed == {}
 
 
-# ---- MPS -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def daemons() -> Iterator[MpsDaemons]:
     made = MpsDaemons(short_folder(), gpus()[:1])
@@ -88,18 +81,13 @@ def test_mps_does_as_its_manual_says(
     assert found.failed == {}, found
 
 
-# ---- data and parameters -------------------------------------------------------------------
-
-
 def session(rank: int, width: int) -> Session:
     place: dict[str, Any] = {"rank": rank, "local_rank": 0, "world_size": width}
     return Session("t", lambda _: None, "acc", "max", 3, device="cuda:0", **place)
 
 
 @pytest.mark.parametrize(("batch", "width"), [(64, 3), (10, 4)])
-def test_a_step_is_the_same_at_a_width_that_doesn_t_divide_the_batch(
-    batch: int, width: int
-) -> None:
+def test_a_step_is_the_same_at_any_width(batch: int, width: int) -> None:
     data = TensorDataset(torch.randn(131, 5, generator=torch.manual_seed(0)))
     model = torch.nn.Linear(5, 1).cuda()
 

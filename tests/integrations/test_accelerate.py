@@ -1,19 +1,14 @@
 """accelerate as docs/scripts.md has it: its place by the environment, the batch kept."""
 
-from __future__ import annotations
-
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Training
 from tests.guard import watched
 from tests.one_node import Node, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scripts.md"
 BEFORE = """

@@ -1,13 +1,12 @@
 """Scripts of other people's manner, ported: lines changed, and what real workers make of them."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +16,6 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
 from tests.guard import watched
 from tests.one_node import Node, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ROOT / "examples" / "ports"
@@ -64,7 +60,7 @@ def test_a_port_passes_the_look_at_its_names(name: str) -> None:
     experiment(name).check_train()
 
 
-def test_before_its_import_was_changed_the_loop_of_ray_is_refused_with_every_line() -> None:
+def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
     asked = {"train": "before.py:train_func_per_worker"}
     old = Experiment.load(PORTS / "fashion_mnist" / "experiment.yaml", asked)
     with pytest.raises(ExperimentError) as caught:

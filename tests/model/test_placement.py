@@ -1,19 +1,14 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.placement import Room, enough, open_groups, place, rooms, slots
+from cloudtune.model.plans import Group
 from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Slice
 from tests.builders import group, offer
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Group
 
 WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0])
 

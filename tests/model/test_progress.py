@@ -1,19 +1,13 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.model.progress import Best, LiveTrials, Record, TrialProgress
-from cloudtune.model.trial import EndReason, Trial, better, rank_key
+from cloudtune.model.progress import Best, LiveTrials, Record, Status, TrialProgress
+from cloudtune.model.trial import EndReason, Mode, Trial, better, rank_key
 from tests.builders import epoch
-
-if TYPE_CHECKING:
-    from cloudtune.model.progress import Status
-    from cloudtune.model.trial import Mode
 
 
 def test_a_trial_falls_back_to_its_last_checkpoint() -> None:

@@ -5,36 +5,27 @@ a while, and instances that the cloud takes back. `tests/parity/planned_jobs.csv
 0.1.0 made of some of them, by a policy of its own for planned runs.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
-from cloudtune.model.catalog import InstanceType, Offer, of_pool
+from cloudtune.model.catalog import InstanceType, Market, Offer, of_pool
+from cloudtune.model.commands import Launch
 from cloudtune.model.events import InstanceGone, InterruptionNotice, LaunchFailed, NodeLost
-from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable
 from cloudtune.model.scaling import Measurement, ScalingProfile
-from cloudtune.model.trial import Trial
+from cloudtune.model.trial import Mode, Trial
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.stages import PLANNERS, plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy
+from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Market
-    from cloudtune.model.commands import Launch
-    from cloudtune.model.plans import Plan
-    from cloudtune.model.trial import Mode
-    from cloudtune.policy.run import RunPolicy
 
 KINDS = (("g.1x", 1, 16, 3, 12), ("g.4x", 4, 32, 10, 45), ("g.8x", 8, 64, 20, 90))
 BRAKES = Brakes(drain=10.0)

@@ -4,12 +4,11 @@ The figures here are not computed by what is tested: they are the page's, and th
 worked out again line by line.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,26 +18,19 @@ from cloudtune.engine.record.accounting import account
 from cloudtune.engine.record.audit import audit
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.aws import pricing
-from cloudtune.model.events import InstanceGone, NodeLost
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.catalog import BillingUnit, Market, Offer
+from cloudtune.model.events import Event, InstanceGone, NodeLost
+from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason
-from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
+from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles import bundled
 from tests.builders import NO_CHARGES, group, itinerary_of, profile, scripted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.catalog import BillingUnit, Market, Offer
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Group, Plan
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planners.base import Planner
-    from cloudtune.policy.run import RunPolicy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bills.md").read_text(encoding="utf-8")
 CATALOG = pricing.catalog("us-east-1", ("on-demand", "spot"))
@@ -101,9 +93,6 @@ def cost(dollars: float) -> Any:
     return pytest.approx((dollars,) * 4, abs=EXACT)
 
 
-# ---- the page ------------------------------------------------------------------------------
-
-
 def section(number: int) -> str:
     return PAGE.partition(f"\n## {number}. ")[2].partition("\n## ")[0]
 
@@ -159,8 +148,6 @@ def test_its_prices_are_those_of_our_table(
     assert on(name, "spot").usd_per_hour == pytest.approx(an_hour * (1 - saving))
 
 
-# ---- one instance --------------------------------------------------------------------------
-
 G4DN, P3, P3_SMALL = on("g4dn.12xlarge"), on("p3.8xlarge"), on("p3.2xlarge")
 
 
@@ -195,8 +182,6 @@ def test_3_rounded_up(grain: float, seconds: float, dollars: float) -> None:
     assert billed(asked, (group(offer, 20, 4.0, 20),)).dollars == cost(dollars)
 
 
-# ---- several -------------------------------------------------------------------------------
-
 BOTH = (group(G4DN, 2, 1.0, 8), group(P3, 1, 1.0, 4))
 SPEEDS = ((G4DN, {1.0: 60.0}), (P3, {1.0: 40.0}))
 
@@ -220,7 +205,7 @@ def test_6_charges_by_the_launch_and_by_the_hour() -> None:
     assert found.policy.fleet.launches == 3
 
 
-def test_6_what_is_charged_by_the_instance_hour_is_billed_as_the_instance_is() -> None:
+def test_6_hourly_charges_are_billed_like_their_instance() -> None:
     disks = [replace(offer, added_usd_per_hour=0.016) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(disks, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds, charges=Charges(0.25, 0.36 / 3600))
@@ -231,8 +216,6 @@ def test_6_what_is_charged_by_the_instance_hour_is_billed_as_the_instance_is() -
     assert books.added == pytest.approx(0.004493, abs=EXACT)
     assert books.whole.dollars == pytest.approx(2.667406, abs=EXACT)
 
-
-# ---- spot ----------------------------------------------------------------------------------
 
 SPOT = on("p3.8xlarge", "spot")
 
@@ -268,8 +251,6 @@ def test_5_an_instance_is_reclaimed() -> None:
     assert found.policy.over_at == 1861
 
 
-# ---- a whole run ---------------------------------------------------------------------------
-
 STAGES = (Stage(8, 0, 3), Stage(4, 3, 4), Stage(1, 4, 24))
 CHARGES = Charges(usd_per_launch=0.02, usd_per_second=0.0001)
 
@@ -281,10 +262,7 @@ def whole_run(*, charges: Charges = CHARGES, p3_boot: float = 30.0, **but: float
     quick = delayed(second, {2.0: 6.0, 4.0: 4.0}, boot=p3_boot)
     asked = replace(asked, rentables=(asked.rentables[0], Rentable(second, quick, 20)))
     return billed(
-        asked,
-        (group(first, 2, 1.0, 8),),
-        (group(second, 2, 2.0, 4),),
-        (group(second, 1, 4.0, 1),),
+        asked, (group(first, 2, 1.0, 8),), (group(second, 2, 2.0, 4),), (group(second, 1, 4.0, 1),)
     )
 
 
@@ -330,8 +308,6 @@ def test_7_without_charges() -> None:
     assert whole_run(charges=NO_CHARGES).dollars == cost(0.980413)
 
 
-# ---- the last trial ------------------------------------------------------------------------
-
 V100S = {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}
 LAST = (Stage(1, 0, 20),)
 
@@ -360,9 +336,6 @@ def test_8_so_the_cheapest_plan_takes_the_whole_box_or_a_smaller_one() -> None:
     either = ExactPlanner().plan(job(LAST, (P3, V100S), (P3_SMALL, {1.0: 71.0})))
     assert [(g.offer, g.width) for g in either.stages[0].groups] == [(P3_SMALL, 1.0)]
     assert either.estimate.dollars == pytest.approx(1.23845)
-
-
-# ---- by the minute, the hour and the function ----------------------------------------------
 
 
 def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Offer]]:
@@ -403,7 +376,7 @@ def test_10_by_the_function_waiting_and_booting_cost_nothing() -> None:
 
 def test_10_a_whole_run_by_the_function() -> None:
     assert printed(10) == [
-        *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45"),
+        *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45")
     ]
     found = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)
     assert found.dollars == cost(0.745767)
@@ -412,11 +385,10 @@ def test_10_a_whole_run_by_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "width", "dollars"),
-    [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)],
+    ("unit", "width", "dollars"), [("second", 4.0, 1.5538), ("function", 1.0, 1.21125)]
 )
 @pytest.mark.parametrize("planner", [ExactPlanner(), IlpPlanner()], ids=["exact", "ilp"])
-def test_10_the_last_trial_wants_the_whole_box_by_the_second_and_one_gpu_by_the_function(
+def test_10_billing_decides_the_width_of_the_last_trial(
     unit: BillingUnit, width: float, dollars: float, planner: Planner
 ) -> None:
     offer = P3.billed(unit)

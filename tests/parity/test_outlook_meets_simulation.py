@@ -5,28 +5,21 @@ in a world of events. Where trials happen to survive together on instances that 
 ahead of its plan, which counts on no luck: such jobs may be faster than predicted by a little.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from cloudtune.model.plans import Charges, Rentable
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Charges, Forecast, Rentable, Spread
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.runs.figures import figures
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Forecast, Spread
-    from cloudtune.planners.estimate.draws import Floats
 
 SEEDS = 24
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}

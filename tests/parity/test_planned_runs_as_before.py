@@ -10,8 +10,6 @@ All but 19 of them, of which the table has what they come to now:
   Their winners and endings are what they were, within their limits.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -3,20 +3,18 @@
 They were written apart: the model reckons with sums, the policy reacts to events.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import PlanAnew
-from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.plans import Charges, Limits, Plan, Rentable, StagePlan
 from cloudtune.model.trial import EndReason
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.base import InfeasibleError, Planner
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
@@ -34,11 +32,6 @@ from tests.builders import (
     profile,
     shapes,
 )
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Plan, StagePlan
-    from cloudtune.planners.base import Planner
 
 PLANNERS: tuple[Planner, ...] = (ExactPlanner(), StaticPlanner())
 # No stage is so short that what goes at its beginning could still be there at its end.

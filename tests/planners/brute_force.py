@@ -4,22 +4,16 @@ Independent of planners/cost_model.py and planners/dp/options.py on purpose: no 
 no arrays; an instance is a launch time and an end.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from cloudtune.model.plans import Group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Rentable, Stage
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Group, Rentable, Stage
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.planners.base import PlanRequest
 
 Way: TypeAlias = "tuple[Group, ...]"
 

@@ -1,15 +1,15 @@
 """Each way to bill, in every planner: by second, minute, hour and function."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloudtune.model.catalog import BillingUnit
+from cloudtune.model.plans import Plan
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.dp.search import search_of
@@ -18,13 +18,8 @@ from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner
+from tests.planners.brute_force import Priced
 from tests.planners.ilp.test_planner import few, requests
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import BillingUnit
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import PlanRequest
-    from tests.planners.brute_force import Priced
 
 UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")
 

@@ -1,23 +1,17 @@
 """Seeded jobs of every way to bill, against all plans there are."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.catalog import BillingUnit
+from cloudtune.model.plans import Charges, Limits, Objective, Rentable, Stage
 from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
 from tests.planners.brute_force import best, every_plan
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import BillingUnit
-    from cloudtune.model.plans import Objective
 
 _UNITS: tuple[BillingUnit | None, ...] = (None, None, "second", "minute", "hour", "function")
 _MOST = 200  # plans of a job, so that all can be tried
@@ -83,7 +77,7 @@ def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
 
 
 @pytest.mark.parametrize("dear_first", [True, False])
-def test_side_by_side_by_the_function_the_dearer_offer_trains_as_few_as_it_may(
+def test_billed_by_function_the_dearer_offer_trains_few(
     dear_first: bool,
 ) -> None:
     """In 42 s the cheap offer has time for four of six trials; the dear one could train four."""

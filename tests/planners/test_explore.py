@@ -1,23 +1,16 @@
 """The most trials that the limits pay for, by the planner's own word."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Stage
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.plans import Stage
 
 
 def work(trials: int, epochs: int) -> Sequence[Stage]:
@@ -69,7 +62,7 @@ def test_no_more_than_was_asked_for() -> None:
     assert explored(setting, Limits(1e6, 1e6), most=7).trials == 7
 
 
-def test_where_one_trial_can_not_be_finished_it_is_trained_as_far_as_possible() -> None:
+def test_an_unfinishable_trial_trains_as_far_as_possible() -> None:
     setting, limits = Setting(profile=profile(SUBLINEAR), max_instances=1), Limits(deadline=60.0)
     found = explored(setting, limits)
     assert (found.trials, found.plan.stages[-1].stage.end_epoch) == (1, found.epochs)

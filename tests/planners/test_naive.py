@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from cloudtune.model.plans import Limits
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.static import StaticPlanner

@@ -1,32 +1,23 @@
 """What is told of a run before it begins: by its stages, or by its own policy."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Forecast, Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
-from cloudtune.planning.make import longest, make_plan, worst_bill
+from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import propose, to_json
-from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions
+from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.plans import Forecast
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
 
 
 def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
@@ -184,9 +175,6 @@ def test_the_proposal_is_told_in_tables_and_in_json() -> None:
     )
 
 
-# ---- every strategy ------------------------------------------------------------------------------
-
-
 def test_names_are_told_as_they_were_chosen() -> None:
     wanted = {"name": "hypersched", "allocator": "hypersched:SOFTMAX", "fleet": "naive:2"}
     told = to_json(propose(make_plan(problem(wanted), LIMITS)))
@@ -241,7 +229,7 @@ def test_a_forced_plan_says_how_rarely_it_keeps_the_limits() -> None:
     assert made.plan.forecast.within == 0.0
 
 
-def test_a_sampler_that_learns_is_refused_where_all_trials_are_asked_for_at_once() -> None:
+def test_a_learning_sampler_is_refused_by_a_plan_of_stages() -> None:
     with pytest.raises(UsageError, match="sampler tpe: a plan of stages asks for all its trials"):
         elastic_job({"name": "sha", "sampler": "tpe"})
     assert elastic_job({"name": "sha", "sampler": "qmc"}).plan.followed is not None
@@ -270,9 +258,6 @@ def test_other_choices_are_compared_by_their_forecasts() -> None:
     assert names[-1] == "sha, planned, planned"
     assert [row.message for row in rows] == [""] * len(rows)
     assert all(row.plan is not None for row in rows)
-
-
-# ---- on spot -----------------------------------------------------------------------------------
 
 
 def spot_problem(**said: object) -> Problem:

@@ -1,9 +1,9 @@
 """Provider local in an experiment and in a plan: this machine, for nothing unless one is told."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,10 +22,6 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
 from cloudtune.runs.report import simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LOCAL = """\
 name: digits
@@ -56,9 +52,6 @@ def refused(folder: Path, text: str, **options: Any) -> str:
 
 def with_cloud(line: str) -> str:
     return f"{LOCAL}  {line}\n"
-
-
-# ---- what may be written -------------------------------------------------------------------
 
 
 def test_it_needs_no_more_than_a_provider(tmp_path: Path) -> None:
@@ -134,9 +127,6 @@ def test_from_python_it_is_the_same() -> None:
     assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == Cloud(
         provider="local", instances=("local-*",), max_instances=1
     )
-
-
-# ---- what is planned -----------------------------------------------------------------------
 
 
 def problem(experiment: Experiment) -> stages.Problem:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -61,7 +59,7 @@ def test_without_stages_the_forecast_decides_what_a_plan_breaks() -> None:
     assert unsure.broken(run_of(MIXED, 0.4, source="policy")) == ("deadline",)
 
 
-def test_limits_that_are_kept_one_by_one_but_not_at_once_are_both_broken() -> None:
+def test_limits_kept_apart_but_not_together_are_both_broken() -> None:
     seen = run_of(MIXED, in_time=0.96, in_money=0.97, within=0.93)
     assert proposal(confidence=0.95).broken(seen) == ("deadline", "budget")
     assert proposal(confidence=0.9).broken(seen) == ()

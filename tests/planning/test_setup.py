@@ -1,8 +1,7 @@
 """What `setup:` adds to a plan, and what of it is told before anything is rented."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,6 @@ from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.planning.problem import _with_fetch, stored_profiles
 from cloudtune.running import runner
 from cloudtune.running.runner import Runner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRAIN = "def train(config):\n    pass\n"
 FIELDS = {

@@ -3,26 +3,17 @@
 What concerns processes and GPUs (F12 to F14, F18, F22) is shown elsewhere: docs/allocators.md.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
-from cloudtune.model.commands import StopTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
-from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.strategies.base import Allocator, Task, TrialGroup
 from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import Allocator
 
 LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
 SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}
@@ -58,7 +49,7 @@ def test_f01_a_group_holds_trials_each_with_a_budget() -> None:
         TrialGroup("g", (Task(trial, 0),))
 
 
-def test_f02_a_grid_is_one_group_a_sequence_is_ordered_a_rung_is_a_group() -> None:
+def test_f02_grids_sequences_and_rungs_are_groups() -> None:
     many = Setting(8, metric=final([n / 8 for n in range(8)]), offer=offer(4), max_instances=2)
     grid = play(many, by_name("grid", max_epochs=2))
     assert len({group.name for group in grid.groups()}) == 1
@@ -83,14 +74,6 @@ def test_f03_the_golden_toy_as_a_run() -> None:
     assert ends(played) == pytest.approx(12.0)
 
 
-def test_f06_f07_a_dear_resize_changes_nothing() -> None:
-    """Budgets of 10 and 30: resizes that cost nothing are made."""
-    for resize, resizes in ((10_000.0, 0), (0.0, 2)):
-        dear = profile(LINEAR, start=0.0, resize=resize)
-        played = play(game([10, 30], allocator=DynamicFluid, profile=dear), GRID)
-        assert played.policy.resizes == resizes
-
-
 @pytest.mark.parametrize(
     ("budgets", "plannings"),
     [
@@ -98,7 +81,7 @@ def test_f06_f07_a_dear_resize_changes_nothing() -> None:
         ([20], 1),
     ],
 )
-def test_f08_it_plans_when_trials_or_gpus_come_or_go_and_at_no_other_time(
+def test_f08_it_plans_only_when_trials_or_gpus_come_or_go(
     budgets: list[int], plannings: int
 ) -> None:
     allocator = DynamicFluid()
@@ -222,18 +205,8 @@ def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
     assert played.epochs["t01"] == 30
 
 
-def test_f19_losers_stop_once_the_next_rung_is_full() -> None:
-    many = Setting(
-        9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE
-    ).but(allocator=DynamicFluid)
-    played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
-    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
-    stopped = {c.session for said in played.commands for c in said if isinstance(c, StopTrial)}
-    assert stopped
-
-
 @pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
-def test_f02_those_that_go_on_from_a_rung_are_a_group_of_their_own(
+def test_f02_survivors_of_a_rung_are_a_group(
     kind: Callable[[], Allocator],
 ) -> None:
     """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""

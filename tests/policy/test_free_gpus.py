@@ -1,20 +1,14 @@
 """Which GPUs are free, as instances come and go and trials sit and move."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import rooms
 from cloudtune.model.trial import Slice
 from cloudtune.policy.free_gpus import FreeGpus
 from tests.builders import offer
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
 
 FOUR = offer(4)
 ONE = offer(1, name="s.1x")
@@ -35,27 +29,11 @@ def test_the_fullest_instance_that_fits_is_taken() -> None:
     assert (found.gpus, found.free_gpus) == (8, 7.0)
 
 
-def test_a_seat_that_is_found_stays_free() -> None:
-    found = free_gpus(a=4)
-    assert found.find(4.0) == found.find(4.0)
-
-
 def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
     found = free_gpus(a=4, b=4)
     assert found.find(8.0) == (FOUR, (Slice("a", 4.0), Slice("b", 4.0)))
     found.take([Slice("a", 0.5, 0)])
     assert found.find(8.0) is None
-
-
-def test_three_thirds_fill_a_gpu() -> None:
-    found = free_gpus(a=1)
-    for _ in range(3):
-        placement = found.find(1 / 3)
-        assert placement is not None
-        found.take(placement[1])
-    assert found.find(1 / 3) is None
-    found.give([Slice("a", 1 / 3, 0)])
-    assert found.find(1 / 3) is not None
 
 
 def test_only_offers_that_have_the_width_are_looked_at() -> None:
@@ -82,12 +60,6 @@ def test_what_sat_on_an_instance_that_is_gone_is_forgotten() -> None:
     assert (found.gpus, found.free_gpus) == (4, 4.0)
 
 
-def test_a_new_instance_counts_what_sits_on_it_already() -> None:
-    found = free_gpus(a=4)
-    found.follow({"a": FOUR, "b": FOUR}, [Slice("b", 3.0)])
-    assert found.free_gpus == 5.0
-
-
 def test_a_trial_that_grows_reserves_what_it_needs_besides() -> None:
     found = free_gpus(a=4)
     own = (Slice("a", 1.0),)
@@ -104,40 +76,12 @@ def test_a_trial_that_shrinks_where_it_is_reserves_nothing() -> None:
     assert found.free_gpus == 0.0
 
 
-def test_without_room_nothing_is_reserved() -> None:
-    found = free_gpus(a=4)
-    own, other = (Slice("a", 1.0),), (Slice("a", 2.0),)
-    found.take((*own, *other))
-    assert found.move(4.0, FOUR, own) is None
-    assert found.free_gpus == 1.0
-
-
-def test_a_trial_leaves_an_instance_that_is_to_go() -> None:
-    found = free_gpus(a=4, b=4)
-    own = (Slice("a", 2.0),)
-    found.take(own)
-    found.follow({"b": FOUR}, own)
-    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("b", 2.0),)), (Slice("b", 2.0),))
-    assert found.free_gpus == 2.0
-
-
-# ---- shares ------------------------------------------------------------------------------------
-
-
 def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_one() -> None:
     found = free_gpus(a=4)
     found.take([Slice("a", 0.5, 0), Slice("a", 0.5, 1), Slice("a", 2.0)])
     assert found.free_gpus == 1.0
     assert found.find(1.0) is None
     assert found.move(1.0, FOUR, (Slice("a", 2.0),)) == ((FOUR, (Slice("a", 1.0),)), ())
-
-
-def test_a_share_that_grows_to_a_whole_gpu_keeps_the_rest_of_its_own() -> None:
-    found = free_gpus(a=1)
-    own = (Slice("a", 0.5, 0),)
-    found.take(own)
-    assert found.move(1.0, ONE, own) == ((ONE, (Slice("a", 1.0),)), (Slice("a", 0.5, 0),))
-    assert found.find(0.5) is None, "kept"
 
 
 def test_a_share_with_neighbours_needs_a_whole_gpu_besides() -> None:
@@ -156,16 +100,6 @@ def test_a_share_that_grows_alone_on_a_high_gpu_stays_there() -> None:
     placement = found.move(0.5, FOUR, own)
     assert placement is not None
     assert placement[1] == (Slice("a", 0.25, 2),)
-
-
-def test_a_whole_trial_that_becomes_a_share_is_sure_of_its_own_gpu() -> None:
-    found = free_gpus(a=1)
-    own = (Slice("a", 1.0),)
-    found.take(own)
-    assert found.move(0.5, ONE, own) == ((ONE, (Slice("a", 0.5, 0),)), ())
-
-
-# ---- what is said to be free can be had ---------------------------------------------------------
 
 
 class Machines:

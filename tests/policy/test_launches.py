@@ -1,10 +1,7 @@
 """Launches that come to nothing: each offer has its own troubles, and nothing goes on for ever."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,10 +20,8 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.plans import Plan
 from cloudtune.model.trial import EndReason
+from cloudtune.policy.run import RunPolicy
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
-
-if TYPE_CHECKING:
-    from cloudtune.policy.run import RunPolicy
 
 A = offer(1, name="g.1x")
 B = offer(1, name="p.1x")
@@ -178,8 +173,7 @@ def test_a_hand_over_waits_for_a_vcpu_quota() -> None:
     plan = by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))
     tight = Plan(**{**vars(plan), "vcpu_quotas": {"on-demand g": 16, "on-demand p": 16}})
     shared = by_hand(
-        grouped(0, 1, group(A, 1, 1.0, 1)),
-        grouped(1, 2, group(offer(1, name="g.9x"), 1, 1.0, 1)),
+        grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(offer(1, name="g.9x"), 1, 1.0, 1))
     )
     bound = Plan(**{**vars(shared), "vcpu_quotas": {"on-demand g": 16}})
     for made, at_once in ((tight, True), (bound, False)):

@@ -1,20 +1,27 @@
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError, NoCapacityError
-from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.commands import (
+    Command,
+    EndRun,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -28,19 +35,12 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import Figures, MeasureError, widths_of
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.scaling import ScalingProfile
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
 
@@ -72,9 +72,6 @@ def measure(
     assert last.reason is policy.ending
     assert policy.fleet.alive() == []
     return tuple(ledger.entries)
-
-
-# ---- what is measured --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -164,7 +161,7 @@ def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
     assert start.width == 1.0
 
 
-def test_where_a_trial_by_itself_fails_others_are_tried_and_then_all_that_are_left() -> None:
+def test_if_a_trial_alone_fails_others_are_tried() -> None:
     policy = single()
     now = begun(policy)
     tried = []
@@ -178,12 +175,6 @@ def test_where_a_trial_by_itself_fails_others_are_tried_and_then_all_that_are_le
     assert not {start.trial for start in now.values()} & set(tried)
 
 
-def test_fewer_trials_than_gpus_are_enough() -> None:
-    policy = measuring(count=1)
-    measure(policy)
-    assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 3)
-
-
 def test_a_measurement_is_replayed_with_equal_commands() -> None:
     entries, again = measure(measuring()), MemoryLedger()
     run(measuring(), ReplayWorld(entries), again)
@@ -193,9 +184,6 @@ def test_a_measurement_is_replayed_with_equal_commands() -> None:
 def test_figures_without_an_epoch_are_no_profile() -> None:
     with pytest.raises(ValueError, match="no durations"):
         Figures().profile("g.4x", "abc", "2026-01-01", "made up")
-
-
-# ---- event by event ----------------------------------------------------------------------------
 
 
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
@@ -236,8 +224,6 @@ def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
     assert figures.start == [5.0, 5.0], "a slow first epoch is reckoned to the start"
     assert figures.resize == [7.0], "from the stop at 46 until training began at 53"
 
-
-# ---- trouble -----------------------------------------------------------------------------------
 
 TROUBLE: list[tuple[Event, EndReason, str]] = [
     (NodeLost(40.0, "i000", "heartbeat"), EndReason.FAILED, "the node left.*\nheartbeat"),
@@ -287,20 +273,6 @@ def test_whatever_happens_it_ends_within_its_budget(
         policy.raise_if_failed()
 
 
-def test_a_deadline_ends_it_in_time() -> None:
-    policy = measuring(Limits(deadline=40.0))
-    entries = measure(policy)
-    assert policy.ending is EndReason.DEADLINE
-    assert entries[-1].event.at <= 40.0
-
-
-def test_a_budget_ends_it_within_it() -> None:
-    policy = measuring(Limits(budget=0.75))
-    entries = measure(policy, truth=profile({1.0: 25.0, 2.0: 20.0, 4.0: 15.0}))
-    assert policy.ending is EndReason.BUDGET
-    assert 0.60 < policy.fleet.dollars(entries[-1].event.at) <= 0.75
-
-
 def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
     charges = Charges(usd_per_launch=0.05, usd_per_second=0.001)
     alone, charged = measuring(Limits(budget=0.9)), measuring(Limits(budget=0.9), charges=charges)
@@ -329,15 +301,6 @@ def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
         (EndRun(EndReason.BUDGET),),
         (EndRun(EndReason.DEADLINE),),
     }
-
-
-def test_the_first_reason_stays() -> None:
-    policy = measuring()
-    measure(policy, NodeLost(40.0, "i000", "boom"), Interrupted(40.5))
-    assert policy.ending is EndReason.FAILED
-
-
-# ---- configurations and widths that don't work -------------------------------------------------
 
 
 def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:
@@ -442,9 +405,6 @@ def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
     assert ledger.entries[-1].event.at < 300.0
 
 
-# ---- how much is measured ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("deadline", "epochs"), [(400.0, 4), (75.0, 2), (62.0, 1)])
 def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs: int) -> None:
     policy = measuring(Limits(deadline=deadline), gpus=1)
@@ -491,7 +451,7 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
     assert found.start.mean == pytest.approx(4.25)
 
 
-def test_a_release_that_is_not_confirmed_is_repeated_and_given_up_in_the_end() -> None:
+def test_an_unconfirmed_release_is_repeated_and_at_last_given_up() -> None:
     policy = measuring(gpus=1)
     begun(policy)
     assert policy.handle(Interrupted(40.0)) == (StopTrial("t00.1"), Release("i000"))

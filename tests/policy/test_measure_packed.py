@@ -1,20 +1,18 @@
 """Measuring shares of a GPU: several trials on each, from wide to narrow, with their memory."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -26,13 +24,8 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.profiles.measurements import packed_widths
 from cloudtune.train.session import Report
 from tests.builders import NO_LIMITS, offer, profile, trials
-
-if TYPE_CHECKING:
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.events import Event
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
 TRUTH = profile(CURVE, start=4.25, resize=6.5)
@@ -55,14 +48,6 @@ def measure(policy: MeasurePolicy, *trouble: Event) -> tuple[Entry, ...]:
     assert last == EndRun(policy.ending or EndReason.FAILED)
     assert policy.fleet.alive() == []
     return tuple(ledger.entries)
-
-
-@pytest.mark.parametrize(
-    ("pack", "widths"),
-    [(1, ()), (2, (1 / 2,)), (3, (1 / 2, 1 / 3)), (8, (1 / 2, 1 / 4, 1 / 8))],
-)
-def test_the_shares_worth_measuring(pack: int, widths: tuple[float, ...]) -> None:
-    assert packed_widths(pack) == widths
 
 
 @pytest.mark.parametrize("count", [16, 3])
@@ -94,16 +79,6 @@ def test_whole_gpus_alone_say_how_long_a_start_takes() -> None:
     measure(whole)
     assert packed.figures.start == whole.figures.start
     assert packed.figures.resize == whole.figures.resize
-
-
-def test_one_gpu_still_has_its_resize_measured() -> None:
-    policy = measuring(gpus=1, pack=2)
-    assert policy.phases == (1.0, 1.0, 0.5)
-    measure(policy)
-    assert policy.figures.resize == pytest.approx([6.5])
-
-
-# ---- event by event ----------------------------------------------------------------------------
 
 
 def told(at: float, start: StartTrial, number: int, mib: float | None = None) -> EpochDone:
@@ -194,9 +169,6 @@ def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
         "2 or more trials on a GPU left out: a trial ran out of memory"
     )
     assert bench.policy.figures.profile("g", "abc", "2026-01-01", "").widths == (1.0,)
-
-
-# ---- trouble -----------------------------------------------------------------------------------
 
 
 def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:

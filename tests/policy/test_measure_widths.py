@@ -1,12 +1,10 @@
 """Measuring widths that aren't powers of two, and widths beyond one instance, in virtual time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
@@ -18,11 +16,6 @@ from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.running.measuring import widths_to_measure
 from tests.builders import NO_LIMITS, offer, profile, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.engine.ledger import Entry
 
 PRICE = 3.6
 TRUTH = profile(

@@ -1,10 +1,9 @@
 """From a name in an experiment file to what it does: how wide trials train, and when they move."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +11,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.scaling import Measurement
 from cloudtune.policy.registry import ALLOCATORS
 from cloudtune.runs.job import policy_of
-from tests.builders import NO_LIMITS, Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.builders import Played
+from tests.builders import NO_LIMITS, Played, Setting, offer, play, profile
 
 EXPERIMENT = """
 name: names
@@ -132,7 +125,7 @@ def test_f07_as_published_a_trial_shrinks_though_nobody_lacks_gpus(
     assert ours.seconds < published.seconds
 
 
-def test_f20_what_grew_by_an_idle_gpu_keeps_it_until_all_are_planned_anew(tmp_path: Path) -> None:
+def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None:
     """It is sublinear, so to shrink would save GPU-seconds: it would grow and shrink for ever."""
     played = run(tmp_path, "dynamic-fluid:published-idle", [2, 1], gpus=4)
     assert widths(played) == [[1, 2, 4], [1, 2]]

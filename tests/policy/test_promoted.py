@@ -1,9 +1,7 @@
 """A trial that goes on from a rung, and is wider than what is free: what is free is kept for it."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,18 +9,12 @@ from cloudtune.model.commands import ExtendTrial, StartTrial
 from cloudtune.model.events import EpochDone, TrialStopped
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Trial
+from cloudtune.model.trial import Trial, Width
 from cloudtune.policy.registry import ALLOCATORS
 from cloudtune.policy.speed_estimates import DelayEstimates
 from cloudtune.strategies.allocators.fluid import DynamicFluid
-from cloudtune.strategies.base import ByWidth
+from cloudtune.strategies.base import ByWidth, Task, View
 from tests.builders import Played, Setting, by_name, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.trial import Width
-    from cloudtune.strategies.base import Task, View
 
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0, 8.0: 1.0}
 ASHA = by_name("asha", eta=2, max_epochs=8)

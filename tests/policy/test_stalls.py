@@ -1,7 +1,5 @@
 """Trials that tell nothing any more are ended, and the run goes on without them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Trials and instances that fail, event by event."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -45,9 +43,6 @@ def tick(at: float) -> TimerFired:
 
 def launch(intent: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand")
-
-
-# ---- trials ------------------------------------------------------------------------------------
 
 
 def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
@@ -141,12 +136,6 @@ def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
     assert policy.ending is EndReason.DONE
 
 
-def test_the_gpus_of_a_failed_trial_go_to_the_next() -> None:
-    policy = scripted(staged((2, 0, 1, 1, 4.0)))
-    begun(policy, "i000")
-    assert set(starts(policy.handle(TrialFailed(11.0, "t00.1", "boom", "")))) == {"t01.1"}
-
-
 @pytest.mark.parametrize("epochs_before", [0, 1])
 def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     """A result on the way doesn't make a run out of which nothing came a good one."""
@@ -163,15 +152,6 @@ def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     assert policy.handle(gone) == (EndRun(EndReason.FAILED),)
 
 
-def test_trials_that_failed_are_missing_in_the_next_stage() -> None:
-    policy = scripted(staged((4, 0, 1, 2, 2.0), (2, 1, 2, 2, 4.0)))
-    begun(policy, "i000", "i001")
-    for number in (0, 2, 3):
-        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
-    assert policy.handle(epoch(12.0, "t01.1", 1)) == (StopTrial("t01.1"),)
-    assert set(starts(policy.handle(TrialStopped(12.5, "t01.1")))) == {"t01.2"}
-
-
 def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
     policy = scripted(staged((4, 0, 1, 1, 1.0), (4, 1, 2, 2, 2.0), (4, 2, 3, 4, 4.0)))
     begun(policy, "i000")
@@ -181,7 +161,7 @@ def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
     assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
 
 
-def test_a_node_that_is_of_no_use_goes_back_and_no_more_than_three_are_tried() -> None:
+def test_useless_nodes_go_back_and_three_are_tried() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     policy.handle(RunStarted(0.0))
     for number in range(3):
@@ -231,16 +211,6 @@ def test_a_trial_lost_at_the_rung_is_not_trained_again() -> None:
     )
 
 
-def test_a_trial_lost_at_the_rung_with_an_older_checkpoint_trains_what_is_missing() -> None:
-    policy = scripted(staged((2, 0, 2, 1, 2.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1))
-    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
-    assert policy.handle(TrialLost(13.5, "t00.1", "died")) == (
-        StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-000", 2.0),), "t00/1", 1, 2),
-    )
-
-
 @pytest.mark.parametrize(
     "last_words",
     [TrialLost(13.5, "t00.1", "died"), TrialFailed(13.5, "t00.1", "boom", "Traceback …")],
@@ -252,18 +222,6 @@ def test_how_a_trial_ends_that_was_cut_does_not_matter(last_words: TrialLost | T
     policy.handle(epoch(13.0, "t01.1", 1, 0.9))
     assert policy.handle(last_words) == ()
     assert (policy.trials["t00"].status, policy.trials["t00"].error) == ("cut", "")
-
-
-def test_a_trial_that_fails_while_it_is_moved_has_failed() -> None:
-    policy = scripted(staged((2, 0, 1, 1, 2.0), (2, 1, 2, 1, 1.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1))
-    policy.handle(epoch(13.0, "t01.1", 1))
-    policy.handle(TrialFailed(13.5, "t00.1", "boom", "Traceback …"))
-    assert policy.trials["t00"].status == "failed"
-
-
-# ---- instances ---------------------------------------------------------------------------------
 
 
 def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
@@ -280,56 +238,12 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     )
 
 
-def test_a_node_that_is_lost_gives_its_instance_back() -> None:
-    policy = scripted(staged((1, 0, 4, 1, 4.0)))
-    begun(policy, "i000")
-    assert policy.handle(NodeLost(12.0, "i000", "heartbeat")) == (
-        StopTrial("t00.1"),
-        Release("i000"),
-        launch("i001"),
-    )
-    assert policy.handle(InstanceGone(14.0, "i000", 14.0, "released")) == ()
-    assert set(starts(join(policy, 20.0, "i001"))) == {"t00.2"}
-
-
-def test_a_trial_over_two_instances_falls_with_either() -> None:
-    policy = scripted(staged((1, 0, 4, 2, 8.0)))
-    begun(policy, "i000", "i001")
-    assert policy.handle(InstanceGone(13.0, "i001", 13.0, "gone")) == (
-        StopTrial("t00.1"),
-        launch("i002"),
-    )
-    assert starts(join(policy, 20.0, "i002")) == {
-        "t00.2": (Slice("i-000", 4.0), Slice("i-002", 4.0))
-    }
-
-
-def test_while_a_replacement_boots_the_trials_share_what_is_left() -> None:
-    policy = scripted(staged((2, 0, 1, 2, 4.0)))
-    begun(policy, "i000", "i001")
-    policy.handle(InstanceGone(11.0, "i001", 11.0, "gone"))
-    assert policy.handle(epoch(12.0, "t00.1", 1)) == (StopTrial("t00.1"),), "t01 waits for GPUs"
-    assert set(starts(policy.handle(TrialStopped(12.2, "t00.1")))) == {"t01.2"}
-
-
 def test_an_instance_that_never_joins_is_given_back_and_replaced() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
     policy.handle(RunStarted(0.0))
     policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
     assert policy.handle(tick(60.0)) == (SetTimer("tick", 61.0),)
     assert policy.handle(tick(61.0)) == (Release("i000"), launch("i001"), SetTimer("tick", 62.0))
-
-
-def test_a_run_whose_instances_never_join_fails_and_stops_paying() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
-    policy.handle(RunStarted(0.0))
-    policy.handle(tick(61.0))
-    policy.handle(tick(122.0))
-    assert Release("i002") in policy.handle(tick(183.0))
-    assert policy.ending is EndReason.FAILED
-
-
-# ---- refused launches --------------------------------------------------------------------------
 
 
 def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
@@ -340,16 +254,6 @@ def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
         assert policy.handle(tick(at)) == (SetTimer("tick", at + 1.0),), f"too early at {at} s"
     assert policy.handle(tick(17.0)) == (launch("i001"), SetTimer("tick", 18.0))
     assert policy.spent(20.0) == pytest.approx(0.60), "what was refused costs nothing"
-
-
-def test_three_refusals_with_nothing_rented_end_the_run() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    policy.handle(RunStarted(0.0))
-    for number, at in enumerate((2.0, 20.0)):
-        assert policy.handle(refusal(at, f"i00{number}")) == ()
-        assert policy.handle(tick(at + 15.0))[:-1] == (launch(f"i00{number + 1}"),)
-    assert policy.handle(refusal(40.0, "i002")) == (EndRun(EndReason.NO_CAPACITY),)
-    assert policy.spent(100.0) == 0.0
 
 
 def test_with_something_rented_the_run_makes_do() -> None:
@@ -413,14 +317,11 @@ def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
     )
 
 
-# ---- other zones -------------------------------------------------------------------------------
-
-
 def zoned(intent: str, zone: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand", zone)
 
 
-def test_the_next_zone_is_asked_at_once_and_a_dry_one_is_left_alone_for_three_minutes() -> None:
+def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
     policy.handle(RunStarted(0.0))
     assert policy.handle(refusal(2.0, "i000")) == (zoned("i001", "a"),)
@@ -447,9 +348,6 @@ def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
     assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
 
 
-# ---- what the cloud takes back, with notice ----------------------------------------------------
-
-
 def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
     policy = scripted(staged((2, 0, 2, 2, 4.0)))
     begun(policy, "i000", "i001")
@@ -461,7 +359,7 @@ def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> N
     assert policy.trials["t00"].status == "at rung"
 
 
-def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> None:
+def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     policy = scripted(staged((2, 0, 3, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(InterruptionNotice(11.0, "i001", 131.0))
@@ -474,10 +372,7 @@ def test_a_trial_moves_off_at_the_end_of_its_epoch_where_there_is_a_seat() -> No
     assert moved.start_epoch == 1
 
 
-# ---- memory ------------------------------------------------------------------------------------
-
-
-def test_a_packed_trial_that_runs_out_of_memory_goes_on_with_a_wider_share() -> None:
+def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     policy = scripted(staged((4, 0, 2, 1, 0.25)))
     begun(policy, "i000")
     full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)

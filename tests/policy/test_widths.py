@@ -1,7 +1,5 @@
 """Widths that are of no use: several models on several GPUs, and moves that lose all."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
@@ -14,9 +12,6 @@ from tests.builders.runs import Setting
 
 def unsynced(at: float, session: str) -> TrialFailed:
     return TrialFailed(at, session, "no gradients", "", unsynced=True)
-
-
-# ---- several models ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", [None, "asha", "hyperband", "hypersched", "seer"])
@@ -67,33 +62,12 @@ def test_a_run_that_requires_one_model_ends_and_says_what_to_do() -> None:
     )
 
 
-def test_where_no_narrower_width_was_measured_the_trial_fails() -> None:
-    policy = scripted(staged((1, 0, 2, 1, 4.0)))
-    begun(policy, "i000")
-    policy.handle(unsynced(12.0, "t00.1"))
-    assert policy.trials["t00"].error == "no gradients"
-    assert policy.ending is EndReason.FAILED
-
-
-# ---- nothing saved -------------------------------------------------------------------------------
-
-
 def test_a_trial_that_has_saved_nothing_is_not_widened_at_the_rung() -> None:
     policy = scripted(staged((2, 0, 1, 1, 1.0), (1, 1, 4, 1, 2.0)))
     begun(policy, "i000")
     policy.handle(epoch(12.0, "t01.1", 1, 0.1, saved=False))
     said = policy.handle(epoch(13.0, "t00.1", 1, 0.9, saved=False))
     assert said == (StopTrial("t01.1"), ExtendTrial("t00.1", 4))
-
-
-def test_the_instance_of_a_trial_that_has_saved_nothing_stays() -> None:
-    policy = scripted(staged((2, 0, 1, 2, 4.0), (1, 1, 4, 1, 2.0)))
-    begun(policy, "i000", "i001")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.1, saved=False))
-    said = policy.handle(epoch(13.0, "t01.1", 1, 0.9, saved=False))
-    assert said == (StopTrial("t00.1"), ExtendTrial("t01.1", 4))
-    assert policy.fleet["i000"].surplus
-    assert not policy.fleet["i001"].surplus
 
 
 def test_no_epoch_of_a_script_without_checkpoints_is_trained_twice() -> None:

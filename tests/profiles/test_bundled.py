@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -21,9 +19,6 @@ G4 = machine("t4", 4, "g4dn.12xlarge")
 
 def speed_up(profile: ScalingProfile, width: float) -> float:
     return profile.epoch_seconds(1.0) / profile.epoch_seconds(width)
-
-
-# ---- figures, by hand --------------------------------------------------------------------------
 
 
 def test_resnet50_on_cifar10_at_707_images_a_second() -> None:
@@ -69,9 +64,6 @@ def test_they_agree_with_the_speed_ups_of_the_research(
     assert found == pytest.approx(speed_ups, abs=0.012)
 
 
-# ---- the node boundary -------------------------------------------------------------------------
-
-
 def test_eight_gpus_over_two_nodes_are_slower_than_four_on_one() -> None:
     profile = bundled.load("bert-squad@t4", G4)
     assert profile.epoch_seconds(8.0) > profile.epoch_seconds(4.0) > profile.epoch_seconds(16.0)
@@ -84,9 +76,6 @@ def test_several_nodes_only_with_as_many_gpus_as_were_measured(
     gpus: int, widths: tuple[float, ...]
 ) -> None:
     assert bundled.load("bert-squad@t4", machine("t4", gpus)).widths == widths
-
-
-# ---- other machines ----------------------------------------------------------------------------
 
 
 def test_the_same_gpu_in_another_machine_is_a_little_less_sure() -> None:
@@ -115,9 +104,6 @@ def test_nothing_is_made_up_for_a_gpu_that_nobody_compared(other: InstanceType) 
     assert bundled.find("resnet50-cifar10@v100", other) is None
     with pytest.raises(UsageError, match=r"nothing is published that compares .*; take instances"):
         bundled.load("resnet50-cifar10@v100", other)
-
-
-# ---- all of them -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", bundled.names())

@@ -1,7 +1,5 @@
 """What earlier runs saw, put together with a profile: precision, age, widths that nobody saw."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -92,9 +90,6 @@ def test_first_epochs_count_where_there_are_no_others() -> None:
     assert alone.epoch_seconds(1.0) > 14.0
 
 
-# ---- what is newer
-
-
 def test_what_contradicts_all_that_is_newer_is_out() -> None:
     """The data set has grown since: the script is the same, its epochs take three times as long."""
     long_ago = saw(10.0, 40, run="old", at="2026-10-01T00:00:00Z")
@@ -111,9 +106,6 @@ def test_a_newer_measurement_goes_before_older_runs() -> None:
     assert found.epoch_seconds(1.0) == pytest.approx(10.0)
     assert found.seen[0].share == 0.0
     assert seen_text(found.seen[0], P3, TODAY).endswith("counts for its delays alone")
-
-
-# ---- what nobody measured
 
 
 def test_what_was_seen_goes_before_what_was_published() -> None:
@@ -138,9 +130,6 @@ def test_delays_alone_make_no_profile() -> None:
     assert found.boot.mean == pytest.approx(30.0, rel=0.05)
 
 
-# ---- delays
-
-
 def test_boots_are_those_of_the_market_and_else_of_any() -> None:
     both = saw(10.0, boots=(40.0, 4))
     spot = saw(10.0, boots=(100.0, 4), market="spot")
@@ -161,17 +150,11 @@ def test_one_measurement_is_believed_as_ever() -> None:
     assert apart.error > 1.3 * alike.error
 
 
-# ---- what stands beside it
-
-
 @pytest.mark.parametrize(
     ("runs", "text"),
     [
         ((), "measured 3 days ago on p3.2xlarge"),
-        (
-            (saw(11.0, 2),),
-            "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago",
-        ),
+        ((saw(11.0, 2),), "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago"),
         (
             (saw(11.0, 2), saw(11.0, 2, run="digits-1122", at="2026-11-22T01:00:00Z")),
             "measured 3 days ago on p3.2xlarge, seen in 2 runs, the last today",

@@ -1,9 +1,7 @@
 """Widths below 1 from a profile to a plan and a run; not where a GPU has too little memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,18 +11,15 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import Identity
+from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.planning import stages
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
+from cloudtune.planning.stages import Problem
+from cloudtune.runs.job import Job
 from tests.builders import followed, profile
-
-if TYPE_CHECKING:
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planning.stages import Problem
-    from cloudtune.runs.job import Job
 
 TYPE = "g4dn.12xlarge"  # four T4 of 16,384 MiB each
 WORTH_PACKING = {0.25: 16.0, 0.5: 11.0, 1.0: 8.0, 2.0: 5.0}
@@ -53,9 +48,6 @@ def measured(memory: dict[float, float] | None = None) -> ScalingProfile:
 
 def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem:
     return problem_of(experiment(**changes), [measured(memory)])
-
-
-# ---- what packs --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("planner", stages.PLANNERS)
@@ -87,9 +79,6 @@ def max_on_one(job: Job) -> int:
         live |= {each.session for each in entry.commands if isinstance(each, StartTrial)}
         most = max(most, len(live))
     return most
-
-
-# ---- the memory guard --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What is assumed of a profile's spread where few measurements can't tell."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import date

@@ -1,23 +1,16 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.scaling import Provenance
+from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled, ratios
 from cloudtune.profiles.provenance import basis, origin_text
 from cloudtune.profiles.store import read, write
 from tests.builders import LINEAR, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.scaling import ScalingProfile
 
 TODAY = "2026-11-22"
 V100 = InstanceType("p3.2xlarge", 1, "v100", 16384, 8, 62464)
@@ -44,14 +37,8 @@ def derived(one: ScalingProfile) -> ScalingProfile:
             derived(replace(P3, provenance=Provenance("emulated"))),
             "emulated, derived from p3.2xlarge",
         ),
-        (
-            bundled.load("resnet50-cifar10@v100", V100),
-            "published 7 years ago for p3.16xlarge",
-        ),
-        (
-            bundled.load("resnet50-cifar10@v100", A100),
-            "published 7 years ago for p3.16xlarge",
-        ),
+        (bundled.load("resnet50-cifar10@v100", V100), "published 7 years ago for p3.16xlarge"),
+        (bundled.load("resnet50-cifar10@v100", A100), "published 7 years ago for p3.16xlarge"),
     ],
 )
 def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -54,9 +52,6 @@ def test_there_and_back_is_one(one: str, other: str) -> None:
     if there is not None and back is not None:
         assert there.ratio * back.ratio == pytest.approx(1.0)
         assert there.spread == back.spread
-
-
-# ---- profiles ----------------------------------------------------------------------------------
 
 
 def test_a_derived_profile_is_faster_and_less_sure() -> None:

@@ -1,24 +1,18 @@
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.scaling import Measurement
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import bundled, store
 from cloudtune.profiles.store import age, find, read, resolve, script_hash, stored_path, write
 from tests.builders import LINEAR, NODE_BOUNDARY, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.scaling import ScalingProfile
 
 SCRIPT = "5c" * 32
 WANTED = ("g.4x", "g.8x")
@@ -79,9 +73,6 @@ def test_instance_types_with_dots_have_files_of_their_own(tmp_path: Path) -> Non
     assert len(list((tmp_path / "store").iterdir())) == 2
 
 
-# ---- which one is taken ------------------------------------------------------------------------
-
-
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     assert sources(tmp_path) == []
 
@@ -113,9 +104,6 @@ def test_what_was_measured_with_another_version_of_the_script_is_passed_over(
     old = replace(made("old"), script_hash=SCRIPT[:16] + "0" * 48)
     write(stored_path(tmp_path / "store", SCRIPT, "g.4x"), [old])
     assert sources(tmp_path) == ["g.8x new"]
-
-
-# ---- what can't be used ------------------------------------------------------------------------
 
 
 def test_a_named_file_of_another_version_of_the_script_is_refused(tmp_path: Path) -> None:
@@ -220,8 +208,6 @@ def test_a_delay_may_be_0(tmp_path: Path) -> None:
     write(tmp_path / "p.json", [instant])
     assert read(tmp_path / "p.json") == [instant]
 
-
-# ---- what a person names -----------------------------------------------------------------------
 
 T4 = InstanceType("g.4x", 4, "t4", 16384, 48, 196608)
 A100 = InstanceType("g.8x", 8, "a100", 40960, 96, 1179648)

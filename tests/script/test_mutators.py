@@ -1,7 +1,5 @@
 """The choices of mutators, from a script to the search space; mistakes with their line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

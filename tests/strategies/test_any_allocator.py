@@ -1,22 +1,15 @@
 """F15: what a strategy decides doesn't depend on how wide its trials are trained."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.strategies.base import ByWidth
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import TrialId, Width
+from cloudtune.strategies.base import ByWidth, Task, View
 from tests.builders import LINEAR, Given, Setting, by_name, final, offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import Task, View
 
 GAME = Setting(
     27,

@@ -1,24 +1,15 @@
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-import pytest
-
-from benchmarks.compare.sampler import TableSampler
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
 from cloudtune.experiment.search_space import RandInt
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, TrialStopped
-from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.trial import Trial
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.sampler import SpaceSampler
-from tests.builders import Setting, by_name, offer, play
+from tests.builders import Setting, by_name, play
 from tests.contracts.strategy import StrategyContract
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.base import Sampler
 
 
 class TestBohb(StrategyContract):
@@ -29,43 +20,10 @@ class TestSyncBohb(StrategyContract):
     name = "sync-bohb"
 
 
-def climbing(number: int, epoch: int) -> float:
-    """Return a metric that is better the nearer a configuration is to 700."""
-    return epoch / 10 - abs(number - 700) / 1000
-
-
 def space_sampler(most: int, seed: int = 0) -> SpaceSampler:
     return SpaceSampler(
         {"x": RandInt(0, 1000)}, "tpe", mode="max", seed=seed, most=most, random_fraction=1 / 3
     )
-
-
-def test_without_a_model_it_is_hyperband() -> None:
-    game = Setting(30)
-    assert play(game, by_name("bohb")).commands == play(game, by_name("hyperband")).commands
-
-
-@pytest.mark.parametrize("name", ["bohb", "sync-bohb"])
-def test_the_model_leads_it_to_what_is_good(name: str) -> None:
-    game = Setting(12, metric=climbing, offer=offer(8), max_instances=1)
-    policy = game.policy(by_name(name, max_epochs=9), space_sampler(150))
-    run(policy, game.world(), MemoryLedger())
-    assert policy.ending is EndReason.DONE
-    gaps = [abs(t.trial.config["x"] - 700) for t in policy.trials.values()]  # type: ignore[operator]
-    assert len(gaps) == 150
-    assert sum(gap < 100 for gap in gaps[:12]) / 12 < 0.35
-    assert sum(gap < 100 for gap in gaps[75:]) / 75 > 0.35
-
-
-@pytest.mark.parametrize("name", ["bohb", "sync-bohb", "pbt"])
-def test_a_run_with_a_sampler_that_learns_is_replayed_the_same(name: str) -> None:
-    game = Setting(12, metric=climbing)
-    build = by_name(name)
-    ledger = MemoryLedger()
-    run(game.policy(build, space_sampler(40)), game.world(), ledger)
-    again = game.policy(build, space_sampler(40))
-    run(again, ReplayWorld(tuple(ledger.entries)), MemoryLedger())
-    assert len(again.trials) >= 16
 
 
 def test_one_bracket_at_a_time() -> None:
@@ -111,14 +69,3 @@ def test_the_next_bracket_of_the_synchronous_one_knows_all_of_the_last() -> None
     first_bracket = 9 * 1 + 3 * 2 + 1 * 6
     assert sampler.known[10] == first_bracket
     assert epochs == sampler.results
-
-
-def test_bohb_on_a_table_of_curves() -> None:
-    rows = [Trial(f"c{n:03d}", {"x": n * 10}) for n in range(100)]
-    game = Setting(12, metric=climbing)
-    sampler = TableSampler(rows, "tpe", 1, 60, mode="max", random_fraction=1 / 3)
-    policy = game.policy(by_name("bohb"), sampler)
-    run(policy, game.world(), MemoryLedger())
-    assert len(policy.trials) == 60
-    assert policy.best is not None
-    assert policy.best.trial in {"c069", "c070", "c071"}

@@ -5,18 +5,13 @@ trials, in the order in which the sampler gives them, and their metrics, and say
 trained. ASHA, which decides as results come in, is in `policy/test_promoted.py`.
 """
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import Setting, by_name, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 FROM_A_QUARTER = {0.25: 28.0, 0.5: 15.0, 1.0: 8.0, 2.0: 4.4, 3.0: 3.2, 4.0: 2.6, 6.0: 2.1, 8.0: 1.8}
 

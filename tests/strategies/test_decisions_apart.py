@@ -3,8 +3,6 @@
 The algorithms are written apart, in `written_apart.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

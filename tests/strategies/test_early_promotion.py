@@ -1,11 +1,8 @@
 """F19: who can't be pushed out of the best of a rung any more goes on before it is decided."""
 
-from __future__ import annotations
-
 import math
 import random
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +10,7 @@ from hypothesis import strategies as st
 
 from cloudtune.model.events import EpochDone
 from cloudtune.strategies.successive_halving import Bracket
-from tests.builders import Setting, by_name, offer, play, profile
-
-if TYPE_CHECKING:
-    from tests.builders import Played
+from tests.builders import Played, Setting, by_name, offer, play, profile
 
 QUICK = profile({1.0: 8.0}, start=1.0, resize=1.0, boot=0.0, launch=0.0, release=0.0)
 

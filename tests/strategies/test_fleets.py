@@ -1,24 +1,15 @@
 """Fleet rules and widths that know no plan."""
 
-from __future__ import annotations
-
+from collections.abc import Container, Mapping
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
-from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Trial
-from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.base import Task
+from cloudtune.model.catalog import Offer
+from cloudtune.strategies.base import View
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
 from tests.builders import offer
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.strategies.base import View
 
 FOUR, OTHER = offer(4), offer(8, name="g.8x")
 
@@ -31,13 +22,6 @@ def viewed(
 
 
 VIEW = viewed()
-
-
-@pytest.mark.parametrize("needed", [0.0, 1.0, 99.0])
-def test_a_constant_fleet_is_always_whole(needed: float) -> None:
-    fleet = ConstantFleet(FOUR, 3)
-    assert fleet.target(VIEW, needed) == {FOUR: 3}
-    assert (fleet.max_gpus(VIEW), fleet.leaving(VIEW, 0.0)) == (12, ())
 
 
 @pytest.mark.parametrize(
@@ -58,15 +42,3 @@ def test_another_offer_stands_in_for_one_that_is_refused_just_now() -> None:
     assert fleet.target(viewed({OTHER: 2}), 1.0) == {OTHER: 2}, "it stays when the first is back"
     assert fleet.target(viewed({OTHER: 1}), 1.0) == {OTHER: 1, FOUR: 2}
     assert fleet.target(viewed(avoided=[FOUR, OTHER]), 1.0) == {FOUR: 4}, "once it may be asked"
-
-
-def test_what_a_naive_fleet_gives_back_is_the_stand_in_first() -> None:
-    fleet = NaiveFleet(FOUR, 4, (OTHER,))
-    assert fleet.target(viewed({FOUR: 1, OTHER: 1}), 4.0) == {FOUR: 1}
-
-
-def test_every_trial_gets_the_same_width() -> None:
-    widths, trial = SameWidth(0.5), Trial("t0", {})
-    assert widths.min_width(VIEW) == 0.5
-    assert widths.widths(VIEW, [Task(trial, 1)] * 3) == [0.5, 0.5, 0.5]
-    assert widths.resized(VIEW, TrialProgress(trial, width=2.0)) == 0.5

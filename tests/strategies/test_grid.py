@@ -1,15 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.grid import Sequential
 from tests.builders import Setting, by_name, play, trials
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.base import Sampler
 
 
 class TestGridSearch(OrderedContract):
@@ -28,13 +22,7 @@ class TestSequentialByFours(OrderedContract):
         return Sequential(sampler, max_epochs=9, size=4)
 
 
-def test_a_grid_is_one_group() -> None:
-    played = play(Setting(5), by_name("grid"))
-    assert played.parts("") == {"grid": 5}
-    assert set(played.epochs.values()) == {9}
-
-
-def test_a_grid_that_is_cut_short_is_not_done_but_a_random_search_is() -> None:
+def test_cut_short_a_random_search_is_done_but_no_grid() -> None:
     game = Setting(12, limits=Limits(deadline=110.0))
     assert play(game, by_name("grid")).policy.ending is EndReason.DEADLINE
     assert play(game, by_name("random")).policy.ending is EndReason.DONE
@@ -55,7 +43,7 @@ def test_a_group_begins_when_the_one_before_is_over() -> None:
     assert max(ends[f"t{n:02d}"] for n in range(4, 8)) <= min(begins["t08"], begins["t09"])
 
 
-def test_a_sampler_is_asked_for_a_group_when_it_knows_all_of_the_one_before() -> None:
+def test_a_sampler_knows_one_group_before_the_next() -> None:
     class Curious:
         def __init__(self) -> None:
             self.told: list[str] = []

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -15,16 +13,6 @@ from tests.contracts.strategy import OrderedContract
 
 class TestHyperband(OrderedContract):
     name = "hyperband"
-
-
-def test_the_brackets_of_the_paper() -> None:
-    assert bracket_shapes(1, 81, 3) == (
-        (81, (1, 3, 9, 27, 81)),
-        (34, (3, 9, 27, 81)),
-        (15, (9, 27, 81)),
-        (8, (27, 81)),
-        (5, (81,)),
-    )
 
 
 @pytest.mark.parametrize(
@@ -52,23 +40,6 @@ def test_rungs_rise_from_the_first_epoch_to_the_last(first: int, last: int, eta:
         assert epochs[-1] == last
         assert epochs[0] >= min(first, last)
         assert all(one < other for one, other in itertools.pairwise(epochs))
-
-
-def test_each_bracket_halves_and_they_go_round() -> None:
-    played = play(Setting(30, max_instances=1), by_name("hyperband"))
-    assert played.parts("") == {
-        "bracket 0, rung 0": 9,
-        "bracket 0, rung 1": 3,
-        "bracket 0, rung 2": 1,
-        "bracket 1, rung 0": 5,
-        "bracket 1, rung 1": 1,
-        "bracket 2, rung 0": 3,
-        "bracket 3, rung 0": 9,
-        "bracket 3, rung 1": 3,
-        "bracket 3, rung 2": 1,
-        "bracket 4, rung 0": 4,
-        "bracket 4, rung 1": 1,
-    }
 
 
 def test_the_next_bracket_begins_while_a_rung_is_waited_for() -> None:

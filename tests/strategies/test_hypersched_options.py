@@ -1,9 +1,8 @@
 """HyperSched's rules as an experiment file changes them: each changes one thing and no other."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,13 +14,8 @@ from cloudtune.model.trial import Trial
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.problem import problem_of
 from cloudtune.runs.job import choice_of, policy_of, switches_of
-from cloudtune.strategies.base import Go, Task
+from cloudtune.strategies.base import Allocator, Go, Strategy, Task, View
 from tests.builders import Setting, offer, play, profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.strategies.base import Allocator, Strategy, View
 
 EXPERIMENT = """
 name: rules

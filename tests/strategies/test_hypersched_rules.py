@@ -1,8 +1,7 @@
-from __future__ import annotations
-
+from collections.abc import Sequence
 from statistics import median
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
+from cloudtune.strategies.base import View
 from cloudtune.strategies.hypersched_rules import (
     Admission,
     Cutoff,
@@ -21,11 +21,6 @@ from cloudtune.strategies.hypersched_rules import (
     open_rungs,
     quantile,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.strategies.base import View
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 PLENTY, LITTLE = 1e9, 0.0
@@ -54,9 +49,6 @@ def trained(epoch_seconds: float, width: float = 1.0, name: str = "t") -> TrialP
     made.width = width
     made.seconds = epoch_seconds + 1000.0
     return made
-
-
-# ---- rungs -------------------------------------------------------------------------------------
 
 
 def test_h1_rungs_stand_at_powers_of_eta_and_one_past_the_end() -> None:
@@ -120,9 +112,6 @@ def test_no_number_has_no_median() -> None:
     assert Median().value is None
 
 
-# ---- overhead ----------------------------------------------------------------------------------
-
-
 @given(NUMBERS)
 def test_h13_overhead_is_the_90th_percentile_of_the_setups(setups: list[float]) -> None:
     assert Overhead().seconds(view(setups=setups)) == pytest.approx(
@@ -138,13 +127,6 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
     assert overhead.seconds(seen) == pytest.approx(3.8)
     cast("list[float]", seen.setups).append(8.0)
     assert overhead.seconds(seen) == pytest.approx(np.percentile([4, 2, 8], 90))
-
-
-def test_h13_ignored_overhead_is_nothing() -> None:
-    assert Overhead(ignored=True).seconds(view(setups=[5.0])) == 0.0
-
-
-# ---- admission ---------------------------------------------------------------------------------
 
 
 def admission(**switches: bool | float) -> Admission:
@@ -166,7 +148,7 @@ def test_h6_the_time_left_has_to_be_eta_times_that_of_the_longest() -> None:
     assert not rule.admits(view(99.9, setups=[5.0]))
 
 
-def test_h6_or_that_of_a_whole_training_on_one_atom_if_that_is_less() -> None:
+def test_h6_or_a_whole_training_on_one_atom_if_less() -> None:
     """R * t1 = 200 * 2, the median of epochs at one atom alone."""
     rule = admission()
     for seconds, width in ((1.0, 1.0), (2.0, 1.0), (50.0, 1.0), (0.1, 4.0), (1000.0, 4.0)):
@@ -180,12 +162,6 @@ def test_h19_without_overhead_the_longest_counts_whole() -> None:
     rule.note(trained(30.0))
     assert not rule.admits(view(119.9, setups=[5.0]))
     assert rule.admits(view(120.0, setups=[5.0]))
-
-
-def test_h19_without_a_job_limit_anything_may_always_start() -> None:
-    rule = admission(no_job_limit=True)
-    rule.note(trained(1000.0))
-    assert rule.admits(view(LITTLE))
 
 
 def test_h19_fixed_exploration_ends_at_its_share_of_the_deadline() -> None:

@@ -1,20 +1,13 @@
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.strategies.median import MedianStopping
-from tests.builders import Setting, by_name, offer, play, table
+from tests.builders import Played, Setting, by_name, offer, play, table
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.builders import Played
 
 
 class TestMedianStopping(OrderedContract):

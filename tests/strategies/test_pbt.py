@@ -1,7 +1,5 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -14,17 +12,12 @@ from cloudtune.experiment.search_space import Uniform
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.runs.job import policy_of
+from cloudtune.strategies.base import Sampler, Strategy
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.samplers.axes import allows
 from cloudtune.strategies.samplers.sampler import SpaceSampler
-from tests.builders import Setting, by_name, final, gone, level, offer, play, table
+from tests.builders import Build, Setting, by_name, final, gone, level, offer, play, table
 from tests.contracts.strategy import StrategyContract, sometimes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.strategies.base import Sampler, Strategy
-    from tests.builders import Build
 
 
 class TestPopulationBased(StrategyContract):
@@ -216,8 +209,6 @@ def test_on_a_table_the_clone_is_a_row_nearby() -> None:
     assert len(near) >= 8
     assert sum(near) / len(near) > 0.5
 
-
-# ---- networks ------------------------------------------------------------------------------
 
 NETWORKS = {
     "lr": {"uniform": [0.0, 1.0]},

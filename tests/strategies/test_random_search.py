@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.builders import Setting, by_name, offer, play
 from tests.contracts.strategy import OrderedContract
 

@@ -1,22 +1,17 @@
 """What strategies with rungs share, held against the plain way to work it out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.progress import OVER, TrialProgress
-from cloudtune.model.trial import Trial, rank_key
+from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.strategies.base import Task
 from cloudtune.strategies.rungs import NewTrials, Standing, capped
 from tests.builders import Given
-
-if TYPE_CHECKING:
-    from cloudtune.model.trial import TrialId
 
 # Few values, so that many are equal; what is over is so for good.
 RESULTS = st.tuples(st.integers(0, 7), st.sampled_from([-1.0, 0.0, 0.5, 0.5, 2.0]))
@@ -26,9 +21,7 @@ CHANGES = st.tuples(
 
 
 @given(steps=st.lists(RESULTS | CHANGES, max_size=80))
-def test_who_is_ahead_is_who_a_sort_of_all_puts_first(
-    steps: list[tuple[int, float | str]],
-) -> None:
+def test_who_is_ahead_is_who_a_sort_of_all_puts_first(steps: list[tuple[int, float | str]]) -> None:
     trials = {f"t{n}": TrialProgress(Trial(f"t{n}", {}), status="parked") for n in range(8)}
     standing, best = Standing(), dict[str, float]()
     for number, change in steps:

@@ -1,7 +1,5 @@
 """The schedule of the SEER reconstruction."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,9 +1,7 @@
 """What `seer` reckons with, by hand."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,9 +18,6 @@ from cloudtune.strategies.seer_rules import (
     step,
     width_for,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EPOCHS = (1, 2, 4, 8, 16, 32, 64)
 SPEEDS = {1.0: 60.0, 2.0: 32.0, 4.0: 18.0, 8.0: 20.0}

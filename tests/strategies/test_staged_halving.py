@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -17,10 +15,7 @@ def counts(sha: SuccessiveHalving) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("sha", "expected"),
     [
-        (
-            SuccessiveHalving(27, 1, 27, 3, "max"),
-            [(27, 0, 1), (9, 1, 3), (3, 3, 9), (1, 9, 27)],
-        ),
+        (SuccessiveHalving(27, 1, 27, 3, "max"), [(27, 0, 1), (9, 1, 3), (3, 3, 9), (1, 9, 27)]),
         (SuccessiveHalving(12, 2, 20, 3, "max"), [(12, 0, 2), (4, 2, 6), (1, 6, 18), (1, 18, 20)]),
         (SuccessiveHalving(5, 1, 5, 2, "max"), [(5, 0, 1), (2, 1, 2), (1, 2, 4), (1, 4, 5)]),
         (SuccessiveHalving(1, 4, 4, 2, "max"), [(1, 0, 4)]),

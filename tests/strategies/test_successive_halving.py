@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -9,10 +8,12 @@ from hypothesis import strategies as st
 
 from cloudtune.model.commands import ExtendTrial, Release
 from cloudtune.model.plans import Limits
-from cloudtune.model.trial import EndReason
+from cloudtune.model.trial import EndReason, Mode
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.successive_halving import Halving, SuccessiveHalving
 from tests.builders import (
     LINEAR,
+    Build,
     Setting,
     by_name,
     final,
@@ -24,13 +25,6 @@ from tests.builders import (
     trials,
 )
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
-    from tests.builders import Build
 
 
 class TestHalving(OrderedContract):
@@ -124,7 +118,7 @@ def test_a_rung_is_a_group() -> None:
     assert far == {"t24": 9, "t25": 9, "t26": 27}
 
 
-def test_a_trial_that_goes_on_keeps_its_gpu_and_the_losers_give_theirs_back() -> None:
+def test_survivors_keep_their_gpus_and_losers_return_theirs() -> None:
     played = play(Setting(4, max_instances=1), halving(4, 1, 4, 2))
     assert len(played.starts) == 4
     decided = [
@@ -149,11 +143,7 @@ def test_trials_that_hold_make_room_for_the_rest_of_their_rung() -> None:
 
 def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
     """t01 loses its instance, no other is to be had, and t00 waits for it on the last GPU."""
-    game = Setting(
-        2,
-        offer=offer(1),
-        trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})],
-    )
+    game = Setting(2, offer=offer(1), trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})])
     played = play(game, halving(2, 1, 4, 2))
     assert played.policy.ending is EndReason.DONE
     assert sorted(played.epochs.values()) == [1, 4]
@@ -191,7 +181,7 @@ def test_a_rung_of_which_all_fail_ends_the_bracket() -> None:
     assert sorted(played.epochs.values()) == [1] * 6 + [3] * 3
 
 
-def test_a_trial_at_its_own_last_epoch_keeps_its_place_and_trains_no_further() -> None:
+def test_a_trial_at_its_last_epoch_keeps_its_place() -> None:
     game = Setting(6, caps={5: 1, 4: 2}, metric=final([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
     played = play(game, halving(6, 1, 4, 2))
     assert played.epochs == {"t00": 1, "t01": 1, "t02": 1, "t03": 2, "t04": 2, "t05": 1}

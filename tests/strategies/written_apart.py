@@ -4,17 +4,16 @@ They share nothing with the program but the seeds of chance. Halving, Hyperband 
 `test_decisions.py`, ASHA is in `policy/test_promoted.py`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.experiment.search_space import Choice, Domain, RandInt, Uniform
@@ -22,15 +21,10 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.policy.registry import ALLOCATORS, MODEL_BASED
+from cloudtune.policy.run import RunPolicy
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders import Setting, by_name, level, offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.strategies.base import Sampler
 
 FROM_A_QUARTER = {0.25: 28.0, 0.5: 15.0, 1.0: 8.0, 2.0: 4.4, 3.0: 3.2, 4.0: 2.6, 6.0: 2.1, 8.0: 1.8}
 POPULATION = 8
@@ -44,9 +38,6 @@ def drawn_game(allocator: str, luck: random.Random) -> Setting:
         profile=profile(FROM_A_QUARTER, start=1.0, resize=luck.choice([0.0, 2.0]), boot=0.0),
     )
     return made.but(allocator=lambda: ALLOCATORS[allocator](made.context()))
-
-
-# ---- population based training ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -200,9 +191,6 @@ def pbt_decisions(found: Bred) -> tuple[int, int]:
                 differing += command.start_epoch != 0
             apart.begins(name, command.start_epoch)
     return count, differing + len(done)
-
-
-# ---- BOHB's model -----------------------------------------------------------------------------
 
 
 SPACE: dict[str, Domain] = {

@@ -1,14 +1,10 @@
 """One piece of work at a time, waited for from any thread."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+
+import pytest
 
 from cloudtune.train.background import Deliveries
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_who_waits_while_work_is_being_begun_is_not_disturbed(

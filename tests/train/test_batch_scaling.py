@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +17,6 @@ import cloudtune
 from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import NeverReportedError, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 
@@ -46,7 +42,7 @@ def test_h22_a_part_of_a_gpu_is_one_worker() -> None:
 
 
 @given(st.integers(1, 512), st.floats(1e-6, 10.0), WIDTHS, WIDTHS)
-def test_h22_no_step_is_over_a_tenth_and_the_way_back_is_the_way(
+def test_h22_steps_are_a_tenth_at_most_and_reversible(
     each: int, lr: float, width: float, other: float
 ) -> None:
     before = each * math.ceil(width)
@@ -74,9 +70,6 @@ def test_a_batch_that_cannot_be_split_is_refused() -> None:
         batch_and_lr(100, 0.1, 3, 4)
 
 
-# ---- the batch of a script -----------------------------------------------------------------------
-
-
 class _Optimizer:
     def __init__(self) -> None:
         self.param_groups: list[dict[str, Any]] = [{"lr": 0.0}, {"lr": 0.0}]
@@ -93,7 +86,7 @@ def rates(batch: GrowingBatch, epochs: int) -> list[float]:
     return found
 
 
-def test_h22_after_a_change_of_width_batch_and_rate_follow_and_what_was_is_told() -> None:
+def test_h22_batch_and_rate_follow_the_width() -> None:
     narrow = GrowingBatch(32, 0.1, workers=1)
     assert (narrow.size, narrow.previous_workers, narrow.previous_size) == (32, None, None)
     assert rates(narrow, 3) == [0.1] * 3
@@ -103,7 +96,7 @@ def test_h22_after_a_change_of_width_batch_and_rate_follow_and_what_was_is_told(
     assert rates(wide, 12) == pytest.approx([*(0.1 + n / 100 for n in range(1, 11)), 0.2, 0.2])
 
 
-def test_h22_a_trial_that_moves_again_before_it_is_there_goes_on_from_where_it_is() -> None:
+def test_h22_a_second_move_goes_on_from_the_present_rate() -> None:
     wide = GrowingBatch(32, 0.1, workers=4)
     wide.load_state_dict(GrowingBatch(32, 0.1, workers=1).state_dict())
     assert rates(wide, 3)[-1] == pytest.approx(0.13)
@@ -208,7 +201,7 @@ def curve(widths: Sequence[int], *, follows: bool) -> list[float]:
     return found
 
 
-def test_h22_the_learning_curve_of_a_trial_that_is_widened_loses_less_by_the_rule() -> None:
+def test_h22_by_the_rule_a_widened_trial_loses_less() -> None:
     """Four times as wide after 5 epochs: a quarter of the steps; the rule makes up for half."""
     still = curve([1] * 30, follows=True)
     ruled, plain = (curve([1] * 5 + [4] * 25, follows=f) for f in (True, False))

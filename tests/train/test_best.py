@@ -1,11 +1,10 @@
 """The best model as plain files: whole or not there, whatever breaks."""
 
-from __future__ import annotations
-
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from cloudtune.train import best
 from cloudtune.train.best import keep_best, note_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copied
 from cloudtune.train.storage import CheckpointError, StorageError, delete
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
 ABOUT = {"run": "r-1", "config": {"lr": 0.1}}

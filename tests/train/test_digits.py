@@ -1,7 +1,5 @@
 """The digits example, which every user copies: it learns, at any width, from any checkpoint."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

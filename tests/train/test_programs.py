@@ -1,13 +1,12 @@
 """Commands that train, as a worker runs them: real processes, on this thread."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -21,12 +20,8 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
 from cloudtune.train.progress_cursor import Progress
+from cloudtune.train.session import Report
 from cloudtune.train.sync_check import NotOneModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.train.session import Report
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """
@@ -173,7 +168,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_script_that_knows_nothing_of_us_is_read_and_goes_on_from_its_folder(
+def test_a_plain_script_is_read_and_resumes_from_its_folder(
     tmp_path: Path,
 ) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}

@@ -1,7 +1,5 @@
 """The contract between a user's script and who runs it."""
 
-from __future__ import annotations
-
 import contextvars
 import itertools
 import math
@@ -14,9 +12,10 @@ import sys
 import tempfile
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -37,9 +36,6 @@ from cloudtune.train.session import (
 )
 from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -101,9 +97,6 @@ def endless(config: dict[str, Any]) -> None:
         cloudtune.report({"acc": epoch / 10})
 
 
-# ── the façade ──
-
-
 def test_the_facade() -> None:
     assert sorted(cloudtune.__all__) == [
         "Checkpoint",
@@ -162,9 +155,6 @@ def test_the_import_is_cheap(module: str) -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-# ── epochs, grants and stops ──
 
 
 @pytest.mark.parametrize("script", [steady, endless])
@@ -263,9 +253,6 @@ def test_waiting_for_a_grant_and_setting_up_are_not_training(
     assert [report.seconds for report in reports] == [2, 2, 2]
 
 
-# ── metrics ──
-
-
 def test_metrics_become_floats_and_nan_passes() -> None:
     given: dict[str, Any] = {"acc": torch.tensor(0.5), "loss": math.nan, "steps": 3}
     (report,) = run_granted(lambda config: cloudtune.report(given), max_epoch=1)
@@ -296,9 +283,6 @@ def test_what_is_no_number_is_no_metric(value: Any) -> None:
 def test_metrics_are_a_mapping() -> None:
     with pytest.raises(UsageError, match="takes a mapping"):
         run_granted(lambda config: cloudtune.report(0.5))  # type: ignore[arg-type]
-
-
-# ── checkpoints ──
 
 
 def saving(config: dict[str, Any]) -> None:
@@ -444,9 +428,6 @@ def test_only_rank_0_saves_and_delivers(tmp_path: Path) -> None:
     assert store.latest("t1") is None
 
 
-# ── the epoch hook ──
-
-
 def test_the_epoch_hook_comes_before_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,9 +452,6 @@ def test_a_hook_that_names_no_factory_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CLOUDTUNE_EPOCH_HOOK", "paced_machine")
     with pytest.raises(UsageError, match="write it as module:factory"):
         run_granted(steady)
-
-
-# ── seeds, models and loaders ──
 
 
 def draws(trial: str, seed: int, rank: int = 0) -> tuple[float, float]:
@@ -666,9 +644,6 @@ def test_model_and_batches_meet_on_the_gpu() -> None:
     assert {output.device for output in outputs} == {torch.device("cuda:0")}
 
 
-# ── context, and scripts on their own ──
-
-
 def test_the_context_has_ray_trains_names() -> None:
     with make_session(rank=3, local_rank=1, world_size=4).activate():
         context = cloudtune.get_context()
@@ -717,9 +692,6 @@ def test_alone_a_script_prints_its_metrics(
         contextvars.Context().run(steady, {})
 
 
-# ── the user's file ──
-
-
 def test_the_users_function_is_found_and_sees_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -759,9 +731,6 @@ def test_a_function_that_is_not_there(
     (tmp_path / "tuned.py").write_text("VALUE = 1\ndef train(config): ...\n")
     with pytest.raises(UsageError, match=message):
         load_function(tmp_path, spec)
-
-
-# ── saving in the middle of an epoch ──
 
 
 def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:

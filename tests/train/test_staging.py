@@ -1,19 +1,14 @@
 """Where checkpoints wait for the storage: the node's own disk, if it has one with room."""
 
-from __future__ import annotations
-
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.storage import staging_folder
-
-if TYPE_CHECKING:
-    import os
 
 Usage = namedtuple("Usage", "total used free")
 STATE = b"0123456789" * 100

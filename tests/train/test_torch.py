@@ -1,12 +1,11 @@
 """The names of ray.train.torch, and of ray.train, under cloudtune."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +16,6 @@ from cloudtune import train
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -69,9 +65,7 @@ def test_a_loader_is_shared_only_where_that_is_asked_for(session: Session) -> No
 
 @pytest.mark.parametrize(("batch", "world"), [(64, 3), (10, 4), (2, 3)])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_step_is_the_same_at_a_width_that_doesn_t_divide_the_batch(
-    batch: int, world: int, drop_last: bool
-) -> None:
+def test_a_step_is_the_same_at_any_width(batch: int, world: int, drop_last: bool) -> None:
     """The mean over the workers of what their gradients count is the gradient of the batch."""
     data = TensorDataset(torch.randn(131, 5, generator=torch.manual_seed(0)))
     model = torch.nn.Linear(5, 1)

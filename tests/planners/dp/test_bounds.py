@@ -1,14 +1,11 @@
-from __future__ import annotations
-
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.model.plans import Estimate, Limits
-from cloudtune.planners.dp.bounds import NOTHING, Staircase, chain, fluid, gap_to, least_of
+from cloudtune.planners.dp.bounds import Staircase, fluid, gap_to, least_of
 from cloudtune.planners.dp.search import Search
 from tests.builders import LINEAR, Setting, profile
 from tests.planners.brute_force import every_plan
@@ -51,11 +48,6 @@ def test_a_thinned_staircase_lies_nowhere_above(
         assert thin.dollars_within(time) <= whole.dollars_within(time)
 
 
-def test_nothing_takes_nothing() -> None:
-    assert chain([]) is NOTHING
-    assert NOTHING.dollars_within(0.0) == 0.0
-
-
 @settings(deadline=None, max_examples=80)
 @given(setting=small_jobs() | small_jobs(mix=2))
 def test_no_plan_there_is_beats_the_bounds(setting: Setting) -> None:
@@ -86,9 +78,3 @@ def test_a_bound_that_admits_nothing_gives_no_gap() -> None:
     bound = least_of(fluid(request), request)
     assert bound == math.inf
     assert gap_to(bound, request, Estimate(100.0, 1.0)) == 0.0
-
-
-def test_bounds_never_fall_with_less_time() -> None:
-    least = fluid(Setting(64, 1, 64, 2, profile=profile(LINEAR), max_instances=16).request())
-    costs = least.dollars_within(np.linspace(float(least.seconds[0]), 1e5, 50))
-    assert (np.diff(costs) <= 0).all()

@@ -1,9 +1,6 @@
 """The front of cost against time, and the points of it that say most."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +9,6 @@ from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, offer, profile
-
-if TYPE_CHECKING:
-    import pytest
 
 R6 = [(25.5, 21.34), (28.2, 18.11), (32.7, 16.28), (46.2, 15.25), (52.8, 14.97), (390.0, 14.5)]
 

@@ -1,7 +1,5 @@
 """Which offers are looked at: none that could be in the best plan may be left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.model.plans import Limits, Rentable

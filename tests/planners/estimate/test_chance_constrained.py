@@ -1,10 +1,7 @@
 """Plans that keep the limits with a probability: none that there is goes unfound."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,14 +14,11 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.local_search import every_choice
 from cloudtune.planners.estimate.outlook import fitting, outlook
-from cloudtune.planners.estimate.rollout import sample
+from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
 from tests.builders import offer, profile
 from tests.planners.brute_force import every_plan
-
-if TYPE_CHECKING:
-    from cloudtune.planners.estimate.rollout import Draws
 
 SAMPLES = 200
 

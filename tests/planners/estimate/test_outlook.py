@@ -1,10 +1,9 @@
 """What a plan may take: like its price where nothing varies, and by the rules where it does."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,22 +12,16 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.draws import Dice
+from cloudtune.planners.estimate.draws import Dice, Floats
 from cloudtune.planners.estimate.outlook import outlook, sample
 from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.plans import Group, Plan
-    from cloudtune.planners.estimate.draws import Floats
 
 
 @pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])
@@ -83,9 +76,6 @@ def alone(rentable: Rentable, trials: int = 1, epochs: int = 4) -> tuple[PlanReq
 
 def standard_error(draws: Floats) -> float:
     return float(draws.std() / math.sqrt(len(draws)))
-
-
-# ---- with no spread, the price ------------------------------------------------------------------
 
 
 @st.composite
@@ -160,9 +150,6 @@ def test_the_charge_is_that_of_the_offer(
 ) -> None:
     on = replace(offer(), minimum_seconds=minimum, granularity_seconds=granularity)
     assert charge(on, np.array(seconds)) == pytest.approx([on.charge(each) for each in seconds])
-
-
-# ---- with spread, the rules ---------------------------------------------------------------------
 
 
 def test_the_same_seed_gives_the_same_draws(case: tuple[PlanRequest, Plan]) -> None:
@@ -274,8 +261,6 @@ def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
     assert late.std() == pytest.approx(math.hypot(10.0, 10.0), rel=0.05)
 
 
-# ---- interruptions ------------------------------------------------------------------------------
-
 HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
 
 
@@ -354,9 +339,6 @@ def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
     assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5, abs=0.03)
 
 
-# ---- outlooks -----------------------------------------------------------------------------------
-
-
 def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]) -> None:
     asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
     draws = sample(asked, plan, samples=1000, seed=5)
@@ -370,9 +352,6 @@ def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]
     assert (bound.in_time, bound.in_money) == (0.95, 0.5)
     kept = (draws.seconds <= free.seconds.p95) & (draws.dollars <= free.dollars.p50)
     assert bound.within == kept.mean()
-
-
-# ---- plans that are sure ------------------------------------------------------------------------
 
 
 class Counted:

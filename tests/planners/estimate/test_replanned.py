@@ -1,7 +1,5 @@
 """What a forecast takes a run to do that goes otherwise than its profile says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cloudtune.model.plans import Group, Limits, Rentable, Stage
@@ -31,7 +29,7 @@ def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back
     assert [way[0].instances for way in anew.choices] == [4, 1]
 
 
-def test_of_two_groups_the_smaller_one_may_grow_and_its_trials_take_fewer_waves() -> None:
+def test_the_smaller_of_two_groups_may_grow() -> None:
     large = Rentable(offer(4, 20.0, name="a"), profile({1.0: 10.0}, name="a"), 2)
     small = Rentable(offer(1, 4.0, name="b"), profile({1.0: 10.0}, name="b"), 3)
     request = PlanRequest((Stage(11, 0, 1),), (large, small), Limits(), 5, mix=2)

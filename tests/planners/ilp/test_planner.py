@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pulp
@@ -182,15 +180,6 @@ def job(
 ) -> PlanRequest:
     one = rentable(CURVE, most=most, minimum=minimum)
     return PlanRequest(halving(2**stages, stages), (one,), limits or Limits(), most)
-
-
-def test_a_deadline_costs_money() -> None:
-    planner = IlpPlanner()
-    free = planner.plan(job())
-    hurried = planner.plan(job(limits=Limits(deadline=0.8 * free.estimate.seconds)))
-    assert hurried.estimate.seconds <= 0.8 * free.estimate.seconds
-    assert hurried.estimate.dollars > free.estimate.dollars
-    assert (hurried.gap, hurried.status) == (0.0, "optimal")
 
 
 def test_limits_of_the_plan_itself_change_nothing() -> None:

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import subprocess
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pulp
 import pytest
@@ -10,9 +9,6 @@ from pulp.apis import coin_api
 
 from cloudtune.errors import UsageError
 from cloudtune.planners.ilp.solver import solve, total
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def knapsack(things: int = 40, at_least: int = 0) -> Any:

@@ -1,16 +1,16 @@
 """A plan that the cloud won't have is solved anew, event by event."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import (
+    Event,
     InstanceGone,
     InterruptionNotice,
     LaunchFailed,
@@ -25,15 +25,9 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import by_plan, epoch, itinerary_of, join, offer, plan_of, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.run import RunPolicy
 
 CHEAP = offer(gpus=4, usd_per_hour=2.0, name="cheap.4x")
 DEAR = offer(gpus=4, usd_per_hour=6.0, name="dear.4x")
@@ -83,9 +77,7 @@ def dry(at: float, intent: str) -> LaunchFailed:
         (28.0, 0.0),  # that quarter is over: from now on nobody knows
     ],
 )
-def test_a_boot_that_is_late_is_given_a_quarter_more_than_it_has_taken(
-    second: float, wait: float
-) -> None:
+def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) -> None:
     policy = resolving(CHEAP)
     policy.handle(RunStarted(0.0))
     policy.handle(TimerFired(second, "tick"))
@@ -133,7 +125,7 @@ def test_where_nothing_else_keeps_the_limits_the_plan_stays() -> None:
     assert itinerary_of(policy).replanned == 0
 
 
-def test_a_spot_instance_taken_back_leads_to_on_demand_where_the_deadline_needs_it() -> None:
+def test_short_of_time_reclaimed_spot_leads_to_on_demand() -> None:
     """Spot is dry, and waiting for it would miss the deadline."""
     policy = resolving(SPOT, CHEAP, limits=Limits(deadline=200.0))
     policy.handle(RunStarted(0.0))

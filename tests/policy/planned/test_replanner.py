@@ -1,10 +1,7 @@
 """A planned run whose world isn't that of its profile: the rest is planned anew, and told."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +16,17 @@ from cloudtune.model.plans import Estimate, Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.runs.report import build, to_json
-from tests.builders import LINEAR, SUBLINEAR, Setting, by_plan, itinerary_of, offer, play, profile
-
-if TYPE_CHECKING:
-    from tests.builders import Played
+from tests.builders import (
+    LINEAR,
+    SUBLINEAR,
+    Played,
+    Setting,
+    by_plan,
+    itinerary_of,
+    offer,
+    play,
+    profile,
+)
 
 SHA = Setting(
     trials=8,
@@ -89,7 +93,7 @@ def test_a_faster_run_is_cheaper_than_its_plan() -> None:
 
 
 @pytest.mark.parametrize("times", [0.85, 1.12])
-def test_r6_a_plan_that_was_chosen_for_its_time_is_not_given_up_for_a_cheaper_one(
+def test_r6_a_fast_plan_is_not_replaced_by_a_cheaper_one(
     times: float,
 ) -> None:
     """Once it is looked at again, there is a plan that is cheaper within the limits."""
@@ -106,7 +110,7 @@ def test_r6_a_plan_that_was_chosen_for_its_time_is_not_given_up_for_a_cheaper_on
     assert ends[None] > 1.3 * seconds, "else the run pays as little as the limits let it"
 
 
-def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() -> None:
+def test_if_no_plan_keeps_the_limits_fewer_trials_go_on() -> None:
     played = play(slower(1.9, job=SHA.but(limits=Limits(170.0, 60.0))))
     assert played.bill()[0] <= 170.0
     assert played.furthest == 16, "one is trained in full"
@@ -119,7 +123,7 @@ def test_where_no_plan_keeps_the_limits_fewer_trials_go_on_and_that_is_told() ->
     assert not any("to go on" in change.plan for change in told), "who is cut is told of once"
 
 
-def test_where_not_even_one_fits_it_is_trained_as_far_as_the_limits_go() -> None:
+def test_if_not_one_trial_fits_it_trains_until_the_limits() -> None:
     played = play(slower(4.0))
     assert played.policy.ending is EndReason.DEADLINE
     assert 2 <= played.furthest < 16
@@ -143,8 +147,6 @@ def test_published_strategies_keep_their_first_plan() -> None:
         assert changes(play(slower(1.3, job=SHA.but(by=name)))) == []
 
 
-# ---- refusals ----------------------------------------------------------------------------------
-
 SPOT = offer(4, 9.0, name="s.4x", market="spot")
 BOTH = SHA.but(
     offer=SPOT,
@@ -164,7 +166,7 @@ def dry(rounds: int) -> list[LaunchFailed]:
     ]
 
 
-def test_r2_on_demand_is_taken_where_spot_is_dry_though_it_cannot_pay_for_all() -> None:
+def test_r2_a_dry_spot_pool_leads_to_on_demand() -> None:
     """All of it takes $0.26 on spot and $1.05 on demand, and waiting would miss the deadline."""
     played = play(BOTH.but(limits=Limits(230.0, 0.8), trouble=dry(1)))
     asked = [c.market for said in played.commands for c in said if isinstance(c, Launch)]
@@ -179,14 +181,6 @@ def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
     played = play(job.but(trouble=dry(5)))
     assert played.policy.ending is EndReason.DONE
     assert played.furthest == 16
-
-
-def test_without_a_deadline_three_rounds_of_refusals_end_the_run() -> None:
-    job = BOTH.but(others=(), limits=Limits(None, 60.0))
-    assert play(job.but(trouble=dry(5))).policy.ending is EndReason.NO_CAPACITY
-
-
-# ---- seer --------------------------------------------------------------------------------------
 
 
 def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:
@@ -216,7 +210,7 @@ def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> N
 
 
 @pytest.mark.parametrize("seed", [3, 15, 24])
-def test_a_trial_that_waits_at_its_rung_gives_up_an_instance_that_is_to_go(seed: int) -> None:
+def test_a_trial_at_its_rung_leaves_an_instance_that_goes(seed: int) -> None:
     """In waves on one instance: spot is there again, and on-demand must go first, as one may be.
 
     The trial that had reached the rung held it until the deadline.

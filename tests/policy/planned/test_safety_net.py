@@ -1,12 +1,10 @@
 """The net below spot: when a run waits, goes over to on-demand, and comes back."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,25 +12,19 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.model.catalog import pool
+from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.commands import Launch, PlanAnew, Release
 from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.policy.plan_executor import Itinerary
 from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
-from tests.builders import Setting, itinerary_of, offer, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.strategies.base import View
-    from tests.builders import Played
+from cloudtune.strategies.base import View
+from tests.builders import Played, Setting, itinerary_of, offer, play, profile
 
 FOREVER = 1e6
 OF_SPOT: Mapping[str, float] = MappingProxyType({})
@@ -100,9 +92,6 @@ def net_at(setting: Setting, second: float) -> SafetyNet:
     return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
 
 
-# ---- what was asked before ----------------------------------------------------------------------
-
-
 def rest_of(deadline: float) -> PlanRequest:
     """Return the work of two trials on demand, within a deadline and $60."""
     stages = (Stage(trials=2, start_epoch=0, end_epoch=24),)
@@ -137,12 +126,10 @@ def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.Mon
             assert on(setting, *changes).commands == remembered
 
 
-# ---- the moment to go over -----------------------------------------------------------------------
-
 AMPLE = 3 * 3600.0
 
 
-def test_the_last_moment_is_where_a_loss_is_all_that_time_is_left_for() -> None:
+def test_on_demand_is_due_when_only_one_loss_still_fits() -> None:
     ample = net(job(AMPLE))
     assert not ample.due
     spare = (ample.slack - ample.loss) / (1 - MARGIN)
@@ -223,9 +210,6 @@ def test_there_is_no_net_where_on_demand_does_not_fit_anyway() -> None:
     assert on(tight, (0.0, 1)).policy.ending is EndReason.DONE, "spot alone is paid"
 
 
-# ---- what a run does -----------------------------------------------------------------------------
-
-
 def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0), (3000.0, 1))
     assert played.policy.ending is EndReason.DONE
@@ -233,7 +217,7 @@ def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
     assert any("waits for it" in text for text in told(played))
 
 
-def test_where_the_pool_stays_away_a_run_goes_over_while_on_demand_still_fits() -> None:
+def test_if_spot_stays_away_on_demand_takes_over() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0))
     assert played.policy.ending is EndReason.DONE
     (_, first), (over, second) = markets(played)
@@ -263,9 +247,6 @@ def test_no_time_to_lose_is_no_time_for_spot() -> None:
     played = on(job(AMPLE - slack + 60.0), (0.0, 1))
     assert [market for _, market in markets(played)] == ["on-demand"]
     assert "one more loss on spot would leave no time for on-demand" in told(played)[0]
-
-
-# ---- the way back --------------------------------------------------------------------------------
 
 
 def test_spot_takes_over_from_on_demand_that_trains_until_it_is_there() -> None:
@@ -308,7 +289,7 @@ def test_a_probe_that_boots_at_a_rung_is_kept_beside_the_plan() -> None:
     assert launched < ends < launched + 300.0, "the rung is in the midst of the boot"
 
 
-def test_under_the_cap_a_trial_pauses_after_its_epoch_and_not_at_its_rung() -> None:
+def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
     """What sits on demand holds up the spot instance, for which the cap has no room as yet."""
     sure = job(2 * 3600.0).but(trials=2, min_epochs=24, max_epochs=48)
     dear = sure.others[0]
@@ -385,8 +366,6 @@ def test_it_is_on_record_and_replayed() -> None:
     assert tuple(again.entries) == played.entries
 
 
-# ---- several pools of spot -----------------------------------------------------------------------
-
 FIRST = replace(SPOT, zone="a")
 NEAR = replace(SPOT, zone="b", usd_per_hour=0.66)
 TYPE = offer(1, 0.66, name="h.1x", market="spot")
@@ -455,7 +434,7 @@ def test_where_both_pools_are_away_each_is_asked_in_turn_and_told_once(most: int
     assert offers(back) == [FIRST, NEAR]
 
 
-def test_spot_that_was_asked_for_besides_is_not_left_for_a_pool_that_may_be_away() -> None:
+def test_running_spot_is_not_left_for_a_cheaper_dry_pool() -> None:
     """The one that is there costs more than the one that has refused so far."""
     played = on_both(job(2 * 3600.0, 4), NEAR, ((0.0, 0),), (0.0, 0), (4000.0, 8))
     assert [o.market for o in offers(played)] == ["on-demand", "spot"]
@@ -467,10 +446,7 @@ def test_spot_that_trains_is_not_left_for_a_pool_that_refused_last() -> None:
     other = replace(NEAR, usd_per_hour=1.2)
     setting = job(3 * 3600.0)
     slow = profile({1.0: 84.0}, name="g.1x", launch=20.0, boot=90.0, start=10.0, resize=10.0)
-    real = (
-        *(Rentable(each, slow, 1) for each in (FIRST, other)),
-        *setting.others,
-    )
+    real = (*(Rentable(each, slow, 1) for each in (FIRST, other)), *setting.others)
     played = on_both(setting.but(real=real), other, ((0.0, 0),), (0.0, 8))
     assert offers(played) == [other]
     assert asked_for(played, FIRST) == [0.0]
@@ -482,7 +458,7 @@ def test_spot_alone_goes_over_to_the_next_pool_too() -> None:
 
 
 @pytest.mark.parametrize("other", [NEAR, TYPE])
-def test_runs_that_decide_as_they_go_turn_to_the_next_pool_before_on_demand(other: Offer) -> None:
+def test_elastic_runs_try_the_next_pool_before_on_demand(other: Offer) -> None:
     setting = job(2 * 3600.0, 4).but(by="seer", trials=16)
     played = on_both(setting, other, ((0.0, 8), (700.0, 0)), (0.0, 8))
     assert set(offers(played)) == {FIRST, other}
@@ -508,9 +484,6 @@ def test_pools_that_come_and_go_in_their_own_ways_keep_the_limits(by: str, seed:
     seconds, dollars = played.bill()
     assert seconds <= 7200.0
     assert dollars <= 10.0
-
-
-# ---- runs that decide as they go -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("by", "within"), [("random", 150.0), ("asha", 150.0), ("seer", 300.0)])

@@ -1,10 +1,9 @@
 """The run of the SEER reconstruction, promise by promise (SE1-SE6), and what it learns on line."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Mapping
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -29,6 +28,7 @@ from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.base import Brakes
+from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.speed_estimates import SpeedEstimates
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import (
@@ -47,11 +47,6 @@ from tests.builders import (
     widths,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.policy.run import RunPolicy
-
 DEAL = Setting(
     32,
     max_epochs=16,
@@ -61,9 +56,6 @@ DEAL = Setting(
     by="seer-barrier",
     heartbeat=False,
 )
-
-
-# ---- SE1: never past time or money --------------------------------------------------------------
 
 
 def troubles() -> st.SearchStrategy[Event]:
@@ -134,9 +126,6 @@ def replays(show: Played) -> None:
     assert plan_of(policy) == plan_of(show.policy)
 
 
-# ---- SE2: more of either limit, no fewer trials -------------------------------------------------
-
-
 @settings(max_examples=12)
 @given(
     scaling=st.sampled_from([LINEAR, SUBLINEAR, NODE_BOUNDARY]),
@@ -190,9 +179,6 @@ def test_with_linear_scaling_the_deadline_changes_nothing_but_set_up_and_granula
     assert fewer[0] > fewer[1] > fewer[2]
 
 
-# ---- SE3, SE4: wider only where the deadline needs it -------------------------------------------
-
-
 def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
     slow = play(deal.but(limits=Limits(4000.0, 9.0)))
@@ -206,20 +192,12 @@ def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
 
 def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> None:
     """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
-    deal = DEAL.but(
-        offer=offer(1),
-        max_instances=16,
-        trials=8,
-        limits=Limits(330.0, 40.0),
-    )
+    deal = DEAL.but(offer=offer(1), max_instances=16, trials=8, limits=Limits(330.0, 40.0))
     on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
     assert widths(plan_of(on_time.policy))[0] == widths(plan_of(late.policy))[0]
     assert sum(widths(plan_of(late.policy))) > sum(widths(plan_of(on_time.policy)))
     assert late.furthest == 16
     assert late.bill()[0] <= 330.0
-
-
-# ---- SE5: the winner is trained in full ---------------------------------------------------------
 
 
 @settings(max_examples=10)
@@ -265,7 +243,7 @@ def test_se5_the_winner_is_trained_in_full_by_limits_that_leave_no_reserve() -> 
         assert show.furthest == 16, (seed, limits)
 
 
-def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for() -> None:
+def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
     show = play(DEAL.but(max_epochs=64, limits=Limits(700.0, 1.2)))
     assert len(show.policy.trials) == 1
     assert 8 <= show.furthest < 64
@@ -276,9 +254,6 @@ def test_where_not_even_one_can_the_best_is_trained_as_far_as_the_limits_pay_for
     assert hurried.policy.ending is EndReason.DEADLINE
     assert hurried.policy.best is not None
     assert hurried.policy.best.checkpoint is not None
-
-
-# ---- SE6: speeds learned on line ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -357,10 +332,6 @@ def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_nothing_measured_nothing_changed() -> None:
-    assert corrected(SpeedEstimates(), "a") == LINEAR
-
-
 def test_the_slowest_of_those_that_go_on_decides() -> None:
     found = speeds(("a", 1.0, 8.0), ("b", 1.0, 12.0), ("c", 1.0, 6.0))
     assert corrected(found, "a", "b") == {1.0: 12.0, 2.0: 6.0, 4.0: 3.0}
@@ -385,10 +356,6 @@ def test_who_begins_at_another_width_tells_of_the_width_too() -> None:
     found = speeds(("a", 1.0, 8.0), ("b", 1.0, 8.0), ("c", 2.0, 6.0))
     assert corrected(found, "a")[2.0] == pytest.approx(6.0)
     assert corrected(found, "c")[1.0] == pytest.approx(8.0)
-
-
-def test_who_has_yet_to_begin_is_as_fast_as_the_others() -> None:
-    assert corrected(speeds(("a", 1.0, 16.0)), "z")[1.0] == 16.0
 
 
 def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
@@ -421,20 +388,11 @@ def test_what_changes_is_followed() -> None:
     assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
 
 
-# ---- what goes wrong ----------------------------------------------------------------------------
-
-
 def test_trials_that_fail_are_not_planned_for() -> None:
     broken = [TrialFailed(30.0, f"t{n:02d}.1", "boom", "") for n in range(6)]
     show = play(DEAL.but(trials=8, trouble=broken))
     assert show.members[:2] == [8, 2]
     assert show.furthest == 16
-
-
-def test_when_all_fail_so_does_the_run() -> None:
-    broken = [TrialFailed(40.0, f"t{n:02d}.1", "boom", "") for n in range(4)]
-    show = play(DEAL.but(trials=4, trouble=broken))
-    assert show.policy.ending is EndReason.FAILED
 
 
 def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:

@@ -1,15 +1,14 @@
 """How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from benchmarks.compare.case import Case, play, record
+from benchmarks.compare.benchmark import Benchmark
+from benchmarks.compare.case import Case, Played, play, record
 from benchmarks.compare.curves import Curve, Curves
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.speeds import Scaling
@@ -17,15 +16,11 @@ from cloudtune.model.catalog import pool
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.strategies.base import View
+from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import Offers
 from tests.builders import SUBLINEAR, offer, profile
 from tests.builders.curves import curves, small_benchmark
-
-if TYPE_CHECKING:
-    from benchmarks.compare.benchmark import Benchmark
-    from benchmarks.compare.case import Played
-    from cloudtune.strategies.base import View
-    from cloudtune.strategies.seer import Seer
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 
@@ -62,8 +57,6 @@ def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None
     assert found.flaps == ()
     assert found.regret == pytest.approx(0.0, abs=0.011)
 
-
-# ---- several offers --------------------------------------------------------------------------
 
 LIMITS = Limits(6000.0, 12.0)
 SEER = Case("seer", LIMITS, sampler="random")
@@ -128,7 +121,7 @@ def test_while_on_demand_stands_in_one_request_asks_for_spot_at_a_time() -> None
     assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
 
 
-def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -> None:
+def test_it_returns_to_spot_within_its_money() -> None:
     made = on_spot_too(0, 8)
     traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
     dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
@@ -142,7 +135,7 @@ def test_it_goes_back_to_spot_that_is_there_again_and_stays_within_its_money() -
 
 
 @pytest.mark.parametrize(("refused", "wanted"), [((), (4, 0)), (("c.4x",), (2, 1))])
-def test_what_is_missing_of_an_offer_that_is_refused_is_of_the_next_at_its_price(
+def test_the_next_offer_fills_a_refused_fleet_at_its_price(
     refused: tuple[str, ...], wanted: tuple[int, int]
 ) -> None:
     """Four at a cent a second are planned, two are there; the next offer costs two cents."""

@@ -1,7 +1,5 @@
 """What an earlier run tells: scores of its trials, ranks of others, and how far it is trusted."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 
@@ -45,9 +43,6 @@ def earlier(count: int = 60, seed: int = 3) -> PastRun:
     order = sorted(range(count), key=lambda n: quality(dict(configs[n])))
     trials = (PastTrial(configs[n], place / (count - 1)) for place, n in enumerate(order))
     return PastRun("earlier", tuple(trials))
-
-
-# ---- scores
 
 
 def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
@@ -106,9 +101,6 @@ def test_one_that_ended_early_takes_its_place_among_those_that_went_on() -> None
     assert values[5] < values[8] < values[6]
 
 
-# ---- ranks
-
-
 def test_it_ranks_configurations_that_nobody_has_tried() -> None:
     ranking = Ranking(earlier(), AXES)
     fresh = sample(SPACE, 200, 99)
@@ -147,9 +139,6 @@ def test_why_a_run_is_of_no_use() -> None:
     assert "fewer than 4" in useless(earlier(3), AXES)
     assert "none of the parameters" in useless(earlier(), {})
     assert useless(earlier(), None) == ""
-
-
-# ---- trust
 
 
 def test_trust_begins_low_and_follows_what_came_of_it() -> None:

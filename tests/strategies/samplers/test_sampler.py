@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import statistics
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import (
     Choice,
     Constant,
+    Domain,
     Grid,
     LogRandInt,
     LogUniform,
@@ -26,29 +26,11 @@ from cloudtune.experiment.search_space import (
     Uniform,
 )
 from cloudtune.experiment.spaces import sample
-from cloudtune.model.trial import Trial
+from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
-from cloudtune.strategies.samplers.axes import (
-    Labels,
-    Line,
-    Steps,
-    axes_by_size,
-    axes_of,
-    perturbed,
-)
-from cloudtune.strategies.samplers.sampler import (
-    MODEL_BASED,
-    SAMPLERS,
-    ListedTrials,
-    SpaceSampler,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.experiment.search_space import Domain
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
+from cloudtune.strategies.base import Sampler
+from cloudtune.strategies.samplers.axes import Labels, Line, Steps, axes_by_size, axes_of, perturbed
+from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),
@@ -103,9 +85,6 @@ def allows(domain: Domain, value: object) -> bool:
             return value == only
 
 
-# ---- of a search space -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_every_domain_gives_values_that_it_allows(kind: str) -> None:
     count = 14 if kind == "gp" else 60
@@ -132,22 +111,6 @@ def test_grids_are_gone_through_as_a_plain_sample_does(kind: str) -> None:
         sampler.tell(trial, 1, 0.0)
         asked.append((trial.config["a"], trial.config["b"]))
     assert asked == [(each["a"], each["b"]) for each in sample(space, 13, 0)]
-
-
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_grid_alone_is_gone_through_once_without_optuna(kind: str) -> None:
-    space: dict[str, Domain] = {"a": Grid((1, 2)), "c": Constant("x"), "b": Grid(("p", "q", "r"))}
-    sampler = SpaceSampler(space, kind)
-    configs = [trial.config for trial in iter(sampler.ask, None)]
-    assert configs == list(sample(space, 99, 0))
-    capped = SpaceSampler(space, kind, most=4)
-    assert [t.id for t in iter(capped.ask, None)] == ["t00", "t01", "t02", "t03"]
-
-
-def test_ids_are_as_long_as_the_last_one_needs() -> None:
-    trial = SpaceSampler(FLAT, most=1001).ask()
-    assert trial is not None
-    assert trial.id == "t0000"
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
@@ -181,24 +144,6 @@ def test_a_model_finds_what_is_good(kind: str, mode: Mode) -> None:
     assert np.median(late) < np.median(chance) / 3
 
 
-def test_less_of_the_negative_is_more() -> None:
-    down = told(SpaceSampler(FLAT, "tpe", mode="min"), 40, 1.0)
-    up = told(SpaceSampler(FLAT, "tpe", mode="max"), 40, -1.0)
-    assert down == up
-
-
-def test_many_asks_before_a_tell_differ() -> None:
-    for kind in ("tpe", "cma-es", "random", "qmc"):
-        sampler = SpaceSampler(FLAT, kind)
-        told(sampler, 10)
-        batch = [sampler.ask() for _ in range(20)]
-        assert len({json.dumps(dict(t.config)) for t in batch if t is not None}) == 20
-        for trial in batch:
-            assert trial is not None
-            sampler.tell(trial, 1, loss(trial.config))
-        assert sampler.ask() is not None
-
-
 def test_what_learns_begins_at_random() -> None:
     """Four trials are two more than two hyperparameters; till then chance decides."""
     asks = {
@@ -206,11 +151,6 @@ def test_what_learns_begins_at_random() -> None:
     }
     assert asks["tpe"][:4] == asks["random"][:4]
     assert asks["tpe"][4] != asks["random"][4]
-
-
-def test_all_that_is_random_is_random() -> None:
-    mixed = told(SpaceSampler(FLAT, "tpe", random_fraction=1.0), 20)
-    assert mixed == told(SpaceSampler(FLAT, "random"), 20)
 
 
 @pytest.mark.parametrize("kind", MODEL_BASED)
@@ -276,17 +216,6 @@ def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
     assert sampler.ask() is not None
 
 
-def test_a_space_of_labels_and_a_line_of_one() -> None:
-    for kind in SAMPLERS:
-        labels = SpaceSampler({"a": Choice(("p", "q")), "b": Choice((1, 2, 3))}, kind)
-        line = SpaceSampler({"x": Uniform(0, 1)}, kind)
-        for number in range(7):
-            for sampler in (labels, line):
-                trial = sampler.ask()
-                assert trial is not None
-                sampler.tell(trial, 1, float(number))
-
-
 def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         UsageError, match=r"unknown sampler 'cmaes'; choose one of random.*'cma-es'"
@@ -320,17 +249,6 @@ def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-# ---- of a list ---------------------------------------------------------------------------------
-
-
-def test_listed_trials_come_in_order() -> None:
-    trials = [Trial("b", {}), Trial("a", {})]
-    sampler = ListedTrials(trials)
-    assert list(iter(sampler.ask, None)) == trials
-    sampler.tell(trials[0], 1, 0.5)
-    assert sampler.ask() is None
-
-
 def test_whole_numbers_may_stand_by_their_logarithm() -> None:
     axes = axes_of({"n": LogRandInt(1, 257), "q": QLogUniform(0.1, 1.6, 0.1)})
     units, rate = axes["n"], axes["q"]
@@ -350,9 +268,6 @@ def asked(space: dict[str, Domain], kind: str) -> list[Any]:
     """Return what a sampler names before any result."""
     made = SpaceSampler(space, kind, seed=1, most=20)
     return [trial.config["n"] for trial in iter(made.ask, None)]
-
-
-# ---- perturbed configurations ----------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 10_000))
@@ -398,8 +313,4 @@ def test_listed_numbers_have_places_for_neighbours_only() -> None:
         "n": RandInt(0, 3),
     }
     assert axes_of(space)["b"] == Labels((16, 64, 32))
-    assert axes_by_size(space) == {
-        "b": Line(16.0, 64.0),
-        "o": Labels(("x", "y")),
-        "n": Steps(0, 3),
-    }
+    assert axes_by_size(space) == {"b": Line(16.0, 64.0), "o": Labels(("x", "y")), "n": Steps(0, 3)}

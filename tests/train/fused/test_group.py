@@ -1,9 +1,8 @@
 """A group of members trains each as it would train alone, to within rounding."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +11,8 @@ from torch.nn import functional
 
 from cloudtune.train.fused.dropping import dropout
 from cloudtune.train.fused.group import Group
-from cloudtune.train.fused.optimizers import SGD, Adam, AdamW
+from cloudtune.train.fused.optimizers import SGD, Adam, AdamW, Optimizer
 from cloudtune.train.fused.state import MemberState, with_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cloudtune.train.fused.optimizers import Optimizer
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-7}
 """What docs/fused.md states, in 64 bits and after ten steps."""
@@ -99,10 +93,7 @@ def made(kind: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def alone(
-    model: nn.Module,
-    wanted: Optimizer,
-    data: Iterable[Batch],
-    start: MemberState | None = None,
+    model: nn.Module, wanted: Optimizer, data: Iterable[Batch], start: MemberState | None = None
 ) -> MemberState:
     optimizer = wanted.alone(model.parameters())
     if start is not None:

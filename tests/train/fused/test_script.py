@@ -1,13 +1,11 @@
 """Who may train as one model, what a schedule changes, and what is told of a wrong contract."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,10 +17,7 @@ from cloudtune import fused
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.session import Session
-
-if TYPE_CHECKING:
-    from cloudtune.train.session import Report
+from cloudtune.train.session import Report, Session
 
 
 def model(config: Any) -> nn.Module:
@@ -65,8 +60,7 @@ def test_numbers_may_differ_within_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [{"act": "gelu"}, {"hidden": 5}, {"kind": "adam"}, {"nesterov": True}, {"batch": 2}],
+    "other", [{"act": "gelu"}, {"hidden": 5}, {"kind": "adam"}, {"nesterov": True}, {"batch": 2}]
 )
 def test_whatever_else_makes_a_trial_may_not(other: dict[str, Any]) -> None:
     """Each would train by what the group's host was given."""

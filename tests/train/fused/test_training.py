@@ -1,26 +1,20 @@
 """Trials on one GPU of a node train as one batched model, and each is a trial like any other."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
-from cloudtune.infra.node.messages import Epoch, Failure, Gone, Lost, Ready, Training
+from cloudtune.infra.node.messages import Body, Epoch, Failure, Gone, Lost, Ready, Training
 from cloudtune.train.checkpoint import Checkpoint
 from tests.bench import wait_for
 from tests.guard import watched
 from tests.one_node import Node, part_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.infra.node.messages import Body
 
 TRAIN = """
 import time
@@ -165,7 +159,7 @@ def pid_of(node: Node, session: str) -> int:
     return found
 
 
-def test_others_go_on_where_a_trial_fails_waits_or_is_killed_be_it_their_host(node: Node) -> None:
+def test_others_go_on_if_a_trial_fails_waits_or_dies(node: Node) -> None:
     heard = Heard(node)
     start(node, "d.1", 1 / 4, until=9, lr=0.01, trouble=3)
     heard.until("d.1", Ready)

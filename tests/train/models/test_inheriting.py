@@ -1,7 +1,5 @@
 """Weights that a network takes over from another."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,8 +1,7 @@
 """Ready changes of networks: what they make, and what they refuse."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ from torch.nn import functional
 
 from cloudtune import models
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 IMAGES = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -1,13 +1,12 @@
 """Networks from a search over them: drawn, trained, and built again from what the record has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -21,9 +20,6 @@ from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.session import Report, Session
 from cloudtune.train.user_script import load_function
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/models"
@@ -115,9 +111,6 @@ def test_a_clone_begins_with_the_weights_of_another_network(
     assert "began from another network: 5 tensors taken over, 3 resized" in capfd.readouterr().out
     alone = train(Trial("t02", clone.config), store)
     assert alone.metrics["val_loss"] > before.metrics["val_loss"] + 0.3
-
-
-# ---- the space itself ----------------------------------------------------------------------
 
 
 def base() -> nn.Module:

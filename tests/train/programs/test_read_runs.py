@@ -4,11 +4,10 @@ Each script saves how many epochs its model has trained, and its metric says the
 checkpoint or a report under another epoch's name is seen.
 """
 
-from __future__ import annotations
-
 import threading
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +19,7 @@ from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import torn
 from cloudtune.train.progress_cursor import Progress
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.train.session import Report
+from cloudtune.train.session import Report
 
 SCRIPT = """
 import argparse, os, pathlib, sys, time

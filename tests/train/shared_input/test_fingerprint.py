@@ -1,9 +1,8 @@
 """Trials read the same batches where these are the same, and only there."""
 
-from __future__ import annotations
-
 import multiprocessing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from torch.utils.data import Dataset, TensorDataset
 
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
 from cloudtune.train.shared_input.order import Batches, Order
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Images(Dataset[Any]):

@@ -1,7 +1,5 @@
 """A batch comes out of shared memory as it went in, and belongs to who has it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any, NamedTuple

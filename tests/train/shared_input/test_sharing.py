@@ -1,7 +1,5 @@
 """Trials in processes of their own, which read their batches by `prepare_data_loader(shared=)`."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random
@@ -9,7 +7,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -24,10 +24,6 @@ from cloudtune.train.shared_input import serving
 from cloudtune.train.shared_input.order import Batches, Order
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SAMPLES, BATCH = 60, 4
 BATCHES = SAMPLES // BATCH
@@ -167,7 +163,7 @@ def wait_until(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_what_four_trials_read_is_loaded_once_and_is_what_each_would_read_alone(
+def test_four_trials_load_once_what_each_would_read_alone(
     trials: Trials, alone: list[Batch]
 ) -> None:
     assert len(alone) == 2 * BATCHES
@@ -302,7 +298,7 @@ def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials
         assert sorted(indices) == list(range(SAMPLES))
 
 
-def test_who_breaks_an_epoch_off_reads_the_next_from_its_beginning_with_the_others(
+def test_after_a_broken_epoch_all_begin_the_next_together(
     trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 10)
@@ -328,7 +324,7 @@ def test_who_breaks_an_epoch_off_reads_the_next_from_its_beginning_with_the_othe
     assert len(trials.loaders()) == 1
 
 
-def test_who_serves_ends_with_its_last_reader_and_keeps_no_file_of_what_was_read(
+def test_the_server_ends_with_its_last_reader(
     tmp_path: Path,
 ) -> None:
     numbers = list(range(40))

@@ -1,7 +1,5 @@
 """What is loaded next, how long it is kept, and for whom it waits: on a clock of the test's own."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as drawn
 
