@@ -270,6 +270,14 @@ class Provider(Protocol):
         """
         ...
 
+    def regions(self) -> tuple[str, ...]:
+        """Return all regions in which the account may rent; () where there are none to ask.
+
+        Raises:
+            Exception: one of `errors`.
+        """
+        ...
+
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
         """Return the instances that run on this machine though their cloud has died.
 

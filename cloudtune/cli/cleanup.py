@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=GroupedCommand)
 @click.option("--region", help="Also look in this AWS region.")
+@click.option("--all-regions", is_flag=True, help="Look in all regions of the AWS account.")
 @OUTPUT
-def status(region: str | None, output: str) -> int:
+def status(region: str | None, *, all_regions: bool, output: str) -> int:
     """Show cloudtune's live instances, their runs and their prices."""
     from cloudtune.display.report_screen import show_instances  # noqa: PLC0415
     from cloudtune.display.terminal import console  # noqa: PLC0415
@@ -31,7 +32,7 @@ def status(region: str | None, output: str) -> int:
 
     instances: list[Found] = []
     mute = []
-    for cloud in cleanup.open_clouds(region):
+    for cloud in cleanup.open_clouds(region, all_regions=all_regions):
         try:
             instances += cleanup.look(cloud)
         except cleanup.errors_at(cloud.endpoint) as error:
@@ -63,7 +64,15 @@ def status(region: str | None, output: str) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="List what would be terminated, and change nothing.")
 @click.option("--region", help="Also look in this AWS region.")
-def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> int:
+@click.option("--all-regions", is_flag=True, help="Look in all regions of the AWS account.")
+def gc(
+    run: str | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+    region: str | None,
+    all_regions: bool,
+) -> int:
     """Terminate what dead runs left behind: instances and local processes.
 
     Without RUN and --all: instances of this machine's runs whose controller is dead, and instances
@@ -79,7 +88,7 @@ def gc(run: str | None, everything: bool, dry_run: bool, region: str | None) -> 
     abandoned = cleanup.abandoned(end=run is None and not dry_run)
     _print_abandoned(abandoned, "gc would end them" if dry_run else "ending them")
     left, mute, doomed_count = [], [], 0
-    open_clouds = cleanup.open_clouds(region)
+    open_clouds = cleanup.open_clouds(region, all_regions=all_regions)
     for cloud in open_clouds:
         try:
             instances = cleanup.look(cloud)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from cloudtune.errors import CloudtuneError
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.infra.heads.launch import Remote, run_of
@@ -62,13 +63,18 @@ class Found:
         return not self.controlled and (self.known or self.expired)
 
 
-def open_clouds(region: str | None) -> list[Cloud]:
+def open_clouds(region: str | None, *, all_regions: bool = False) -> list[Cloud]:
     """Return every cloud that may hold instances of ours.
 
-    All providers are asked in every region that a run of this machine used, or that is named;
-    clouds on this machine only if they run.
+    All providers are asked in every region that a run of this machine used, or that is named, or in
+    all regions; clouds on this machine only if they run.
+
+    Raises:
+        CloudtuneError: the regions can't be had.
     """
-    used: dict[str, set[str]] = {name: set() for name in PROVIDERS}
+    used: dict[str, set[str]] = {
+        name: set(_regions(name)) if all_regions else set() for name in PROVIDERS
+    }
     for folder in _folders():
         provider, place = control.place_of(folder)
         if provider in used and place:
@@ -78,6 +84,14 @@ def open_clouds(region: str | None) -> list[Cloud]:
         for name, regions in used.items()
         for cloud in provider_named(name).clouds_in_use(home.home(), regions, region)
     ]
+
+
+def _regions(provider: str) -> tuple[str, ...]:
+    cloud = provider_named(provider)
+    try:
+        return cloud.regions()
+    except cloud.errors() as error:
+        raise CloudtuneError(f"the regions of {provider} can't be listed: {error}") from None
 
 
 def abandoned(*, end: bool) -> list[str]:

@@ -38,6 +38,10 @@ class Ec2Speaking:
 
         return zones_of(cloud.endpoint)
 
+    def regions(self) -> tuple[str, ...]:
+        """Return (): an emulated cloud has the regions of its runs."""
+        return ()
+
     def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:  # noqa: ARG002
         """Return []: an emulated cloud has no account whose pools it could know."""
         return []
@@ -126,6 +130,11 @@ class Aws(Ec2Speaking):
                 f"budget can't be kept; use {pricing.PRICED_REGION}, or try again ({why})"
             )
         return prices
+
+    def regions(self) -> tuple[str, ...]:
+        """Return the regions that are enabled for the account."""
+        answer = self.calls(Endpoint(aws_session.region())).look("describe_regions")
+        return tuple(region["RegionName"] for region in answer["Regions"])
 
     def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
         """Return the pools of public traces, weighed by AWS's placement scores where it has any."""

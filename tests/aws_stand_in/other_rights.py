@@ -19,6 +19,7 @@ from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
 
+_OWN_BUCKETS = {"s3:ResourceAccount": [DEFAULT_ACCOUNT_ID]}
 _DELETED = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 _BUCKET = {
     ("GET", ""): "ListBucket",
@@ -59,7 +60,8 @@ def s3_asked(request: Request) -> list[Asked]:
     call = (request.method, subresource)
     unknown = f"{request.method}{subresource}"
     if not key:
-        return [Asked(f"s3:{_BUCKET.get(call, unknown)}", f"arn:aws:s3:::{bucket}")]
+        action = f"s3:{_BUCKET.get(call, unknown)}"
+        return [Asked(action, f"arn:aws:s3:::{bucket}", _OWN_BUCKETS)]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
     if source := request.headers.get("X-Amz-Copy-Source"):
         there, _, copied = unquote(source).lstrip("/").partition("/")
@@ -74,7 +76,7 @@ def deleted_keys(request: Request) -> list[str]:
 
 
 def _of_object(action: str, bucket: str, key: str) -> Asked:
-    return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}")
+    return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}", _OWN_BUCKETS)
 
 
 def asked(service: str, region: str, request: Request) -> list[Asked]:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cloudtune.cli.cleanup import gc, status
-from cloudtune.errors import CleanupError
+from cloudtune.errors import CleanupError, CloudtuneError
+from cloudtune.infra.aws.provider import Aws
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
 from cloudtune.running import cleanup
 
@@ -66,7 +67,9 @@ def test_a_dry_run_says_what_it_would_return(
 ) -> None:
     instance = SimpleNamespace(id="i-1", instance_type="p3.2xlarge", run="r1")
     endpoint = SimpleNamespace(region="us-east-1", provider="aws")
-    monkeypatch.setattr(cleanup, "open_clouds", lambda _: [SimpleNamespace(endpoint=endpoint)])
+    monkeypatch.setattr(
+        cleanup, "open_clouds", lambda *_, **__: [SimpleNamespace(endpoint=endpoint)]
+    )
     monkeypatch.setattr(
         cleanup, "look", lambda _: [SimpleNamespace(instance=instance, orphan=True)]
     )
@@ -74,6 +77,21 @@ def test_a_dry_run_says_what_it_would_return(
     would, last = capsys.readouterr().out.splitlines()
     assert would == "would return i-1 (p3.2xlarge, run r1)"
     assert last.startswith("1 instance would be returned (checked ")
+
+
+def test_all_regions_of_the_account_are_looked_at(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Aws, "regions", lambda _: ("eu-west-1", "us-west-2"))
+    assert status.main(["--all-regions"], standalone_mode=False) == 1
+    said = capsys.readouterr().err
+    assert "can't reach EC2 in eu-west-1" in said
+    assert "can't reach EC2 in us-west-2" in said
+
+
+def test_regions_that_cannot_be_listed_are_one_line(home: Path) -> None:
+    with pytest.raises(CloudtuneError, match=r"the regions of aws can't be listed: The config"):
+        gc.main(["--all-regions"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(("lease", "doomed"), [("2020-01-01T00:00:00Z", 2), (_LATER, 0)])
@@ -134,7 +152,7 @@ def test_what_emulated_instances_would_cost_is_no_price_of_yours(
         return [cleanup.Found(Instance(*named), True, True, False, 1.5, asked)]
 
     clouds = [Cloud(Endpoint("us-east-1", url), {}, {}) for url in ("http://127.0.0.1:1", None)]
-    monkeypatch.setattr(cleanup, "open_clouds", lambda _: clouds)
+    monkeypatch.setattr(cleanup, "open_clouds", lambda *_, **__: clouds)
     monkeypatch.setattr(cleanup, "look", look)
     assert status.main([], standalone_mode=False) == 0
     told = capsys.readouterr().out

@@ -103,7 +103,7 @@ def test_a_run_that_may_bill_stays(
         return [Instance(*named)] if name == run.name + tag else []
 
     cloud = Cloud(Endpoint("eu-west-1"), {}, {})
-    monkeypatch.setattr(cleanup, "open_clouds", lambda _: [cloud])
+    monkeypatch.setattr(cleanup, "open_clouds", lambda *_, **__: [cloud])
     monkeypatch.setattr(removal, "calls_to", lambda _: SimpleNamespace(ours=ours))
     done = bench.here("rm", run.name, "--yes")
     assert (done.code, run.is_dir()) == (2, True)

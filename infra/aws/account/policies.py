@@ -21,6 +21,8 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
+HEAD_FILES: Final = ("order.json", "parcel.tar.gz", "remote.json")
+"""What heads read of `infra.heads.store`, a layer above, and run as root."""
 
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
@@ -89,8 +91,20 @@ def trust() -> Document:
 
 
 def node(place: Place) -> Document:
-    """Return the rights of instances that train: the bucket, and nothing else."""
-    return _document(_bucket(place))
+    """Return the rights of instances that train: the bucket, and nothing else.
+
+    They run other people's code. It may not write what later heads run as root: environments, and
+    the orders of heads.
+    """
+    folder = f"arn:aws:s3:::{place.bucket}/{PREFIX}"
+    orders = [f"{folder}/*/head/{name}" for name in HEAD_FILES]
+    denied = {
+        "Sid": "LeaveHeadsAlone",
+        "Effect": "Deny",
+        "Action": ["s3:DeleteObject", "s3:PutObject"],
+        "Resource": [f"{folder}/environments/*", *orders],
+    }
+    return _document(_bucket(place), [denied])
 
 
 def head(place: Place) -> Document:
@@ -111,6 +125,7 @@ def person(place: Place) -> Document:
             "cloudformation:DescribeStacks",
             "cloudformation:GetTemplate",
             "ec2:DescribeImages",
+            "ec2:DescribeRegions",
             "ec2:DescribeSecurityGroups",
             "ec2:DescribeSubnets",
             "ec2:DescribeVpcs",
@@ -242,7 +257,9 @@ def _terminate(place: Place) -> list[Document]:
 def _bucket(place: Place) -> list[Document]:
     bucket = f"arn:aws:s3:::{place.bucket}"
     objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    # The bucket's name could be another account's.
+    own = {"StringEquals": {"s3:ResourceAccount": place.account}}
     return [
-        _allow("Keep", objects, f"{bucket}/*"),
-        _allow("List", ["s3:ListBucket"], bucket),
+        _allow("Keep", objects, f"{bucket}/*", own),
+        _allow("List", ["s3:ListBucket"], bucket, own),
     ]

@@ -18,8 +18,11 @@ from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
+from cloudtune.infra.heads.launch import REMOTE
+from cloudtune.infra.heads.store import ORDER, PARCEL
 from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import start
+from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
 
 if TYPE_CHECKING:
@@ -364,6 +367,27 @@ def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> No
     assert types_of(policies.head(place)) == ["g5.*"]
     assert types_of(policies.person(place)) == ["m7i.large"]
     assert types_of(policies.node(place)) is None
+
+
+NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1/cloudtune"
+
+
+@pytest.mark.parametrize(
+    ("key", "account", "expected"),
+    [
+        ("small-1/trials/t00/model.pt", "111122223333", "allowed"),
+        ("small-1/trials/t00/head/weights.pt", "111122223333", "allowed"),
+        ("small-1/trials/t00/model.pt", "999999999999", "not allowed"),  # a squatted name
+        ("environments/abc/manifest.json", "111122223333", "denied"),
+        *((f"other-2/head/{name}", "111122223333", "denied") for name in (ORDER, PARCEL, REMOTE)),
+    ],
+)
+def test_training_code_writes_checkpoints_and_nothing_that_heads_run(
+    key: str, account: str, expected: str
+) -> None:
+    node = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
+    write = Asked("s3:PutObject", f"{NODES_BUCKET}/{key}", {"s3:ResourceAccount": [account]})
+    assert verdict([node], write) == expected
 
 
 def actions(statement: Mapping[str, Any]) -> list[str]:
