@@ -56,9 +56,16 @@ def _quotas(kind: str, families: tuple[str, ...], example: str, *codes: str) -> 
 
 QUOTAS = [
     *_quotas("G and VT", ("g", "gr", "vt"), "g5.xlarge", "L-DB2E81BA", "L-3819A6DF"),
-    *_quotas("P", ("p",), "p3.2xlarge", "L-417A185B", "L-7212CCBC"),
+    _quotas("P", ("p",), "p3.2xlarge", "L-417A185B", "")[0],
+    _quotas("P4, P3 and P2", ("p2", "p3", "p4"), "p3.2xlarge", "", "L-7212CCBC")[1],
+    _quotas("P5", ("p5",), "p5.48xlarge", "", "L-C4BD4855")[1],
     *_quotas("Standard", _STANDARD, "m7i.large", "L-1216C47A", "L-34B43A08"),
 ]
+
+
+def _pattern(family: str) -> str:
+    """Return the pattern of a family's types: "p" is p2 to p5, "p5" also p5e and p5en."""
+    return f"{family}*" if family[-1].isdigit() else f"{family}[0-9]*"
 
 
 def as_faults(scenario: Sequence[Quota]) -> list[Quota]:
@@ -66,7 +73,7 @@ def as_faults(scenario: Sequence[Quota]) -> list[Quota]:
     return [
         *scenario,
         *(
-            Quota(type=f"{family}[0-9]*", market=quota.market, vcpus=quota.vcpus(scenario))
+            Quota(type=_pattern(family), market=quota.market, vcpus=quota.vcpus(scenario))
             for quota in QUOTAS
             for family in quota.families
         ),
