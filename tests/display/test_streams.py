@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.display.streams import Steady, never_waiting, steady
+from cloudtune.display.streams import Steady, never_waiting, use_steady_streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_any_letter_can_be_written_in_any_encoding(
     with open(pipe[1], "w", encoding="ascii", closefd=False) as given:
         monkeypatch.setattr(sys, "stdout", given)
         monkeypatch.setattr(sys, "stderr", None)
-        steady()
+        use_steady_streams()
         print("é \udcff ok")  # noqa: T201
         assert sys.stdout is not given
         sys.stdout.flush()
