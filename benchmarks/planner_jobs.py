@@ -111,7 +111,7 @@ def _gavel(data: Path) -> Iterator[Curve]:
 def _pollux() -> Iterator[Curve]:
     machine = pricing.instance_types()["g4dn.12xlarge"]
     for name in bundled.names():
-        if "Pollux" in bundled.published(name).source:
+        if "Pollux" in bundled.published_figures(name).source:
             epoch = bundled.load(name, machine).epoch
             whole = sorted(width for width in epoch if width >= 1.0)
             speed = tuple((width, epoch[1.0].mean / epoch[width].mean) for width in whole)

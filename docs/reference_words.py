@@ -91,7 +91,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "limits.deadline": (
         "time from the start of the command until everything is given back",
-        "three times the plan and an hour, or as long as the budget pays for",
+        "three times the plan and an hour; longer if the budget pays for it",
     ),
     "limits.budget": ("maximum of the whole bill", "none"),
     "cloud.provider": ("[provider](#providers)",),

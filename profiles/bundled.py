@@ -125,7 +125,7 @@ def names() -> tuple[str, ...]:
     return tuple(_table())
 
 
-def published(name: str) -> Published:
+def published_figures(name: str) -> Published:
     """Return the figures of a bundled profile.
 
     Raises:
@@ -147,7 +147,7 @@ def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingP
     Raises:
         UsageError: there is no such profile.
     """
-    named = published(name)
+    named = published_figures(name)
     figures = _table().get(f"{named.workload}@{machine.gpu.lower()}", named)
     if machine.gpus < 1:
         return None

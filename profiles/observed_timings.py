@@ -129,7 +129,7 @@ class _Point:
         )
 
 
-def informed(
+def with_earlier_runs(
     profile: ScalingProfile | None,
     *,
     runs: Iterable[RunTimes],

@@ -48,7 +48,7 @@ class Ratio:
 
 
 @cache
-def measured() -> dict[tuple[str, str], Ratio]:
+def measured_ratios() -> dict[tuple[str, str], Ratio]:
     """Return the ratio of each pair of GPUs that were both measured, in both directions."""
     ratios: dict[tuple[str, str], Ratio] = {}
     for row in rows("ratios.csv"):
@@ -66,7 +66,7 @@ def between(slow: str, fast: str) -> Ratio | None:
     Where several others were measured with both, the one that leaves the least doubt is taken.
     """
     slow, fast = slow.lower(), fast.lower()
-    ratios = measured()
+    ratios = measured_ratios()
     if (slow, fast) in ratios:
         return ratios[slow, fast]
     over = sorted({b for a, b in ratios if a == slow} & {a for a, b in ratios if b == fast})

@@ -85,7 +85,7 @@ def _bundled(name: str, machines: Sequence[InstanceType]) -> list[Scaling]:
             f"--profile: no file and no bundled profile is called {shown(name)}; "
             f"{allowed_names(name, bundled.names())}"
         )
-    figures = bundled.published(name)
+    figures = bundled.published_figures(name)
     reference = figures.profile(figures.machine, bundled.ASSUMED)
     return _scaled(name, reference, [bundled.load(name, machine) for machine in machines])
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from cloudtune.display.streams import steady
+from cloudtune.display.streams import use_steady_streams
 from cloudtune.errors import CloudtuneError
 from cloudtune.runs import home
 
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line; errors print one message and set the exit code, without a traceback."""
-    steady()
+    use_steady_streams()
     try:
         home.close()
         code = cli.main(prog_name="cloudtune", standalone_mode=False)

@@ -83,8 +83,8 @@ class Steady(io.BufferedIOBase):
         return not self._late
 
 
-def steady() -> None:
-    """Make standard output and standard error of this process steady."""
+def use_steady_streams() -> None:
+    """Make standard output and error of this process survive readers that are gone."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:

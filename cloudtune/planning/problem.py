@@ -19,7 +19,7 @@ from cloudtune.model.text import width_text
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
 from cloudtune.profiles import store
-from cloudtune.profiles.observed_timings import informed
+from cloudtune.profiles.observed_timings import with_earlier_runs
 from cloudtune.profiles.priors import believed
 from cloudtune.runs import history, home
 from cloudtune.runs.identity import identity_of
@@ -102,7 +102,7 @@ def problem_of(
     types = provider.known_types()
     spot = spot_pools(experiment) if "spot" in wanted else {}
     timed = partial(
-        informed,
+        with_earlier_runs,
         runs=times.runs,
         where=experiment.cloud.provider,
         paced=provider.paced,

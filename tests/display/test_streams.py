@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cloudtune.display.streams import Steady, never_waiting, steady
+from cloudtune.display.streams import Steady, never_waiting, use_steady_streams
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_any_letter_can_be_written_in_any_encoding(
     with open(pipe[1], "w", encoding="ascii", closefd=False) as given:
         monkeypatch.setattr(sys, "stdout", given)
         monkeypatch.setattr(sys, "stderr", None)
-        steady()
+        use_steady_streams()
         print("é \udcff ok")  # noqa: T201
         assert sys.stdout is not given
         sys.stdout.flush()

@@ -108,7 +108,7 @@ def test_nothing_is_made_up_for_a_gpu_that_nobody_compared(other: InstanceType) 
 
 @pytest.mark.parametrize("name", bundled.names())
 def test_each_has_an_absolute_time_a_source_and_a_date(name: str) -> None:
-    figures = bundled.published(name)
+    figures = bundled.published_figures(name)
     profile = bundled.load(name, figures.machine)
     assert figures.layouts[0].width == 1.0
     assert name == f"{figures.workload}@{figures.machine.gpu}"
@@ -118,7 +118,7 @@ def test_each_has_an_absolute_time_a_source_and_a_date(name: str) -> None:
 
 
 def test_there_are_several_models_gpus_and_kinds_of_scaling() -> None:
-    found = [bundled.published(name) for name in bundled.names()]
+    found = [bundled.published_figures(name) for name in bundled.names()]
     assert len(found) >= 6
     assert {each.machine.gpu for each in found} == {"k80", "t4", "v100", "a100", "h100"}
     assert len({each.workload for each in found}) >= 6

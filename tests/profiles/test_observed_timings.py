@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
-from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, informed
+from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, with_earlier_runs
 from cloudtune.profiles.priors import believed, prior
 from cloudtune.profiles.provenance import basis, origin_text, seen_text
 from tests.builders import profile
@@ -39,7 +39,7 @@ def after(
     *runs: RunTimes, of: ScalingProfile | None = MEASURED, **options: object
 ) -> ScalingProfile:
     given = {"machine": P3, "market": "on-demand", "where": "aws", **options}
-    found = informed(of, runs=runs, **given)  # type: ignore[arg-type]
+    found = with_earlier_runs(of, runs=runs, **given)  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -123,7 +123,7 @@ def test_what_was_seen_goes_before_what_was_derived() -> None:
 
 
 def test_delays_alone_make_no_profile() -> None:
-    lone = informed(None, runs=[saw(10.0)], machine=P3, market="on-demand", where="aws")
+    lone = with_earlier_runs(None, runs=[saw(10.0)], machine=P3, market="on-demand", where="aws")
     assert lone is None, "nobody knows how long a start takes"
     found = after(replace(saw(10.0), trials=()))
     assert found.epoch == MEASURED.epoch

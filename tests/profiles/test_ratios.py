@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.catalog import InstanceType
-from cloudtune.profiles.ratios import SAME_GPU_SPREAD, between, derive, measured
+from cloudtune.profiles.ratios import SAME_GPU_SPREAD, between, derive, measured_ratios
 from tests.builders import profile
 
-GPUS = sorted({gpu for pair in measured() for gpu in pair})
+GPUS = sorted({gpu for pair in measured_ratios() for gpu in pair})
 
 
 def machine(gpu: str, gpus: int, memory: int = 16384) -> InstanceType:
