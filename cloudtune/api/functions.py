@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
-from cloudtune.train.shared_input.by_value import Fingerprint, pickled, uses
+from cloudtune.train.shared_input.by_value import Fingerprint, pickle_by_value, uses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def written(function: Callable[..., object], folder: Path) -> str:
     """
     if inspect.isbuiltin(function) or inspect.isclass(function):
         raise UsageError(f"train: {_told(function)} isn't a training function")
-    data = pickled(function)
+    data = pickle_by_value(function)
     if data is None or len(data) > MOST_BYTES:
         raise UsageError(f"train: {_told(function)} {_why(function, data)}")
     digest = Fingerprint().of(function)
@@ -70,7 +70,7 @@ def _told(function: Callable[..., object]) -> str:
 def _why(function: Callable[..., object], data: bytes | None) -> str:
     """Return why a function can't be sent, with the name of the cause."""
     if data is not None:
-        sizes = {name: len(pickled(value) or b"") for name, value in _used(function)}
+        sizes = {name: len(pickle_by_value(value) or b"") for name, value in _used(function)}
         largest = max(sizes, key=lambda name: sizes[name], default="")
         of = f", most of it in {largest}" if largest else ""
         return (
@@ -78,7 +78,7 @@ def _why(function: Callable[..., object], data: bytes | None) -> str:
             f"function (the limit is {MOST_BYTES / 2**20:.0f} MiB)"
         )
     for name, value in _used(function):
-        if not isinstance(value, types.FunctionType) and pickled(value) is None:
+        if not isinstance(value, types.FunctionType) and pickle_by_value(value) is None:
             return (
                 f"uses {name}, {_article(type(value).__name__)}, which can't be sent to a worker; "
                 "create it within the function"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.yaml_file import YamlDocument
 
 
-def overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
+def override(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
     """Return the fields with one set; a section that is no mapping is left to be refused."""
     name, below = str(path[0]), path[1:]
     if not below:
@@ -21,10 +21,10 @@ def overridden(fields: Mapping[str, object], path: FieldPath, value: object) -> 
     section = fields.get(name, {})
     if not isinstance(section, Mapping):
         return dict(fields)
-    return {**fields, name: overridden(section, below, value)}
+    return {**fields, name: override(section, below, value)}
 
 
-def placed(
+def with_place(
     mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
 ) -> Mistake:
     """Return a mistake with its place: the option that made it, or its line in the file."""

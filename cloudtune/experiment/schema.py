@@ -36,7 +36,7 @@ from cloudtune.experiment.field_types import (
     Whole,
     model_named,
 )
-from cloudtune.experiment.overrides import overridden, placed
+from cloudtune.experiment.overrides import override, with_place
 from cloudtune.experiment.sections import (
     Checkpoints,
     Progress,
@@ -50,7 +50,7 @@ from cloudtune.experiment.spaces import (
     MUTATORS,
     PlaceError,
     Space,
-    completed,
+    complete,
     flat_config,
     parse_parameter,
 )
@@ -245,7 +245,7 @@ class Experiment(Section):
             )
         for number in range(len(self.initial)):
             try:
-                self._completed(number)
+                self._complete(number)
             except PlaceError as error:
                 raise refuse(str(error), "initial", number, *error.path) from None
         return self
@@ -309,11 +309,11 @@ class Experiment(Section):
     @property
     def first_configs(self) -> tuple[dict[str, Any], ...]:
         """The configurations that are tried first, by flat names; what `initial` lacks is drawn."""
-        return tuple(map(self._completed, range(len(self.initial))))
+        return tuple(map(self._complete, range(len(self.initial))))
 
-    def _completed(self, number: int) -> dict[str, Any]:
+    def _complete(self, number: int) -> dict[str, Any]:
         config = flat_config(self.initial[number])
-        return completed(self.space, config, f"{self.seed}/initial/{number}")
+        return complete(self.space, config, f"{self.seed}/initial/{number}")
 
     @property
     def chosen(self) -> Chosen | None:
@@ -450,7 +450,7 @@ class Experiment(Section):
         }
         fields = dict(document.value)
         for field, value in options.items():
-            fields = overridden(fields, field, value)
+            fields = override(fields, field, value)
         if isinstance(source, Mapping):
             fields.pop("directory", None)
         mistakes = list(_file_mistakes(fields, known_instances))
@@ -464,7 +464,7 @@ class Experiment(Section):
         if mistakes:
             mistakes.sort(key=lambda mistake: document.line(mistake.path))
             raise ExperimentMistakesError(
-                [placed(mistake, document, options) for mistake in mistakes]
+                [with_place(mistake, document, options) for mistake in mistakes]
             )
         return experiment
 
@@ -500,7 +500,7 @@ def _file_mistakes(
         return mistakes
     types = known_instances(provider_of(cloud))
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and not _known(instance, types):
+        if isinstance(instance, str) and not _is_known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
             message += _instances_near(instance, types)
             mistakes.append(Mistake(("cloud", "instances", index), message))
@@ -520,7 +520,7 @@ def _strategy_mistakes(value: object, choices: Mapping[str, Collection[str]]) ->
             yield Mistake(below, message)
 
 
-def _known(instance: str, types: Collection[str]) -> bool:
+def _is_known(instance: str, types: Collection[str]) -> bool:
     return instance in types or any(fnmatchcase(name, instance) for name in types)
 
 

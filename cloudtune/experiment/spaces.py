@@ -441,7 +441,7 @@ def flat_config(config: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def completed(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:
+def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:
     """Return the configuration that has the given values, by flat names; what it lacks is drawn.
 
     Equal arguments give equal configurations; `stream` names the draws.

@@ -86,6 +86,6 @@ def parse_file(path: Path) -> ast.Module:
 def mentions(folder: Path, text: bytes) -> bool:
     """Whether any Python file in a folder has a text; true if there are too many to search."""
     for count, path in enumerate(folder.rglob("*.py")):
-        if count >= _MAX_FILES or text in path.read_bytes():
+        if count >= _MAX_FILES or (path.is_file() and text in path.read_bytes()):
             return True
     return False

@@ -12,6 +12,8 @@ from cloudtune.errors import ExperimentError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MAX_SECONDS = 120.0
+
 
 def choices_of_model(path: Path, name: str) -> dict[str, Any]:
     """Return the choices of each mutator of a `models.space`, as `search` has them.
@@ -19,14 +21,22 @@ def choices_of_model(path: Path, name: str) -> dict[str, Any]:
     A process of its own imports the script.
 
     Raises:
-        ExperimentError: the script can't be imported, or has no such space.
+        ExperimentError: the script can't be imported in time, or has no such space.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "cloudtune.train.models", str(path), name],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cloudtune.train.models", str(path), name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MAX_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ExperimentError(
+            f"{path}: importing it takes over {_MAX_SECONDS:.0f} s; keep training out of its top "
+            "level"
+        ) from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"{path}: it ends when it is imported"])[-1]
         raise ExperimentError(reason)

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cloudtune.train.checkpoint import Manifest, copied, opened, read_manifest
+from cloudtune.train.checkpoint import Manifest, copy_file, open_file, read_manifest
 from cloudtune.train.storage import CheckpointError, Patience, delete, entries, filesystem, is_local
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
         if is_local(fs):
             fs.create_dir(f"{target}/{name}".rpartition("/")[0], recursive=True)
         with (
-            opened(checkpoint, manifest, name) as reader,
+            open_file(checkpoint, manifest, name) as reader,
             fs.open_output_stream(f"{target}/{name}") as out,
         ):
-            if copied(reader, out) != saved:
+            if copy_file(reader, out) != saved:
                 raise CheckpointError(f"{name} of the checkpoint {checkpoint} is corrupt")
     with fs.open_output_stream(f"{target}/{NOTE}") as out:
         out.write(note)

@@ -307,7 +307,7 @@ class CheckpointStore:
             try:
                 manifest = read_manifest(path)
                 for name, saved in manifest.files.items():
-                    with opened(path, manifest, name) as reader:
+                    with open_file(path, manifest, name) as reader:
                         if _digest(reader) != saved:
                             return False
             except (CheckpointError, FileNotFoundError):
@@ -382,7 +382,7 @@ class CheckpointStore:
             name = path.relative_to(source).as_posix()
             self._make_folder(f"{target}/{name}".rpartition("/")[0])
             with path.open("rb") as reader, self._fs.open_output_stream(f"{target}/{name}") as out:
-                files[name] = copied(reader, out)
+                files[name] = copy_file(reader, out)
         return files
 
     def _write_manifest(self, manifest: Manifest, target: str) -> None:
@@ -500,8 +500,8 @@ def load(path: str, to_directory: Path) -> Manifest:
         target = to_directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with opened(path, manifest, name) as reader, target.open("wb") as out:
-                copy = copied(reader, out)
+            with open_file(path, manifest, name) as reader, target.open("wb") as out:
+                copy = copy_file(reader, out)
         except FileNotFoundError as error:
             raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
         if copy != saved:
@@ -522,7 +522,7 @@ def leads_out(name: str) -> bool:
     return not name or name.startswith("/") or ".." in name.split("/")
 
 
-def opened(path: str, manifest: Manifest, name: str) -> Any:
+def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """Open a file of the stored checkpoint at `path` for reading.
 
     Raises:
@@ -560,7 +560,7 @@ def _digest(reader: BinaryIO) -> SavedFile:
     return SavedFile(size, digest.hexdigest())
 
 
-def copied(reader: BinaryIO, out: BinaryIO) -> SavedFile:
+def copy_file(reader: BinaryIO, out: BinaryIO) -> SavedFile:
     """Copy a file, and give its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     while chunk := reader.read(CHUNK_BYTES):

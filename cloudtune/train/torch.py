@@ -98,7 +98,7 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
         def forward(self, *inputs: Any, **named: Any) -> Any:
             outputs = super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
             weight = current_session().batch_weight
-            return outputs if weight == 1.0 else _weighed(outputs, weight)
+            return outputs if weight == 1.0 else _weight_gradients(outputs, weight)
 
         def state_dict(self, *arguments: Any, **named: Any) -> Any:
             return self.module.state_dict(*arguments, **named)
@@ -111,7 +111,7 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
     return DataParallel
 
 
-def _weighed(outputs: Any, weight: float) -> Any:
+def _weight_gradients(outputs: Any, weight: float) -> Any:
     """Have gradients that come back through what a model gave count that much."""
     from torch.utils import _pytree as trees  # noqa: PLC0415
 

@@ -165,7 +165,7 @@ def test_what_reports_may_be_a_file_that_the_script_imports(
 def test_holes_are_filled_word_by_word(
     command: str, values: dict[str, object], words: list[str]
 ) -> None:
-    assert Program(command, words_of(command), 1).filled(values) == words
+    assert Program(command, words_of(command), 1).fill(values) == words
 
 
 def test_an_experiment_that_counts_steps_is_planned_in_reports_and_told_in_steps() -> None:

@@ -11,6 +11,7 @@ import pytest
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import sample
+from cloudtune.script import mutators
 from cloudtune.strategies.samplers.axes import allows
 from cloudtune.train.models.space import ModelSpace
 from cloudtune.train.user_script import load_function
@@ -173,6 +174,15 @@ def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
+
+
+def test_a_script_that_trains_when_it_is_imported_holds_no_plan_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutators, "_MAX_SECONDS", 0.5)
+    path = written(tmp_path, "import time\ntime.sleep(60)\n" + FUNCTIONS + SPACES[0])
+    with pytest.raises(ExperimentError, match="keep training out of its top level"):
+        Experiment.load(path)
 
 
 def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cloudtune.train import best
 from cloudtune.train.best import keep_best, note_of
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copied
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copy_file
 from cloudtune.train.storage import CheckpointError, StorageError, delete
 
 FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
@@ -89,7 +89,7 @@ def test_a_kill_at_any_point_leaves_nothing_the_old_or_the_new(
     keep_best(store, first, ABOUT)
     breaks = BreaksAt(number)
     with monkeypatch.context() as patch:
-        patch.setattr("cloudtune.train.best.copied", breaks.around(copied))
+        patch.setattr("cloudtune.train.best.copied", breaks.around(copy_file))
         patch.setattr(Path, "rename", breaks.around(Path.rename))
         patch.setattr("cloudtune.train.best.delete", breaks.around(delete))
         try:

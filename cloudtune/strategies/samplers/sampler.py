@@ -60,24 +60,6 @@ def _drawn_by(kind: str) -> str:
     return "random" if sampler_kind(kind) == ADAPTIVE else kind
 
 
-class ListedTrials:
-    """Given trials, one after the other; results change nothing."""
-
-    def __init__(self, trials: Sequence[Trial]) -> None:
-        self._left = iter(tuple(trials))
-
-    def ask(self) -> Trial | None:
-        """Return the next one; None after the last."""
-        return next(self._left, None)
-
-    def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn nothing."""
-
-    def more(self, trials: int) -> int:
-        """Return 0: there are those that were given."""
-        return 0
-
-
 class SpaceSampler:
     """New configurations of a search space, as trials t00, t01 and so on.
 

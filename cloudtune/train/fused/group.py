@@ -71,7 +71,7 @@ class Group:
         }
         slots = [state.optimizer.get("state", {}) for state in states]
         self._slots = {
-            name: {slot: self._stacked(name, slot, slots) for slot in self._kind.SLOTS}
+            name: {slot: self._stack_slot(name, slot, slots) for slot in self._kind.SLOTS}
             for name in self._trained
         }
         steps = [
@@ -79,7 +79,7 @@ class Group:
         ]
         self._steps = torch.tensor(steps, dtype=torch.float64, device=device)
 
-    def _stacked(self, name: str, slot: str, slots: Sequence[dict[int, Any]]) -> torch.Tensor:
+    def _stack_slot(self, name: str, slot: str, slots: Sequence[dict[int, Any]]) -> torch.Tensor:
         """Return a tensor of the optimizers' state for all members; zeros where one has none."""
         number = self._parameters.index(name)
         stack = torch.zeros_like(self._values[name])

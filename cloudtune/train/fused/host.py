@@ -61,9 +61,12 @@ def receive(source: socket.socket) -> dict[str, Any]:
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
-    data = source.recv(count, socket.MSG_WAITALL)
-    if len(data) < count:
-        raise ConnectionError("the other end is gone")
+    data = b""
+    while len(data) < count:  # once, unless a signal comes in between
+        part = source.recv(count - len(data), socket.MSG_WAITALL)
+        if not part:
+            raise ConnectionError("the other end is gone")
+        data += part
     return data
 
 

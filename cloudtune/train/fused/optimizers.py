@@ -61,7 +61,7 @@ class SGD:
         steps: torch.Tensor,  # noqa: ARG002  its first step is no other than the rest
     ) -> None:
         """Change a parameter of all members, of shape (members, …), in place."""
-        number = _shaped(numbers, parameter)
+        number = _broadcast(numbers, parameter)
         gradient = gradient + number["weight_decay"] * parameter
         buffer = slots["momentum_buffer"]
         buffer.mul_(number["momentum"]).add_(gradient)
@@ -119,7 +119,9 @@ class Adam:
         """
         beta1, beta2 = numbers["beta1"], numbers["beta2"]
         scale = numbers["lr"] / (1 - beta1**steps)
-        number = _shaped({**numbers, "scale": scale, "root": (1 - beta2**steps).sqrt()}, parameter)
+        number = _broadcast(
+            {**numbers, "scale": scale, "root": (1 - beta2**steps).sqrt()}, parameter
+        )
         if self.DECOUPLED:
             parameter.mul_(1 - number["lr"] * number["weight_decay"])
         else:
@@ -157,7 +159,7 @@ def optimizer_of(kind: str, options: Mapping[str, Any]) -> Optimizer:
     return kinds[kind](**arguments)
 
 
-def _shaped(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+def _broadcast(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return numbers of shape (members,) so that they stand before a parameter's own axes.
 
     They are computed in 64 bits, as torch computes with Python's numbers, and rounded last.

@@ -42,16 +42,16 @@ class MemberState:
             name: buffer for name, buffer in model.named_buffers() if name not in persistent
         }
         return cls(
-            model=_copied(persistent),
-            optimizer=_copied({} if optimizer is None else optimizer.state_dict()),
-            settings=_copied(settings),
+            model=_copy(persistent),
+            optimizer=_copy({} if optimizer is None else optimizer.state_dict()),
+            settings=_copy(settings),
         )
 
     def load_into(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Make a model and its optimizer this member, to train on alone; numbers included."""
         model.load_state_dict(dict(self.model))
         if optimizer is not None and self.optimizer:
-            optimizer.load_state_dict(_copied(self.optimizer))
+            optimizer.load_state_dict(_copy(self.optimizer))
 
     def to_bytes(self) -> bytes:
         """Return model and optimizer as `torch.save` writes them, on the CPU."""
@@ -70,7 +70,7 @@ class MemberState:
 def to_bytes(tree: Mapping[str, Any]) -> bytes:
     """Return tensors, numbers and names, nested or not, as `torch.save` writes them, on the CPU."""
     file = io.BytesIO()
-    torch.save(_copied(tree, "cpu"), file)
+    torch.save(_copy(tree, "cpu"), file)
     return file.getvalue()
 
 
@@ -90,12 +90,12 @@ def with_numbers(optimizer: torch.optim.Optimizer, numbers: Optimizer) -> None:
         group.update(numbers.options())
 
 
-def _copied(value: Any, device: str | None = None) -> Any:
+def _copy(value: Any, device: str | None = None) -> Any:
     """Return a copy of a state, on a device."""
     if isinstance(value, dict):
-        return {key: _copied(part, device) for key, part in value.items()}
+        return {key: _copy(part, device) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_copied(part, device) for part in value)
+        return type(value)(_copy(part, device) for part in value)
     if isinstance(value, torch.Tensor):
         return value.detach().to(device or value.device, copy=True)
     return value

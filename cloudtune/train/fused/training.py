@@ -65,7 +65,7 @@ def train(
 
 def _alone(script: Script, session: Session) -> None:
     module = script.model()
-    restored = _restored(session)
+    restored = _load_checkpoint(session)
     if restored is not None:
         restored.load_into(module, None)
     net = prepare_model(module)
@@ -84,7 +84,7 @@ def _in_a_group(script: Script, session: Session, folder: Path) -> None:
     place = Meeting(folder, script.signature(module), socket.SOCK_STREAM)
     script.forget_data()  # the host has it
     state = MemberState.of(module)
-    restored = _restored(session)
+    restored = _load_checkpoint(session)
     if restored is not None:
         restored.load_into(module, None)  # what doesn't fit is this trial's mistake, and no other's
         state = replace(restored, settings=state.settings)
@@ -106,7 +106,7 @@ def _in_a_group(script: Script, session: Session, folder: Path) -> None:
         member.close()
 
 
-def _restored(session: Session) -> MemberState | None:
+def _load_checkpoint(session: Session) -> MemberState | None:
     """Return the state of the checkpoint to go on from; None where the trial begins."""
     if session.restore is None:
         return None

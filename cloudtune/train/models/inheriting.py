@@ -71,7 +71,7 @@ def inherit(
                 tensor.copy_(source)
                 taken.append(name)
             elif name in kinds and _alike(source, tensor, convolves=kinds[name]):
-                tensor.copy_(_resized(source.to(tensor), tensor.shape, chance))
+                tensor.copy_(_resize(source.to(tensor), tensor.shape, chance))
                 resized.append(name)
     used = {partners[name] for name in (*taken, *resized)}
     if not used and own:
@@ -95,15 +95,15 @@ def _partners(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterat
     """Yield the names in both; what was wrapped with something inserted is found by its old one."""
     bare: dict[str, list[str]] = {}
     for name in theirs:
-        bare.setdefault(_unwrapped(name), []).append(name)
+        bare.setdefault(_plain_name(name), []).append(name)
     for name in own:
-        candidates = [name] if name in theirs else bare.get(_unwrapped(name), [])
+        candidates = [name] if name in theirs else bare.get(_plain_name(name), [])
         free = [candidate for candidate in candidates if candidate == name or candidate not in own]
         if len(free) == 1:
             yield name, free[0]
 
 
-def _unwrapped(name: str) -> str:
+def _plain_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != KEPT)
 
 
@@ -129,7 +129,7 @@ def _alike(source: Tensor, tensor: Tensor, *, convolves: bool) -> bool:
     return not convolves or source.shape[2:] == tensor.shape[2:]
 
 
-def _resized(source: Tensor, shape: torch.Size, chance: torch.Generator) -> Tensor:
+def _resize(source: Tensor, shape: torch.Size, chance: torch.Generator) -> Tensor:
     """Give a tensor with outputs (the first dimension) and inputs (the second) of other sizes."""
     import torch  # noqa: PLC0415
 

@@ -71,7 +71,7 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
         raise UsageError(
             f"repeat({name!r}): it takes {taken} and gives {given}, so it can't follow itself"
         )
-    _follow(network, name, {str(number): _reinitialized(block) for number in range(2, times + 1)})
+    _follow(network, name, {str(number): _fresh_copy(block) for number in range(2, times + 1)})
     return network
 
 
@@ -91,9 +91,9 @@ def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
     layer = submodule(network, name)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise UsageError(f"widen({name!r}): {shown(width)} outputs; write a whole number from 1 on")
-    from cloudtune.train.models.widening import widened  # noqa: PLC0415  it needs torch
+    from cloudtune.train.models.widening import widen_layer  # noqa: PLC0415  it needs torch
 
-    return widened(network, name, layer, width)
+    return widen_layer(network, name, layer, width)
 
 
 # ---- submodules by name --------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _free(taken: list[str], name: str) -> str:
     return _free(taken, f"{name}_") if name in taken else name
 
 
-def _reinitialized(block: torch.nn.Module) -> torch.nn.Module:
+def _fresh_copy(block: torch.nn.Module) -> torch.nn.Module:
     copied = copy.deepcopy(block)
     for module in copied.modules():
         reset = getattr(module, "reset_parameters", None)

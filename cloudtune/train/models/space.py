@@ -104,7 +104,7 @@ class OneOf:
             raise UsageError(
                 f"{self.name} is {shown(name)}; it may be {there_are}.{nearest(name, options)}"
             )
-        return _applied(options[name], network, choices)
+        return _apply(options[name], network, choices)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ModelSpace:
             if isinstance(mutator, OneOf):
                 network = mutator.apply(network, taken)
             else:
-                network = _applied(mutator, network, taken)
+                network = _apply(mutator, network, taken)
         if rest:
             names = [name_of(mutator) for mutator in self.mutators]
             odd = next(iter(rest))
@@ -247,7 +247,7 @@ def _search_of(mutator: Mutator | OneOf) -> dict[str, Any]:
     return mutator.search if isinstance(mutator, OneOf) else choices_of(mutator)
 
 
-def _applied(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch.nn.Module:
+def _apply(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch.nn.Module:
     from torch.nn import Module  # noqa: PLC0415
 
     name = name_of(mutator)

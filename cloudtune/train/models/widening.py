@@ -66,13 +66,13 @@ class _Change:
         """Have a layer take the new width; whether it gives that on."""
         fitted: nn.Module
         if type(module) is nn.Linear and last:
-            fitted = linear(module, self._fitted(name, module.in_features), None)
+            fitted = linear(module, self._new_size(name, module.in_features), None)
         elif type(module) is nn.Conv2d and module.groups == 1 and not last:
-            fitted = conv(module, self._fitted(name, module.in_channels), None)
+            fitted = conv(module, self._new_size(name, module.in_channels), None)
         elif type(module) is (nn.BatchNorm1d if last else nn.BatchNorm2d):
-            fitted = _batch_norm(module, self._fitted(name, module.num_features))
+            fitted = _batch_norm(module, self._new_size(name, module.num_features))
         elif type(module) is nn.LayerNorm and last and len(module.normalized_shape) == 1:
-            fitted = _layer_norm(module, self._fitted(name, module.normalized_shape[0]))
+            fitted = _layer_norm(module, self._new_size(name, module.normalized_shape[0]))
         else:
             grouped = " with groups" if isinstance(module, nn.Conv2d) and not last else ""
             self._refuse(f"{name}, behind it, is a {type(module).__name__}{grouped}")
@@ -96,7 +96,7 @@ class _Change:
             self._refuse("what is behind it is flattened from another dimension than 1")
         self.follow(node, last=True)
 
-    def _fitted(self, name: str, size: int) -> int:
+    def _new_size(self, name: str, size: int) -> int:
         """Give the new size of what was so large: as many times as wide as before."""
         if size % self.old:
             self._refuse(f"{name}, behind it, takes {size}, which is no multiple of {self.old}")
@@ -124,7 +124,7 @@ def _keeps_batch(node: fx.Node) -> bool:
     return False
 
 
-def widened(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.Module:
+def widen_layer(network: nn.Module, name: str, layer: nn.Module, width: int) -> nn.Module:
     """Give the network, in which a layer has `width` outputs; see `models.widen`.
 
     Raises:

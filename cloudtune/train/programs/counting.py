@@ -22,7 +22,7 @@ COUNTS: Final = struct.Struct("qq")
 _LOOK_SECONDS: Final = 0.05
 
 
-def counted(folder: Path) -> tuple[int, int]:
+def read_counts(folder: Path) -> tuple[int, int]:
     """Return the steps and the collectives of the process in a folder that took most steps."""
     counts = [(0, 0)]
     for path in folder.glob("*.counts"):

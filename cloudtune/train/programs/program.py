@@ -33,7 +33,7 @@ class Program:
     def speaks(self) -> bool:
         return self.file is None and self.printed is None
 
-    def filled(self, values: Mapping[str, object]) -> list[str]:
+    def fill(self, values: Mapping[str, object]) -> list[str]:
         """Return the words with their values.
 
         What has no value is left out with its option: the word that it stands in, and the one

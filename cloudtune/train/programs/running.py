@@ -206,7 +206,7 @@ class CommandRun:
         }
         if self._restored is not None and program.folder is not None:
             values["resume"] = str(self.folder / program.folder)
-        words = program.filled({**values, **self._post.config})
+        words = program.fill({**values, **self._post.config})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         beside = str(Path(sys.executable).parent)  # `python` is the one that runs us
         environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
@@ -290,7 +290,7 @@ class CommandRun:
         """
         if self._met:
             if self._compared:
-                steps, exchanges = counting.counted(self._own)
+                steps, exchanges = counting.read_counts(self._own)
                 why = flaw([Work(steps, exchanges, "")] * self._workers)
                 if why:
                     raise NotOneModelError(f"in epoch {self._epoch + 1} {why}")

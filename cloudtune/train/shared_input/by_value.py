@@ -62,7 +62,7 @@ class Fingerprint:
                 held = sorted((k, v) for k, v in vars(thing).items() if k not in _OF_EVERY_CLASS)
                 return map(self._of, (thing.__qualname__, thing.__bases__, dict(held)))
             case _:
-                return [hashlib.sha256(pickled(thing) or b"").hexdigest()]
+                return [hashlib.sha256(pickle_by_value(thing) or b"").hexdigest()]
 
 
 _OF_EVERY_CLASS: Final = frozenset(
@@ -97,7 +97,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(it)
 
 
-def pickled(thing: object) -> bytes | None:
+def pickle_by_value(thing: object) -> bytes | None:
     """Return a thing by its value; None where that can't be had."""
     import cloudpickle  # noqa: PLC0415  most experiments name a file
 

@@ -48,7 +48,7 @@ def frame_of(batch: Any) -> Frame:
         size = 0
         for part in parts:
             _write(file, part, size)
-            size = _aligned(size + part.nbytes)
+            size = _align(size + part.nbytes)
         os.ftruncate(file, size)
     except BaseException:
         os.close(file)
@@ -90,12 +90,12 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, memory: bytearray, head: int) -> None:
         super().__init__(io.BytesIO(memory[:head]))
-        self._memory, self._at = memory, _aligned(head)
+        self._memory, self._at = memory, _align(head)
 
     def persistent_load(self, description: Any) -> Any:
         kind, dtype, shape = description
         count, offset = math.prod(shape), self._at
-        self._at = _aligned(offset + count * dtype.itemsize)
+        self._at = _align(offset + count * dtype.itemsize)
         if not count:
             return (torch.empty if kind == "tensor" else np.empty)(shape, dtype=dtype)
         read: Any = torch.frombuffer if kind == "tensor" else np.frombuffer
@@ -119,5 +119,5 @@ def _write(file: int, part: memoryview, offset: int) -> None:
         part, offset = part[done:], offset + done
 
 
-def _aligned(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED

@@ -34,7 +34,7 @@ class Meeting:
         self._key = key
         self._kind = kind
 
-    def taken(self) -> list[int]:
+    def places(self) -> list[int]:
         """Return the places where a process may listen."""
         pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
         matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
@@ -55,14 +55,14 @@ class Meeting:
 
     def is_free(self, number: int) -> bool:
         """Whether no process listens there."""
-        lock = self._locked(number)
+        lock = self._try_lock(number)
         if lock is not None:
             os.close(lock)
         return lock is not None
 
     def listen(self, number: int = 0) -> tuple[socket.socket, int] | None:
         """Return a socket that listens, and the lock; None where another process has the lock."""
-        lock = self._locked(number)
+        lock = self._try_lock(number)
         if lock is None:
             return None
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of a dead process
@@ -79,14 +79,14 @@ class Meeting:
     @contextlib.contextmanager
     def beginning(self) -> Iterator[bool]:
         """Give whether this process alone begins to listen somewhere now."""
-        lock = self._locked("begins")
+        lock = self._try_lock("begins")
         try:
             yield lock is not None
         finally:
             if lock is not None:
                 os.close(lock)
 
-    def _locked(self, name: int | str) -> int | None:
+    def _try_lock(self, name: int | str) -> int | None:
         lock = os.open(self._folder / f"{self._key}.{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

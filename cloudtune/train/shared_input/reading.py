@@ -77,7 +77,7 @@ class Reader:
             self.close()
         while True:
             asked = set()
-            for place in self._meeting.taken():
+            for place in self._meeting.places():
                 asked.add(place)
                 frame = self._ask(place, epoch, number)
                 if frame is not None:
@@ -133,7 +133,7 @@ class Reader:
         with self._meeting.beginning() as alone:
             if not alone:
                 return False
-            if set(self._meeting.taken()) - asked:
+            if set(self._meeting.places()) - asked:
                 return True
             place = next(place for place in itertools.count() if self._meeting.is_free(place))
             pid = serving.begin(self._meeting, place, self._loading)
