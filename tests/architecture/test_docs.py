@@ -105,9 +105,6 @@ def test_each_row_of_the_papers_has_a_test() -> None:
                 assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
-# ---- README --------------------------------------------------------------------------------------
-
-
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
     assert len(screen.screen().splitlines()) <= 16

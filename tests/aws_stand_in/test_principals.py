@@ -103,12 +103,6 @@ def test_a_roles_key_is_good_with_its_token_and_secret_only(
     assert refused.value.response["Error"]["Code"] == "AuthFailure"
 
 
-def test_a_person_has_a_key_of_their_own(account: Account) -> None:
-    as_anna = account.person("anna", EVERYTHING)
-    assert as_anna("sts").get_caller_identity()["Arn"].endswith(":user/anna")
-    assert as_anna("ec2").describe_instances()
-
-
 def test_a_roles_keys_are_renewed_before_they_end_and_refused_after() -> None:
     now = [1_000_000.0]
     principals = Principals(Access.create("http://127.0.0.1:1"), lambda: now[0])

@@ -93,21 +93,6 @@ def test_a_new_instance_is_seen_late(account: Account) -> None:
     assert [seen.id for seen in ours.ours("late")] == [instance]
 
 
-def test_without_a_fault_that_lasts_a_second(account: Account) -> None:
-    control = EmulatorControl(account.access)
-    ec2 = account.client("ec2")
-    control.move_clock(60.0)
-    answer = ec2.run_instances(
-        MinCount=1, MaxCount=1, ImageId=IMAGES["x86_64"], InstanceType="g4dn.xlarge"
-    )
-    control.move_clock(-60.0)
-    instance = answer["Instances"][0]["InstanceId"]
-    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
-        ec2.describe_instances(InstanceIds=[instance])
-    control.move_clock(61.5)
-    assert ec2.describe_instances(InstanceIds=[instance])["Reservations"]
-
-
 def test_our_launches_wait_out_a_throttle(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:

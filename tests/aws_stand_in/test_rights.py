@@ -113,39 +113,6 @@ def test_a_dry_run_says_whether_one_may_and_launches_nothing(account: Account) -
     assert len(control.instances()) == before
 
 
-def test_types_and_regions_can_be_bounded(account: Account) -> None:
-    bounded = allow("ec2:*")
-    bounded["Statement"].append(
-        {
-            "Effect": "Deny",
-            "Action": "ec2:RunInstances",
-            "Resource": "arn:aws:ec2:*:*:instance/*",
-            "Condition": {"StringNotLike": {"ec2:InstanceType": ["g4dn.*"]}},
-        }
-    )
-    eve = account.person("eve", bounded)("ec2")
-    assert launch(eve)["Instances"]
-    code, message, _ = refusal(lambda: launch(eve, InstanceType="g5.xlarge"))
-    assert code == "UnauthorizedOperation"
-    assert message.endswith("with an explicit deny in an identity-based policy")
-
-
-def test_one_runs_controller_cant_end_anothers_instances(account: Account) -> None:
-    own = account.client("ec2")
-    ours = launch(own, **tagged("ours"))["Instances"][0]["InstanceId"]
-    theirs = launch(own, **tagged("theirs"))["Instances"][0]["InstanceId"]
-    EmulatorControl(account.access).move_clock(2.0)
-    policy = allow("ec2:TerminateInstances", resource="arn:aws:ec2:*:*:instance/*")
-    condition = {"StringEquals": {f"aws:ResourceTag/{RUN_TAG}": "ours"}}
-    policy["Statement"][0]["Condition"] = condition
-    fred = account.person("fred", policy)("ec2")
-    code, message, _ = refusal(lambda: fred.terminate_instances(InstanceIds=[ours, theirs]))
-    assert (code, f"instance/{theirs} because" in message) == ("UnauthorizedOperation", True)
-    states = {each["id"]: each["state"] for each in EmulatorControl(account.access).instances()}
-    assert states[ours] not in ("shutting-down", "terminated")
-    assert fred.terminate_instances(InstanceIds=[ours])["TerminatingInstances"]
-
-
 def test_s3_hides_what_isnt_there_from_who_may_not_list(account: Account) -> None:
     account.client("s3").create_bucket(Bucket="hidden")
     reads = allow("s3:GetObject", resource="arn:aws:s3:::hidden/*")

@@ -27,23 +27,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_gc_tells_of_a_cloud_that_cannot_be_asked(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = gc.main(["--region", "eu-west-1"], standalone_mode=False)
-    assert capsys.readouterr().err == f"{UNASKED}\n"
-    assert code == CleanupError.exit_code
-
-
-def test_status_tells_of_a_cloud_that_cannot_be_asked(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert status.main(["--region", "eu-west-1"], standalone_mode=False) == 1
-    told = capsys.readouterr()
-    assert told.err == f"{UNASKED}\n"
-    assert told.out == "No instance of cloudtune is alive.\n"
-
-
 def test_clouds_are_asked_whatever_the_records_look_like(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """Planning where Linux's own calls are missing, as on macOS."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

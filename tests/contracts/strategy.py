@@ -19,13 +19,10 @@ CAPS = {1: 2, 4: 5, 7: 1, 9: 40}
 SHAKY = profile(LINEAR, spread=0.2)
 LIMITS = [
     Limits(10.0, 100.0),  # no instance is up by then
-    Limits(60.0, 100.0),
     Limits(150.0, 0.5),
-    Limits(150.0, 2.0),
     Limits(None, 1.7),
     Limits(120.0, None),
     Limits(400.0, 3.0),
-    Limits(10_000.0, 1000.0),
     Limits(0.0, 1.0),
     Limits(100.0, 0.0),
 ]

@@ -15,7 +15,6 @@ from tests.builders.proposals import (
     CHEAP,
     COMPARED,
     MIXED,
-    SETTING,
     STATIC,
     proposal,
     run_of,
@@ -215,10 +214,6 @@ def test_nothing_keeps_the_limits() -> None:
     assert line(lines, "cheapest").endswith("up to 4 x g9.small 15m 53s $2.81")
     assert not [each for each in lines if "nearest to both" in each]
     assert printed(lambda out: show_nearest(out, None, None)) == []
-
-
-def test_the_proposals_of_these_tests_are_of_their_setting() -> None:
-    assert [stage.stage for stage in MIXED.stages] == list(SETTING.strategy.stages())
 
 
 def searching(**changes: object) -> Proposal:

@@ -14,7 +14,6 @@ from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, TrialFailed, TrialLost
-from cloudtune.planning.forecasting import RUNS
 from cloudtune.train.checkpoint import load
 from tests.bench import Bench
 from tests.e2e.test_run import check_replay, check_who_launched
@@ -72,18 +71,6 @@ def check_best(told: dict[str, Any], folder: Path) -> None:
     assert best["value"] == min(values)
     assert load(best["checkpoint"], folder).epoch == best["epoch"]
     assert set(torch.load(folder / "state.pt")) == {"weight", "bias"}
-
-
-def test_a_plan_of_it_is_a_forecast_and_the_same_again(bench: Bench) -> None:
-    path = bench.experiment(trials=6, first=5, last=20)
-    bench.profile()
-    first, second = (bench.here("plan", path, "--strategy", "asha", "-o", "json") for _ in range(2))
-    assert first.code == 0, first.err
-    assert first.out == second.out
-    told = first.json
-    assert told["plan"]["forecast"]["samples"] == RUNS
-    assert told["plan"]["forecast"]["dollars"]["p95"] <= 2.0
-    assert bench.nothing_launched()
 
 
 def test_sessions_as_only_such_a_run_asks_for_them(bench: Bench) -> None:

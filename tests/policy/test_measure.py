@@ -416,9 +416,9 @@ def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs
 
 
 def test_epochs_of_hours_are_measured_where_the_deadline_allows_it() -> None:
-    hours = profile({1.0: 7200.0, 2.0: 4000.0, 4.0: 2400.0}, boot=900.0)
+    hours = profile({1.0: 3600.0, 2.0: 2000.0, 4.0: 1200.0}, boot=900.0)
     policy = MeasurePolicy(
-        trials=trials(4), offer=offer(4), limits=Limits(deadline=86400.0), share=0.5
+        trials=trials(4), offer=offer(4), limits=Limits(deadline=43200.0), share=0.5
     )
     measure(policy, truth=hours)
     policy.raise_if_failed()

@@ -215,5 +215,5 @@ def test_whatever_happens_it_ends_within_its_budget(
     policy = measuring(limits=Limits(budget=budget))
     entries = measure(policy, *trouble)
     assert budget is None or policy.fleet.dollars(entries[-1].event.at) <= budget + 1e-9
-    if policy.ending is EndReason.DONE:
+    if policy.ending is EndReason.DONE and "GPUs left out: the limits" not in policy.left_out:
         assert {1.0, 2.0, 4.0} <= set(policy.figures.epoch)

@@ -18,7 +18,6 @@ from cloudtune.train.user_script import load_function
 
 EXAMPLE = Path(__file__).parents[2] / "examples/models"
 HEAD = """\
-from __future__ import annotations
 from typing import Annotated, Literal
 from cloudtune import models
 """

@@ -1,7 +1,5 @@
 """A script that calls what isn't there is refused before anything is rented, with what to write."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -84,7 +84,7 @@ def games(draw: st.DrawFn) -> Setting:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @given(game=games(), first=st.integers(1, 3), last=st.integers(1, 12), eta=st.integers(2, 4))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_any_job_ends_within_its_limits(
     name: str, game: Setting, first: int, last: int, eta: int
 ) -> None:

@@ -14,8 +14,10 @@ from tests.strategies.written_apart import bred, model_decisions, modelled, pbt_
 NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))  # which are slow
 
 
-@pytest.mark.parametrize("allocator", [*NAMES, "hypersched"])
-@pytest.mark.parametrize("last", [9, 24])
+@pytest.mark.parametrize(
+    ("allocator", "last"),
+    [*((name, 9) for name in NAMES), ("hypersched", 9), ("same", 24), ("dynamic-fluid", 24)],
+)
 def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int) -> None:
     """Judged after each epoch, and after each second one."""
     found = bred(allocator, 0, 32, last)
@@ -25,8 +27,10 @@ def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int
     assert differing == 0
 
 
-@pytest.mark.parametrize("strategy", ["bohb", "sync-bohb"])
-@pytest.mark.parametrize("allocator", NAMES)
+@pytest.mark.parametrize(
+    ("strategy", "allocator"),
+    [*(("bohb", name) for name in NAMES), ("sync-bohb", "same"), ("sync-bohb", "dynamic-fluid")],
+)
 def test_f15_bohb_proposes_what_tpe_does_and_decides_as_hyperband(
     strategy: str, allocator: str
 ) -> None:

@@ -18,6 +18,16 @@ class TestHyperband(OrderedContract):
 @pytest.mark.parametrize(
     ("arguments", "shapes"),
     [
+        (
+            (1, 81, 3),  # the paper's
+            (
+                (81, (1, 3, 9, 27, 81)),
+                (34, (3, 9, 27, 81)),
+                (15, (9, 27, 81)),
+                (8, (27, 81)),
+                (5, (81,)),
+            ),
+        ),
         ((9, 81, 3), ((9, (9, 27, 81)), (5, (27, 81)), (3, (81,)))),
         ((1, 100, 4), ((64, (2, 6, 25, 100)), (22, (6, 25, 100)), (8, (25, 100)), (4, (100,)))),
         ((1, 2, 3), ((1, (2,)),)),
@@ -25,7 +35,7 @@ class TestHyperband(OrderedContract):
         ((9, 4, 2), ((1, (4,)),)),
     ],
 )
-def test_brackets_between_other_epochs(
+def test_the_brackets_of_the_paper_and_between_other_epochs(
     arguments: tuple[int, int, int], shapes: tuple[tuple[int, tuple[int, ...]], ...]
 ) -> None:
     assert bracket_shapes(*arguments) == shapes

@@ -35,19 +35,9 @@ def test_a_trial_below_the_median_of_the_running_averages_is_cut() -> None:
     assert played.policy.trials["t05"].status == "cut"
 
 
-def test_nothing_is_cut_by_fewer_than_three_others() -> None:
-    rows = {0: [0.9] * 3, 1: [0.9] * 3, 2: [0.1] * 3, 3: [0.1] * 3}
-    assert in_turn(rows, max_epochs=3).epochs == {"t00": 3, "t01": 3, "t02": 3, "t03": 1}
-
-
 def test_nothing_is_cut_before_the_first_rung() -> None:
     rows = {n: [0.9] * 9 for n in range(3)} | {3: [0.1] * 9}
     assert in_turn(rows, min_epochs=5).epochs["t03"] == 5
-
-
-def test_it_is_the_best_so_far_that_is_compared() -> None:
-    rows = {n: [0.5] * 4 for n in range(3)} | {3: [0.6, 0.1, 0.1, 0.1]}
-    assert in_turn(rows, max_epochs=4).epochs["t03"] == 4
 
 
 @given(

@@ -94,18 +94,6 @@ def test_the_worst_quarter_goes_on_as_clones_of_the_best() -> None:
     assert played.epochs["t07"] == 12
 
 
-def test_the_middle_goes_on_as_it_is() -> None:
-    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), pbt())
-    assert [played.epochs[f"t{n:02d}"] for n in range(8)] == [4, 4, 8, 8, 12, 12, 12, 12]
-    assert all(played.policy.trials[f"t{n:02d}"].sessions == 1 for n in range(4, 8))
-
-
-def test_less_is_better_turns_it_round() -> None:
-    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]).but(mode="min"), pbt())
-    assert played.policy.trials["t07"].status == "cut"
-    assert played.policy.trials["t00"].status == "finished"
-
-
 def test_fewer_than_four_results_cut_nobody() -> None:
     played = play(eight([0.1, 0.2, 0.3], extra=0), pbt(population=3))
     assert set(played.epochs.values()) == {12}

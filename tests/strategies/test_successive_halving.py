@@ -105,19 +105,6 @@ def test_the_same_trials_go_on_as_where_the_stages_are_known_beforehand(
     assert play(game, halving(trials, first, last, eta)).epochs == sha_epochs(sha, metric)
 
 
-def test_a_rung_is_a_group() -> None:
-    game = Setting(27, metric=final([n / 27 for n in range(27)]), max_instances=1)
-    played = play(game, halving(27, 1, 27, 3))
-    assert played.parts("") == {
-        "bracket 0, rung 0": 27,
-        "bracket 0, rung 1": 9,
-        "bracket 0, rung 2": 3,
-        "bracket 0, rung 3": 1,
-    }
-    far = {name: epochs for name, epochs in played.epochs.items() if epochs > 3}
-    assert far == {"t24": 9, "t25": 9, "t26": 27}
-
-
 def test_survivors_keep_their_gpus_and_losers_return_theirs() -> None:
     played = play(Setting(4, max_instances=1), halving(4, 1, 4, 2))
     assert len(played.starts) == 4
@@ -200,21 +187,6 @@ def test_one_bracket_is_all_that_is_asked_for() -> None:
     played = play(Setting(30), halving(4, 1, 4, 2))
     assert len(played.epochs) == 4
     assert not played.policy.strategy.anytime
-
-
-def test_another_bracket_begins_while_there_are_trials() -> None:
-    played = play(Setting(22), by_name("sha", max_epochs=9))
-    assert played.parts("") == {
-        "bracket 0, rung 0": 9,
-        "bracket 0, rung 1": 3,
-        "bracket 0, rung 2": 1,
-        "bracket 1, rung 0": 9,
-        "bracket 1, rung 1": 3,
-        "bracket 1, rung 2": 1,
-        "bracket 2, rung 0": 4,
-        "bracket 2, rung 1": 1,
-        "bracket 2, rung 2": 1,
-    }
 
 
 def test_brackets_that_are_repeated_use_what_they_are_given() -> None:

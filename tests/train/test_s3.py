@@ -1,7 +1,5 @@
 """S3 is reached as boto3 reaches it: by the profile's credentials, and through a proxy."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket
@@ -9,16 +7,13 @@ import socketserver
 import sys
 import threading
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from cloudtune.train.storage import StorageError, filesystem, try_storage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class _Proxy(socketserver.ThreadingTCPServer):

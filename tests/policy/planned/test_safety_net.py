@@ -227,8 +227,8 @@ def test_if_spot_stays_away_on_demand_takes_over() -> None:
     assert played.bill()[0] > 7200.0 * (1 - MARGIN) - 180.0 - 600.0, "as long as it could"
 
 
-@pytest.mark.parametrize("deadline", [3400.0, 3900.0, 6000.0])
-@pytest.mark.parametrize("away", [0.0, 10.0, 150.0, 2000.0])
+@pytest.mark.parametrize("deadline", [3400.0, 6000.0])
+@pytest.mark.parametrize("away", [0.0, 150.0, 2000.0])
 @pytest.mark.parametrize("most", [1, 2])
 def test_what_on_demand_alone_finishes_is_finished(deadline: float, away: float, most: int) -> None:
     """Wherever the pool goes away for good, or comes and goes."""
@@ -342,7 +342,7 @@ def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
     assert played.policy.ending is EndReason.DONE
 
 
-@pytest.mark.parametrize("back", range(3600, 4100, 90))
+@pytest.mark.parametrize("back", range(3600, 4100, 180))
 def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
     played = on(job(2 * 3600.0, most=2), (0.0, 0), (float(back), 1))
     came = [market for _, market in markets(played)]
