@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from benchmarks.compare.audit import Point
     from benchmarks.compare.benchmark import Benchmark
     from benchmarks.compare.cells import Cell
-    from cloudtune.engine.record.audit import Point
     from cloudtune.model.plans import Limits
 
 _POINTS = 200
@@ -108,6 +108,6 @@ def _best(path: Sequence[Point], place: Callable[[Point], float], at: float, wor
     return path[number - 1].metric if number else worst
 
 
-def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:
+def _size(fleet: Sequence[tuple[float, float]], at: float) -> float:
     number = bisect.bisect_right(fleet, at, key=lambda change: change[0])
     return fleet[number - 1][1] if number else 0

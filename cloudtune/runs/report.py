@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from cloudtune.model.fleet import Rented
     from cloudtune.model.plans import Forecast, Group, Rentable, StagePlan
     from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import EndReason
     from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
@@ -109,6 +110,21 @@ class Report:
         return self.figures.dollars
 
     @property
+    def ended(self) -> EndReason | None:
+        """Why the run ended; None of one that goes on, or whose controller died."""
+        return self.policy.ending if self.policy.ended else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The documented exit code of the run; None before its end."""
+        return self.policy.exit_code if self.policy.ended else None
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that the run tunes."""
+        return self.policy.state.metric.name
+
+    @property
     def forecast(self) -> Forecast:
         """The forecast of the plan, made before the run."""
         return self.job.plan.forecast
@@ -134,6 +150,31 @@ class Report:
     def accounting(self) -> Accounting:
         """Where the money went; its total is `dollars`."""
         return accounted(self.timeline, self.job.offers, self.policy.state.charges)
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if everything was given back at a time (run second)."""
+        charges = self.policy.state.charges
+        held = [account for account in self.accounting.instances if account.begin <= at]
+        offers = {account.intent: account.offer for account in held}
+        return (
+            math.fsum(account.dollars(at) for account in held)
+            + self.timeline.used_dollars(offers, end=at)
+            + len(held) * charges.usd_per_launch
+            + max(0.0, at - (self.timeline.began or 0.0)) * charges.usd_per_second
+        )
+
+    @cached_property
+    def epochs_by_trial(self) -> Mapping[str, list[Epoch]]:
+        """The epochs of each trial that count, by their number."""
+        by_trial: dict[str, list[Epoch]] = {}
+        for epoch in sorted(self.timeline.counted().values(), key=lambda e: e.number):
+            by_trial.setdefault(epoch.trial, []).append(epoch)
+        return by_trial
+
+    @cached_property
+    def improvements(self) -> list[Epoch]:
+        """The epochs that were the best so far when they were reported."""
+        return self.timeline.improvements(self.metric, self.policy.state.mode)
 
     @property
     def planned_seconds(self) -> float:
@@ -341,8 +382,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "target": report.target and encode(report.target),
         "summary": encode(report.summary),
         "gpus": gpu_shares(report.timeline, report.accounting),
-        "ended": policy.ending.value if policy.ended and policy.ending else None,
-        "exit_code": policy.exit_code if policy.ended else None,
+        "ended": report.ended and report.ended.value,
+        "exit_code": report.exit_code,
         "paced": job.paced,
         "provenance": {**encode(report.basis), "prices": job.price_source},
         "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},
