@@ -14,7 +14,6 @@ from benchmarks.compare.sampler import TableSampler
 from benchmarks.runner import in_processes
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
@@ -24,6 +23,7 @@ from cloudtune.policy.registry import chosen, components, run_policy, sampler_fo
 from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
 from cloudtune.strategies.samplers.warm_start import Experienced
+from tests.flapping import flaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

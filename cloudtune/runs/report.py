@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import accounted
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import prices, read
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount
     from cloudtune.engine.record.timeline import Epoch, Timeline
     from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Forecast, Group, Rentable, StagePlan
+    from cloudtune.model.plans import Forecast, Group, StagePlan
     from cloudtune.model.progress import TrialProgress
     from cloudtune.model.trial import EndReason
     from cloudtune.policy.plan_executor import Itinerary
@@ -153,14 +152,12 @@ class Report:
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if everything was given back at a time (run second)."""
-        charges = self.policy.state.charges
         held = [account for account in self.accounting.instances if account.begin <= at]
         offers = {account.intent: account.offer for account in held}
         return (
             math.fsum(account.dollars(at) for account in held)
             + self.timeline.used_dollars(offers, end=at)
-            + len(held) * charges.usd_per_launch
-            + max(0.0, at - (self.timeline.began or 0.0)) * charges.usd_per_second
+            + self.policy.state.charges.dollars(len(held), self.timeline.running(at))
         )
 
     @cached_property
@@ -292,7 +289,7 @@ def simulate(job: Job) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves.
 
     Raises:
-        CloudtuneError: the fleet flapped, by the ledger, or the run decides forever.
+        CloudtuneError: the run decides forever.
     """
     metric, seed = job.experiment.metric, job.experiment.seed
     rentables = (*job.rentables, *job.standins)
@@ -300,25 +297,7 @@ def simulate(job: Job) -> Report:
     ledger = MemoryLedger()
     policy = job.policy()
     run(policy, world, ledger)
-    _refuse_flaps(policy, rentables, ledger.entries)
     return build(job, tuple(ledger.entries))
-
-
-def _refuse_flaps(
-    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry]
-) -> None:
-    """Pass if a run took nothing back and rented nothing again without a cause.
-
-    Raises:
-        CloudtuneError: it did; the message says what.
-    """
-    state, timeline = policy.state, read(entries)
-    stages = policy.itinerary.stage_began if policy.itinerary else ()
-    flapped = flaps(
-        entries, timeline, rentables, brakes=state.brakes, metric=state.metric, stages=stages
-    )
-    if flapped:
-        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(flapped))
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequence[StageReport]:
@@ -334,8 +313,7 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
         begin, until = bounds[number], bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
         dollars += timeline.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
-        dollars += (until - begin) * charges.usd_per_second
-        dollars += launches[number] * charges.usd_per_launch
+        dollars += charges.dollars(launches[number], until - begin)
         reports.append(StageReport(plan, until - begin, dollars))
     return reports
 
