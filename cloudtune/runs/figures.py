@@ -67,8 +67,7 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
     for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
         rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
         dollars = math.fsum(instance.dollars(end) for instance in rented)
-        dollars += len(rented) * charges.usd_per_launch
-        dollars += (end - begin) * charges.usd_per_second
+        dollars += charges.dollars(len(rented), end - begin)
         parts.append(LegFigures(begin, end, reason, dollars, *limits))
     return parts
 

@@ -364,10 +364,7 @@ def accounted(
         _write(session, end, did, placed, tally)
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
-    seconds = (
-        0.0 if timeline.began is None else max(0.0, over_at - timeline.began - timeline.paused)
-    )
-    whole["hourly"] = Amount(0.0, seconds * charges.usd_per_second)
+    whole["hourly"] = Amount(0.0, charges.dollars(0, timeline.running(over_at)))
     restarts = list(timeline.restarts())
     return Accounting(
         amounts=whole,

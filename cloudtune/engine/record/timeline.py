@@ -231,6 +231,13 @@ class Timeline:
         )
         return max(ends, default=self.at)
 
+    def running(self, at: float) -> float:
+        """Return the seconds of the run until a time, without those between an end and going on."""
+        if self.began is None:
+            return 0.0
+        paused = sum(max(0.0, min(at, leg.event.at) - leg.over_at) for leg in self.legs)
+        return max(0.0, at - self.began - paused)
+
     def rented(self) -> list[Instance]:
         """Return the instances that were launched, or may have been."""
         return [instance for instance in self.instances.values() if instance.launched]
@@ -351,11 +358,6 @@ class Timeline:
         self.legs.append(Leg(over_at, self.ended, event))
         self.ended = self.interrupted = None
         self.timers.clear()
-
-    @property
-    def paused(self) -> float:
-        """Seconds between an end and going on, all together."""
-        return sum(leg.event.at - leg.over_at for leg in self.legs)
 
     def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
         match event:
