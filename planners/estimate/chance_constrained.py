@@ -46,10 +46,14 @@ _FEW = 256
 """The most plans of a job that are all judged."""
 _COARSE = 200
 """Samples that say whether a plan is worth a closer look."""
-_DOUBT = 0.1
-"""A share of that few samples is off by no more than that."""
-_LOOKS = 600
+_DOUBT = 1.1
+"""What takes more than that many times the limits, by few samples, isn't worth a closer look."""
+_DOUBT_OF_REPLANNED = 1.3
+"""The same of a run that replans, and makes up for a part of it."""
+_GLANCES = 600
 """The most plans that are judged by few samples."""
+_LOOKS = 80
+"""The most plans that are looked at closely."""
 _STARTS = 3
 """The surest plans, from which surer ones are searched."""
 _ANY_KIND = frozenset({"exact", "ilp"})
@@ -179,9 +183,9 @@ class _Search:
             best = self.best
             if best is not None and self._measures(plan) >= self._measures(best):
                 return
-            if len(self.glanced) >= _LOOKS:
+            if len(self.glanced) >= _GLANCES or len(self.judged) >= _LOOKS:
                 return
-            if self._glance(plan) <= 1 + _DOUBT:
+            if self._may_be_sure(plan):
                 self._judge(plan)
 
     def climb(self) -> None:
@@ -189,14 +193,14 @@ class _Search:
         surest = sorted(self.glanced, key=self.glanced.__getitem__)
         for start in surest[:_STARTS]:
             choices = start
-            while self.best is None and len(self.glanced) < _LOOKS:
+            while self.best is None and len(self.glanced) < _GLANCES:
                 near = map(self._priced, neighbours(self.request, choices))
                 fresh = [plan for plan in near if plan.choices not in self.glanced]
                 surer = min(filter(self._possible, fresh), key=self._glance, default=None)
                 if surer is None or self._glance(surer) >= self.glanced[choices]:
                     break
                 choices = surer.choices
-                if self.glanced[choices] <= 1 + _DOUBT:
+                if self._may_be_sure(surer):
                     self._judge(surer)
 
     def improve(self) -> None:
@@ -206,6 +210,9 @@ class _Search:
             before = self.best
             assert before is not None
             self.look(map(self._priced, neighbours(self.request, before.choices)))
+
+    def _may_be_sure(self, plan: Plan) -> bool:
+        return self._glance(plan) <= (_DOUBT_OF_REPLANNED if self.reacts else _DOUBT)
 
     def _glance(self, plan: Plan) -> float:
         """Return how many times the limits a plan takes, by few samples, as surely as is asked."""
@@ -313,13 +320,13 @@ def neighbours(request: PlanRequest, choices: Choices) -> Iterator[Choices]:
 
 
 def _is_near(groups: tuple[Group, ...], others: tuple[Group, ...]) -> bool:
-    """Whether a stage has about as many GPUs, or another instance or width of the same offer."""
+    """Whether a stage has an instance more or fewer, another width, or another offer instead."""
     group = groups[0]
     other = others[0]
     if group.offer == other.offer:
         return abs(group.instances - other.instances) <= 1
     gpus = sum(part.instances * part.offer.gpus for part in groups)
-    return other.instances == max(1, math.ceil(gpus / other.offer.gpus))
+    return other.instances <= max(1, math.ceil(gpus / other.offer.gpus))
 
 
 def _wanted(limits: Limits) -> str:
