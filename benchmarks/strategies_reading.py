@@ -16,8 +16,8 @@ from cloudtune.engine.record.timeline import read
 from cloudtune.model.fleet import Rented
 
 if TYPE_CHECKING:
+    from benchmarks.compare.audit import Point
     from benchmarks.compare.case import Played
-    from cloudtune.engine.record.audit import Point
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Limits
     from cloudtune.policy.base import Brakes

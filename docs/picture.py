@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.display.pages.figures import reach
 from cloudtune.display.pages.gantt import BOOT, IDLE, LOST, RETURN, START, WAIT, drawn_bars
-from cloudtune.display.pages.trials import ChartedRun
+from cloudtune.display.pages.trials import groups
 from cloudtune.model.text import counted, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.runs import home
@@ -111,7 +111,7 @@ def main() -> None:
 
 def picture(report: Report, theme: Theme) -> str:
     """Return a run as an SVG."""
-    return _Picture(ChartedRun(report), theme).svg()
+    return _Picture(report, theme).svg()
 
 
 def _mixed(one: str, other: str, share: float) -> str:
@@ -129,14 +129,14 @@ def _number(pixels: float) -> str:
 class _Picture:
     """A run, and where its parts are drawn."""
 
-    run: ChartedRun
+    report: Report
     theme: Theme
 
     # ---- where -------------------------------------------------------------------------------
 
     @cached_property
     def _drawn(self) -> tuple[list[InstanceRows], list[GpuBar]]:
-        return drawn_bars(self.run)
+        return drawn_bars(self.report)
 
     @cached_property
     def _row(self) -> float:
@@ -162,7 +162,7 @@ class _Picture:
     @cached_property
     def _end(self) -> float:
         """The last second that is drawn."""
-        return reach(self.run.end, self.run.report.job.limits.deadline)
+        return reach(self.report.timeline.over_at, self.report.job.limits.deadline)
 
     def _x(self, seconds: float) -> float:
         return _LEFT + (_RIGHT - _LEFT) * min(max(0.0, seconds), self._end) / self._end
@@ -177,16 +177,16 @@ class _Picture:
 
     @cached_property
     def _winner(self) -> str:
-        best = self.run.report.policy.best
+        best = self.report.policy.best
         return "" if best is None else best.trial
 
     @cached_property
     def _groups(self) -> dict[str, tuple[str, list[str]]]:
         """The colour and the trials of each line of the legend."""
-        groups, theme = self.run.groups, self.theme
-        depth = max(1, sum(name != "failed" for name in groups) - 1)
+        grouped, theme = groups(self.report), self.theme
+        depth = max(1, sum(name != "failed" for name in grouped) - 1)
         legend = {}
-        for number, (name, trials) in enumerate(groups.items()):
+        for number, (name, trials) in enumerate(grouped.items()):
             colour = _mixed(theme.shallow, theme.deep, number / depth)
             if name == "failed":
                 colour = theme.failed
@@ -223,19 +223,19 @@ class _Picture:
         return "\n".join(parts) + "\n"
 
     def _headline(self) -> str:
-        report = self.run.report
+        report = self.report
         best = report.policy.best
         spent = f"{format_dollars(report.dollars)} in {format_seconds(report.seconds)}"
         name = report.job.experiment.name
         return (
             f"{name}: {spent}"
             if best is None
-            else (f"{name}: {self.run.metric} {best.metric:.4g} for {spent}")
+            else (f"{name}: {report.metric} {best.metric:.4g} for {spent}")
         )
 
     def _head(self) -> Iterator[str]:
         """Give the headline, what the run was, and the legend."""
-        report, theme = self.run.report, self.theme
+        report, theme = self.report, self.theme
         limits = report.job.limits
         of = [] if limits.deadline is None else [format_seconds(limits.deadline)]
         of += [] if limits.budget is None else [format_dollars(limits.budget)]
@@ -302,7 +302,7 @@ class _Picture:
         """Give the GPUs of each trial: bright where it trained, pale where it waited."""
         _, bars = self._drawn
         gap = 1.0 if self._row > 5 else 0.2
-        for name in self.run.report.policy.trials:
+        for name in self.report.policy.trials:
             own = [bar for bar in bars if bar.trial == name]
             paths = []
             for kind in {bar.kind: 0 for bar in own}:
@@ -329,12 +329,12 @@ class _Picture:
 
     def _curves(self) -> Iterator[str]:
         """Give the metric of each trial, and the best so far, over time."""
-        run, theme = self.run, self.theme
+        report, theme = self.report, self.theme
         curves = {
-            name: [(e.told.at, e.told.metrics.get(run.metric, math.nan)) for e in epochs]
-            for name, epochs in run.by_trial.items()
+            name: [(e.told.at, e.told.metrics.get(report.metric, math.nan)) for e in epochs]
+            for name, epochs in report.epochs_by_trial.items()
         }
-        path = [(point.at, point.metric) for point in run.audit.path]
+        path = [(e.told.at, e.told.metrics[report.metric]) for e in report.improvements]
         values = sorted(
             value
             for points in (*curves.values(), path)
@@ -364,7 +364,7 @@ class _Picture:
             )
         yield (
             f'<text x="16" y="{_number(self._metric_top - 12)}" font-weight="600">'
-            f"{escape(run.metric)}</text>"
+            f"{escape(report.metric)}</text>"
         )
         yield '<g clip-path="url(#plot)" fill="none" stroke-linejoin="round">'
         if sum(map(len, curves.values())) <= _POINTS:
@@ -375,7 +375,7 @@ class _Picture:
                     yield f'<path d="{_line(placed)}" stroke="{colour}" stroke-width="1.2"/>'
         at, value = path[-1]
         corners = [(self._x(path[0][0]), y(path[0][1]))]
-        for later, metric in (*path[1:], (max(at, run.end), value)):
+        for later, metric in (*path[1:], (max(at, report.timeline.over_at), value)):
             corners += [(self._x(later), corners[-1][1]), (self._x(later), y(metric))]
         yield f'<path d="{_line(corners)}" stroke="{theme.best}" stroke-width="2.6"/></g>'
         yield (
@@ -389,7 +389,7 @@ class _Picture:
         )
 
     def _deadline(self) -> Iterator[str]:
-        deadline = self.run.report.job.limits.deadline
+        deadline = self.report.job.limits.deadline
         if deadline is None or deadline > self._end:
             return
         x, theme = _number(self._x(deadline)), self.theme

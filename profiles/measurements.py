@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.serialization import decode, encode
 from cloudtune.model.text import gpus_text
 from cloudtune.model.trial import Trial
 
@@ -241,21 +242,13 @@ class Figures:
         """Return the figures of which `to_json` was given.
 
         Raises:
-            AttributeError, KeyError, TypeError, ValueError: there are none.
+            ValueError: there are none.
         """
-        figures = cls()
-        for name in (*DELAYS, "alone"):
-            getattr(figures, name).extend(map(float, data[name]))
-        for width, seconds in data["epoch"].items():
-            figures.epoch[float(width)] = list(map(float, seconds))
-        figures.memory = {float(width): float(mib) for width, mib in data["memory"].items()}
-        figures.trials = {float(width): set(map(str, ids)) for width, ids in data["trials"].items()}
-        return figures
+        return decode(cls, data)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON."""
-        trials = {width: sorted(ids) for width, ids in self.trials.items()}
-        return {**vars(self), "trials": trials}
+        return encode(self)  # type: ignore[no-any-return]
 
     def including(self, sessions: Iterable[Session], *, alone: bool) -> Figures:
         """Return the figures with those of sessions that aren't counted yet."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.audit import audited
 from benchmarks.compare.sampler import TableSampler
 from benchmarks.runner import in_processes
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
-from cloudtune.engine.record.audit import audited
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
@@ -24,14 +23,15 @@ from cloudtune.policy.registry import chosen, components, run_policy, sampler_fo
 from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
 from cloudtune.strategies.samplers.warm_start import Experienced
+from tests.flapping import flaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
+    from benchmarks.compare.audit import Audit, Point
     from benchmarks.compare.benchmark import Benchmark
     from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.record.audit import Audit, Point
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
 
@@ -82,7 +82,7 @@ class Result:
     events: int
     ended: str
     path: tuple[Point, ...]
-    fleet: tuple[tuple[float, int], ...]
+    fleet: tuple[tuple[float, float], ...]
     violations: tuple[str, ...]
     flaps: tuple[str, ...] = ()
 

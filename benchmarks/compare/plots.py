@@ -9,9 +9,9 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.compare.cells import by_limits, limits_text
-from cloudtune.display.chart import DOLLAR_STEPS, TIME_STEPS, axis
 from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_dollars, format_seconds
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from benchmarks.compare.audit import Point
     from benchmarks.compare.benchmark import Benchmark
     from benchmarks.compare.cells import Cell
-    from cloudtune.engine.record.audit import Point
     from cloudtune.model.plans import Limits
 
 _POINTS = 200
@@ -58,20 +58,18 @@ def _png(benchmark: Benchmark, limits: Limits, cells: Sequence[Cell]) -> bytes:
         gpus.step(times, sizes, where="post", label=cell.name)
     gpus.set_ylim(bottom=0.0)
     gpus.set(title="GPUs that bill (mean)")
-    _scale(by_time, seconds, "time", format_seconds, TIME_STEPS)
-    _scale(by_dollars, dollars, "cost", format_dollars, DOLLAR_STEPS)
-    _scale(gpus, seconds, "time", format_seconds, TIME_STEPS)
+    _scale(by_time, seconds, "time", format_seconds)
+    _scale(by_dollars, dollars, "cost", format_dollars)
+    _scale(gpus, seconds, "time", format_seconds)
     figure.suptitle(limits_text(limits).replace("$", r"\$").capitalize())
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=100)
     return file.getvalue()
 
 
-def _scale(
-    axes: Axes, end: float, name: str, show: Callable[[float], str], steps: Sequence[float]
-) -> None:
-    ticks = [tick for tick in axis([0.0, end], None, steps, 6).ticks if tick <= end]
-    axes.set_xticks(ticks, [show(tick).replace("$", r"\$") for tick in ticks])
+def _scale(axes: Axes, end: float, name: str, show: Callable[[float], str]) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 3, 6, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: show(value).replace("$", r"\$"))
     axes.set_xlim(0.0, end)
     axes.set_xlabel(name)
 
@@ -108,6 +106,6 @@ def _best(path: Sequence[Point], place: Callable[[Point], float], at: float, wor
     return path[number - 1].metric if number else worst
 
 
-def _size(fleet: Sequence[tuple[float, int]], at: float) -> int:
+def _size(fleet: Sequence[tuple[float, float]], at: float) -> float:
     number = bisect.bisect_right(fleet, at, key=lambda change: change[0])
     return fleet[number - 1][1] if number else 0

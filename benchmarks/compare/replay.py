@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.compare.audit import audited
 from benchmarks.compare.omniscient import bound, work_of
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.audit import audited
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.timeline import prices, read
 from cloudtune.engine.simulator import RECLAIMED, SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.catalog import pool
 from cloudtune.model.events import InstanceGone
+from tests.flapping import flaps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

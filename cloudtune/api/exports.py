@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.display.pages.trials import flat
 from cloudtune.errors import CloudtuneError, UsageError, need
 from cloudtune.model.text import counted
+from cloudtune.model.trial import flat
 from cloudtune.private_files import for_others
 
 if TYPE_CHECKING:

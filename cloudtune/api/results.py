@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.model.progress import TrialProgress
     from cloudtune.runs.report import Report
 
 _TRIALS = ("trial", "status", "epochs")
-_TOLD = ("best_epoch", "seconds", "gpu_seconds", "dollars", "checkpoint", "error")
+_TRIAL_ENDS = ("best_epoch", "seconds", "gpu_seconds", "dollars", "checkpoint", "error")
 _EPOCHS = ("trial", "epoch", "seconds", "took", "width", "instance", "checkpoint")
 _INSTANCES = (
     *("intent", "instance", "type", "market", "zone", "gpus", "requested", "launched", "joined"),
@@ -107,7 +108,7 @@ class Result:
     @property
     def metric(self) -> str:
         """The name of the metric that the run optimized."""
-        return self.report.job.experiment.metric.name
+        return self.report.metric
 
     @property
     def ended(self) -> str | None:
@@ -115,12 +116,12 @@ class Result:
 
         None while it is running, and if its controller died (see `cloudtune resume`).
         """
-        return self._told["ended"]  # type: ignore[no-any-return]
+        return self.report.ended and self.report.ended.value
 
     @property
     def exit_code(self) -> int | None:
         """The exit code of `cloudtune run`; None if the run hasn't ended."""
-        return self._told["exit_code"]  # type: ignore[no-any-return]
+        return self.report.exit_code
 
     @property
     def seconds(self) -> float:
@@ -145,15 +146,14 @@ class Result:
     @cached_property
     def cost(self) -> Cost:
         """The bill in dollars, and where the money went."""
-        accounting = self._told["accounting"]
+        amounts = {
+            name.replace("-", "_"): amount
+            for name, amount in self.report.accounting.amounts.items()
+        }
         return Cost(
             dollars=self.report.dollars,
-            by_category={
-                name: category["dollars"] for name, category in accounting["categories"].items()
-            },
-            gpu_seconds={
-                name: category["gpu_seconds"] for name, category in accounting["categories"].items()
-            },
+            by_category={name: amount.dollars for name, amount in amounts.items()},
+            gpu_seconds={name: amount.gpu_seconds for name, amount in amounts.items()},
             billed_by_cloud=self.report.billed,
         )
 
@@ -162,20 +162,20 @@ class Result:
         """The plan of the run, versus its actual course."""
         rows = [
             {
-                "trials": stage["trials"],
-                "start_epoch": stage["epochs"][0],
-                "end_epoch": stage["epochs"][1],
-                "instances": stage["instances"],
-                "planned_seconds": stage["seconds"]["planned"],
-                "seconds": stage["seconds"]["actual"],
-                "planned_dollars": stage["dollars"]["planned"],
-                "dollars": stage["dollars"]["actual"],
+                "trials": stage.plan.stage.trials,
+                "start_epoch": stage.plan.stage.start_epoch,
+                "end_epoch": stage.plan.stage.end_epoch,
+                "instances": stage.plan.instances,
+                "planned_seconds": stage.plan.seconds,
+                "seconds": stage.seconds,
+                "planned_dollars": stage.plan.dollars,
+                "dollars": stage.dollars,
             }
-            for stage in self._told["stages"]
+            for stage in self.report.stages
         ]
-        record = self._told
         stages = frame(rows, _STAGES, numbers=("seconds", "dollars"))
-        return PlannedRun(record["seconds"]["planned"], record["dollars"]["planned"], stages)
+        planned = self.report.job.plan.estimate
+        return PlannedRun(planned.seconds, planned.dollars, stages)
 
     # ---- tables ----------------------------------------------------------------------------
 
@@ -187,14 +187,14 @@ class Result:
         if none), `best_epoch`, `config/NAME` for each parameter, `seconds` (of its sessions),
         `gpu_seconds` and `dollars` (of the bill), `checkpoint` (its last), `error`.
         """
-        rows = [self._trial(record) for record in self._told["trials"]]
+        rows = [self._trial(trial) for trial in self.report.policy.ranking()]
         parameters = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
-        metric = _column(self.metric, (*_TRIALS, *_TOLD))
-        columns = (*_TRIALS, metric, "best_epoch", *parameters, *_TOLD[1:])
+        metric = _column(self.metric, (*_TRIALS, *_TRIAL_ENDS))
+        columns = (*_TRIALS, metric, "best_epoch", *parameters, *_TRIAL_ENDS[1:])
         return frame(rows, columns, numbers=(metric,), counts=("best_epoch",))
 
-    def _trial(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        trial, mode = self.report.policy.trials[record["trial"]], self.report.policy.state.mode
+    def _trial(self, trial: TrialProgress) -> dict[str, Any]:
+        mode = self.report.policy.state.mode
         epoch: int | None = None
         for number, value in trial.history.items():
             if better(mode, value, None if epoch is None else trial.history[epoch]):
@@ -202,18 +202,18 @@ class Result:
         spent = self.report.accounting.trials.get(trial.id, {}).values()
         return {
             "trial": trial.id,
-            "status": record["status"],
-            "epochs": record["epoch"],
-            _column(self.metric, (*_TRIALS, *_TOLD)): None
+            "status": trial.status,
+            "epochs": trial.epoch,
+            _column(self.metric, (*_TRIALS, *_TRIAL_ENDS)): None
             if epoch is None
             else trial.history[epoch],
             "best_epoch": epoch,
-            **{f"config/{name}": value for name, value in record["config"].items()},
+            **{f"config/{name}": value for name, value in trial.trial.config.items()},
             "seconds": trial.seconds,
             "gpu_seconds": sum(share.gpu_seconds for share in spent),
-            "dollars": sum(each.dollars for each in spent),
-            "checkpoint": record["checkpoint"],
-            "error": record["error"],
+            "dollars": sum(share.dollars for share in spent),
+            "checkpoint": trial.checkpoint,
+            "error": trial.error or None,
         }
 
     @cached_property
@@ -386,10 +386,6 @@ class Result:
         cost, planned = format_dollars(self.cost.dollars), format_dollars(plan.dollars)
         yield "cost", f"{cost} (planned {planned})"
         yield "trials", f"{len(self.trials)}, {len(self.history)} epochs in all"
-
-    @cached_property
-    def _told(self) -> dict[str, Any]:
-        return self.to_json()
 
     @cached_property
     def _epochs(self) -> dict[tuple[str, int], Epoch]:

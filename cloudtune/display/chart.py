@@ -1,4 +1,4 @@
-"""A chart of plain characters: which trial trained on which GPU when; and the scales of plots."""
+"""A chart of plain characters: which trial trained on which GPU when."""
 
 from __future__ import annotations
 
@@ -16,87 +16,12 @@ if TYPE_CHECKING:
     from cloudtune.engine.record.timeline import Session
     from cloudtune.runs.report import Report
 
-_DECADES = tuple(n * 10.0**power for power in range(-4, 10) for n in (1, 2, 5))
-_DAYS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-TIME_STEPS = (
+_TIME_STEPS = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
     *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 30)),
     *(3600.0 * hours for hours in (1, 2, 3, 6, 12)),
-    *(86400.0 * days for days in _DAYS),
+    *(86400.0 * days for days in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
 )
-DOLLAR_STEPS = _DECADES
-
-_PADDING = 0.05
-# Beyond this ratio a linear scale squeezes most of a front into a corner.
-_WIDE, _ENDLESS = 8.0, 1e9
-# A limit this share of the range away from all plans would squeeze them for nothing.
-_NEAR = 0.6
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A scale from `low` to `high`, linear or logarithmic, with marks at round values."""
-
-    low: float
-    high: float
-    log: bool
-    ticks: tuple[float, ...]
-
-    def share(self, value: float) -> float:
-        """Return where a value lies, from 0 at the low end to 1 at the high end."""
-        low, high = self._scaled(self.low), self._scaled(self.high)
-        return (self._scaled(value) - low) / (high - low)
-
-    def cell(self, value: float, cells: int) -> int:
-        """Return the cell of 0 … `cells` - 1 that a value falls into; -1 or `cells` beyond them."""
-        if not self.holds(value):
-            return -1 if value < self.low else cells
-        return round(self.share(value) * (cells - 1))
-
-    def holds(self, value: float) -> bool:
-        """Whether a value lies on the axis."""
-        return self.low <= value <= self.high
-
-    def _scaled(self, value: float) -> float:
-        return math.log(value) if self.log else value
-
-
-def axis(
-    values: Sequence[float], limit: float | None, steps: Sequence[float], max_ticks: int
-) -> Axis:
-    """Return a scale that holds the values, and the limit where it is near them."""
-    low, high = min(values), max(values)
-    log = low > 0 and _WIDE < high / low < _ENDLESS
-    scaled, back = (math.log, math.exp) if log else (float, float)
-    begin, end = scaled(low), scaled(high)
-    span = end - begin or abs(end) * 0.2 or 1.0
-    if limit is not None and (limit > 0 or not log):
-        near = begin - _NEAR * span <= scaled(limit) <= end + _NEAR * span
-        begin, end = (min(begin, scaled(limit)), max(end, scaled(limit))) if near else (begin, end)
-    pad = _PADDING * span if end > begin else span / 2
-    low, high = back(begin - pad), back(end + pad)
-    low = max(0.0, low)
-    return Axis(low, high, log, _ticks(low, high, steps, max_ticks, log=log))
-
-
-def _ticks(
-    low: float, high: float, steps: Sequence[float], most: int, *, log: bool
-) -> tuple[float, ...]:
-    """Return at most `most` round values; the two ends where there is no round one."""
-    if log:
-        inside = [step for step in steps if low <= step <= high]
-        ticks = inside[:: math.ceil(len(inside) / most) or 1]
-    else:
-        rows = (_multiples(low, high, step) for step in steps if (high - low) / step < most + 1)
-        ticks = next((row for row in rows if len(row) <= most), [])
-    return tuple(ticks) if len(ticks) > 1 else (low, high)
-
-
-def _multiples(low: float, high: float, step: float) -> list[float]:
-    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-# ---- GPUs against time ---------------------------------------------------------------------------
 
 BOOT, TRAINS, WINNER, IDLE, BEGINS = "~", "=", "#", ".", "|"
 _MARKS = {
@@ -205,7 +130,7 @@ def _gantt_lines(
 
 
 def _time_axis(chart: _Gantt, margin: int) -> Iterator[str]:
-    step = next((s for s in TIME_STEPS if chart.seconds / s <= _MAX_TICKS), chart.seconds)
+    step = next((s for s in _TIME_STEPS if chart.seconds / s <= _MAX_TICKS), chart.seconds)
     ticks = [n * step for n in range(math.floor(chart.seconds / step) + 1)]
     marks = {min(chart.cell(tick), chart.width - 1) for tick in ticks}
     yield " " * (margin + 1) + "".join("+" if n in marks else "-" for n in range(chart.width))

@@ -71,6 +71,10 @@ class Charges:
     usd_per_launch: float = 0.0
     usd_per_second: float = 0.0
 
+    def dollars(self, launches: float, seconds: float) -> float:
+        """Return what these launches and seconds of a run cost."""
+        return launches * self.usd_per_launch + seconds * self.usd_per_second
+
 
 @dataclass(frozen=True)
 class Group:

@@ -96,12 +96,6 @@ class TrialProgress:
         return self.epoch > 0 and self.checkpoint is None
 
     @property
-    def under_way(self) -> bool:
-        """Whether the trial still has to train in this stage."""
-        after = self.after if self.status == "stopping" else self.status
-        return after in {"waiting", "starting", "training"}
-
-    @property
     def session(self) -> str:
         """The id of the current or last session."""
         return f"{self.id}.{self.sessions}"

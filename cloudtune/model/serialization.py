@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from cloudtune.errors import shown
 from cloudtune.model import catalog, commands, events, plans, scaling, trial
@@ -25,16 +26,8 @@ _KINDS: dict[str, type] = {
 }
 
 
-_PLAIN: dict[type, tuple[type, ...]] = {
-    bool: (bool,),
-    int: (int,),
-    float: (float, int),
-    str: (str,),
-}
-
-
 def encode(value: object) -> Any:
-    """Return dataclasses, enums, mappings and sequences as JSON values."""
+    """Return dataclasses, enums, mappings and sequences as JSON values; others by `to_json`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: encode(getattr(value, field.name)) for field in fields}
@@ -44,7 +37,9 @@ def encode(value: object) -> Any:
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
-    return value
+    if isinstance(value, set):
+        return sorted(value)
+    return value.to_json() if hasattr(value, "to_json") else value
 
 
 def encode_kind(value: events.Event | commands.Command) -> dict[str, Any]:
@@ -56,57 +51,32 @@ def decode_kind(data: Mapping[str, Any]) -> Any:
     """Return the event or the command that `encode_kind` was given.
 
     Raises:
-        KeyError: no such kind.
+        KeyError, ValueError: no such kind, or not its fields.
     """
+    kind = _KINDS[data["type"]]
     rest = {key: value for key, value in data.items() if key != "type"}
-    return decode(_KINDS[data["type"]], rest)
+    unknown = rest.keys() - {field.name for field in dataclasses.fields(kind)}
+    if unknown:
+        raise ValueError(f"{data['type']} has no {', '.join(sorted(unknown))}")
+    return decode(kind, rest)
 
 
 def decode(wanted: type[T], data: Any) -> T:
     """Return the value of that type that `encode` was given.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: it was given no such value.
+        ValueError: it was given no such value.
     """
-    return typing.cast("T", _decode(wanted, data))
+    try:
+        return typing.cast("T", _adapter(typing.cast("Hashable", wanted)).validate_python(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or wanted.__name__
+        raise ValueError(f"{where}: {first['msg']}, not {shown(first['input'])}") from None
 
 
 @cache
-def _hints(wanted: type) -> dict[str, Any]:
-    return typing.get_type_hints(wanted, localns=_NOUNS)
-
-
-def _decode(wanted: Any, data: Any) -> Any:  # noqa: PLR0911  one return a shape
-    origin = typing.get_origin(wanted)
-    args = typing.get_args(wanted)
-    if dataclasses.is_dataclass(wanted):
-        hints = _hints(typing.cast("type", wanted))
-        fields = {name: _decode(hints[name], item) for name, item in data.items()}
-        return typing.cast("type", wanted)(**fields)
-    if origin in {types.UnionType, typing.Union}:
-        if data is None:
-            return None
-        return _decode(next(arg for arg in args if arg is not type(None)), data)
-    if origin is tuple:
-        return tuple(_decode(args[0], item) for item in data)
-    if origin is Mapping:
-        key, value = args
-        make = key if key in {float, int} else str  # JSON has no other keys than text
-        return {make(k): _decode(value, v) for k, v in data.items()}
-    if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
-        return wanted(data)
-    return _plain(wanted, origin, args, data)
-
-
-def _plain(wanted: Any, origin: Any, args: tuple[Any, ...], data: Any) -> Any:
-    """Return a value that is no shape of others.
-
-    Raises:
-        TypeError, ValueError: it isn't of the type, or not one of the words.
-    """
-    if origin is typing.Literal and data not in args:
-        raise ValueError(f"{shown(data)} is none of {args}")
-    kinds = _PLAIN.get(wanted) if isinstance(wanted, type) else None
-    if kinds is not None and (type(data) not in kinds):
-        raise TypeError(f"{shown(data)} is not of type {wanted.__name__}")
-    return float(data) if wanted is float else data
+def _adapter(wanted: Hashable) -> TypeAdapter[Any]:
+    adapter = TypeAdapter[Any](typing.cast("type", wanted))
+    adapter.rebuild(force=True, _types_namespace=_NOUNS)
+    return adapter

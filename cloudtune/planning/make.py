@@ -125,6 +125,12 @@ def make_plan(
         if surest is None:
             raise
         planned = surest
+    else:
+        aim = options.aim
+        if planned.remarks and aim != "trials" and not force:
+            # The runs of one plan spoke against spot: those of others may not.
+            surest = _by_runs(problem, limits, options, elapsed, runs) or planned
+            planned = min(planned, surest, key=lambda made: measures(made.plan, aim))
     return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
 
 

@@ -200,8 +200,7 @@ class MeasurePolicy:
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if the instance were given back at that time (run second)."""
-        launches = self.fleet.launches * self.charges.usd_per_launch
-        return self.fleet.dollars(at) + launches + at * self.charges.usd_per_second
+        return self.fleet.dollars(at) + self.charges.dollars(self.fleet.launches, at)
 
     def safe_until(self) -> float:
         """Return when the instance must be gone if nothing more is decided; inf: never."""

@@ -57,16 +57,14 @@ def _rungs(context: BuildContext) -> dict[str, Any]:
     }
 
 
-def _random(context: BuildContext, sampler: Sampler) -> Strategy:
-    return RandomSearch(sampler, max_epochs=context.max_epochs)
+def _in_full(kind: Callable[..., Strategy], context: BuildContext, sampler: Sampler) -> Strategy:
+    """Return a strategy that trains every trial to its last epoch."""
+    return kind(sampler, max_epochs=context.max_epochs)
 
 
-def _grid(context: BuildContext, sampler: Sampler) -> Strategy:
-    return GridSearch(sampler, max_epochs=context.max_epochs)
-
-
-def _sequential(context: BuildContext, sampler: Sampler) -> Strategy:
-    return Sequential(sampler, max_epochs=context.max_epochs)
+def _by_rungs(kind: Callable[..., Strategy], context: BuildContext, sampler: Sampler) -> Strategy:
+    """Return a strategy that compares trials at rungs."""
+    return kind(sampler, **_rungs(context))
 
 
 def _median(context: BuildContext, sampler: Sampler) -> Strategy:
@@ -84,18 +82,6 @@ def _halving(context: BuildContext, sampler: Sampler) -> Strategy:
     return Halving(sampler, trials=context.trials or smallest, repeat=repeat, **_rungs(context))
 
 
-def _hyperband(context: BuildContext, sampler: Sampler) -> Strategy:
-    return Hyperband(sampler, **_rungs(context))
-
-
-def _bohb(context: BuildContext, sampler: Sampler) -> Strategy:
-    return Bohb(sampler, **_rungs(context))
-
-
-def _sync_bohb(context: BuildContext, sampler: Sampler) -> Strategy:
-    return SyncBohb(sampler, **_rungs(context))
-
-
 def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
     """Return PBT; the sampler perturbs clones if it can, else they take its next trials."""
     explore = getattr(sampler, "explore", None)
@@ -108,14 +94,6 @@ def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
         explore=explore,
         seed=context.seed,
     )
-
-
-def _asha(context: BuildContext, sampler: Sampler) -> Strategy:
-    return Asha(sampler, **_rungs(context))
-
-
-def _asha_stopping(context: BuildContext, sampler: Sampler) -> Strategy:
-    return Asha(sampler, kind="stopping", **_rungs(context))
 
 
 def _hypersched(context: BuildContext, sampler: Sampler, *, patient: bool = False) -> Strategy:
@@ -164,18 +142,18 @@ MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
 """Strategies that need a sampler that learns, and the part of its asks that are random."""
 
 STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
-    "random": _random,
-    "grid": _grid,
-    "sequential": _sequential,
+    "random": partial(_in_full, RandomSearch),
+    "grid": partial(_in_full, GridSearch),
+    "sequential": partial(_in_full, Sequential),
     "median": _median,
     **dict.fromkeys(PLANNED, _halving),  # as they are where nothing goes by a plan
     "halving": _halving,
-    "hyperband": _hyperband,
-    "bohb": _bohb,
-    "sync-bohb": _sync_bohb,
+    "hyperband": partial(_by_rungs, Hyperband),
+    "bohb": partial(_by_rungs, Bohb),
+    "sync-bohb": partial(_by_rungs, SyncBohb),
     "pbt": _pbt,
-    "asha": _asha,
-    "asha-stopping": _asha_stopping,
+    "asha": partial(_by_rungs, Asha),
+    "asha-stopping": partial(_by_rungs, partial(Asha, kind="stopping")),
     "hypersched": _hypersched,
     "hypersched-patient": partial(_hypersched, patient=True),
     "best": _seer,

@@ -204,11 +204,10 @@ class RunState:
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if everything were given back at that time."""
-        charges = self.charges
         until = min(at, self.over_at) if self.ended else at
         running = 0.0 if self.began is None else max(0.0, until - self.began - self.paused)
-        dollars = self.fleet.dollars(at) + self.fleet.launches * charges.usd_per_launch
-        return dollars + self.live.dollars(at) + running * charges.usd_per_second
+        charged = self.charges.dollars(self.fleet.launches, running)
+        return self.fleet.dollars(at) + self.live.dollars(at) + charged
 
     @property
     def over_at(self) -> float:
@@ -223,7 +222,6 @@ class RunState:
         Instances that are held count with their price until now. A plan for the rest of the job
         adds what they cost from now on, and what is still owed of their minimum charge.
         """
-        charges = self.charges
         running = 0.0 if self.began is None else self.now - self.began - self.paused
         held = {rented.intent for rented in self.fleet.wanted()}
         return self.live.dollars(self.now) + (
@@ -234,8 +232,7 @@ class RunState:
                 else rented.dollars(self.ahead)
                 for rented in self.fleet.alive()
             )
-            + self.fleet.launches * charges.usd_per_launch
-            + running * charges.usd_per_second
+            + self.charges.dollars(self.fleet.launches, running)
         )
 
     def taken(self) -> Sequence[Slice]:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cloudtune.engine.record.timeline import levels
 from cloudtune.model.trial import better
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
     for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
         rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
         dollars = math.fsum(instance.dollars(end) for instance in rented)
-        dollars += len(rented) * charges.usd_per_launch
-        dollars += (end - begin) * charges.usd_per_second
+        dollars += charges.dollars(len(rented), end - begin)
         parts.append(LegFigures(begin, end, reason, dollars, *limits))
     return parts
 
@@ -78,13 +78,16 @@ def figures(policy: RunPolicy) -> Figures:
     began = end if policy.began is None else policy.began
     rented = [instance for instance in policy.fleet if instance.launched]
     lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]
+    sizes = levels(
+        change for since, until, _ in lives if until > since for change in ((since, 1), (until, -1))
+    )
     return Figures(
         seconds=max(0.0, end - began),
         dollars=policy.spent(end),
         trials=len(policy.trials),
         epochs=0 if best is None else max([best.epoch, *policy.trials[best.trial].history]),
         gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
-        instances=_most((since, until) for since, until, _ in lives),
+        instances=round(max((size for _, size in sizes), default=0)),
     )
 
 
@@ -119,18 +122,6 @@ def origins(policy: RunPolicy) -> Origins | None:
         return None
     named = Counter(origin.run for origin in sources if origin.run)
     return Origins(len(policy.trials), dict(named), (sources[0].trust, sources[-1].trust))
-
-
-def _most(lives: Iterable[tuple[float, float]]) -> int:
-    """Return how many there were at once; one that begins as another ends comes after it."""
-    changes = sorted(
-        change for since, until in lives if until > since for change in ((since, 1), (until, -1))
-    )
-    size = most = 0
-    for _, change in changes:
-        size += change
-        most = max(most, size)
-    return most
 
 
 @dataclass(frozen=True)

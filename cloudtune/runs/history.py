@@ -150,7 +150,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         best=None if best is None else best.metric,
         seconds=report.seconds,
         dollars=report.dollars,
-        ended=policy.ending.value if policy.ended and policy.ending else None,
+        ended=report.ended and report.ended.value,
         emulated=report.basis.emulated,
         ledger_bytes=ledger_bytes,
         trials=tuple(

@@ -6,15 +6,14 @@ as the recorded one did: that is how a run is reported, checked and one day resu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.experiment import Experiment
+from cloudtune.experiment import Experiment  # noqa: TC001  `decode` reads the field's type
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
-from cloudtune.model.scaling import Identity
 from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Plan
-    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.scaling import Identity, ScalingProfile
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
     from cloudtune.strategies.base import Sampler
@@ -118,41 +117,13 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON."""
-        return {
-            "run": self.run,
-            "experiment": self.experiment.to_json(),
-            "plan": encode(self.plan),
-            "rentables": encode(self.rentables),
-            "limits": encode(self.limits),
-            "began": self.began,
-            "paced": self.paced,
-            "price_source": self.price_source,
-            "standins": encode(self.standins),
-            "zones": list(self.zones),
-            "measuring": self.measuring,
-            "past": encode(self.past),
-            "script_hash": self.script_hash,
-            "identity": encode(self.identity),
-        }
+        return encode(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Job:
-        """Return the job that `to_json` was given."""
-        return cls(
-            run=data["run"],
-            experiment=Experiment.from_json(data["experiment"]),
-            plan=decode(RunPlan, data["plan"]),
-            rentables=tuple(decode(Rentable, item) for item in data["rentables"]),
-            limits=decode(Limits, data["limits"]),
-            began=data["began"],
-            paced=data["paced"],
-            price_source=data["price_source"],
-            standins=tuple(decode(Rentable, item) for item in data.get("standins", ())),
-            zones=tuple(data.get("zones", ())),
-            measuring=data.get("measuring", 0.0),
-            past=tuple(decode(PastRun, item) for item in data.get("past", ())),
-            script_hash=data.get("script_hash", ""),
-            identity=decode(Identity, data["identity"]) if data.get("identity") else None,
+        """Return the job that `to_json` was given; `data` may have other fields besides."""
+        return decode(
+            cls, {field.name: data[field.name] for field in fields(cls) if field.name in data}
         )
 
 

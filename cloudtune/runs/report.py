@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import accounted
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import prices, read
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
     from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount
     from cloudtune.engine.record.timeline import Epoch, Timeline
     from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Forecast, Group, Rentable, StagePlan
+    from cloudtune.model.plans import Forecast, Group, StagePlan
     from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.trial import EndReason
     from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
@@ -109,6 +109,21 @@ class Report:
         return self.figures.dollars
 
     @property
+    def ended(self) -> EndReason | None:
+        """Why the run ended; None of one that goes on, or whose controller died."""
+        return self.policy.ending if self.policy.ended else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The documented exit code of the run; None before its end."""
+        return self.policy.exit_code if self.policy.ended else None
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that the run tunes."""
+        return self.policy.state.metric.name
+
+    @property
     def forecast(self) -> Forecast:
         """The forecast of the plan, made before the run."""
         return self.job.plan.forecast
@@ -134,6 +149,29 @@ class Report:
     def accounting(self) -> Accounting:
         """Where the money went; its total is `dollars`."""
         return accounted(self.timeline, self.job.offers, self.policy.state.charges)
+
+    def spent(self, at: float) -> float:
+        """Return the bill in dollars if everything was given back at a time (run second)."""
+        held = [account for account in self.accounting.instances if account.begin <= at]
+        offers = {account.intent: account.offer for account in held}
+        return (
+            math.fsum(account.dollars(at) for account in held)
+            + self.timeline.used_dollars(offers, end=at)
+            + self.policy.state.charges.dollars(len(held), self.timeline.running(at))
+        )
+
+    @cached_property
+    def epochs_by_trial(self) -> Mapping[str, list[Epoch]]:
+        """The epochs of each trial that count, by their number."""
+        by_trial: dict[str, list[Epoch]] = {}
+        for epoch in sorted(self.timeline.counted().values(), key=lambda e: e.number):
+            by_trial.setdefault(epoch.trial, []).append(epoch)
+        return by_trial
+
+    @cached_property
+    def improvements(self) -> list[Epoch]:
+        """The epochs that were the best so far when they were reported."""
+        return self.timeline.improvements(self.metric, self.policy.state.mode)
 
     @property
     def planned_seconds(self) -> float:
@@ -251,7 +289,7 @@ def simulate(job: Job) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves.
 
     Raises:
-        CloudtuneError: the fleet flapped, by the ledger, or the run decides forever.
+        CloudtuneError: the run decides forever.
     """
     metric, seed = job.experiment.metric, job.experiment.seed
     rentables = (*job.rentables, *job.standins)
@@ -259,25 +297,7 @@ def simulate(job: Job) -> Report:
     ledger = MemoryLedger()
     policy = job.policy()
     run(policy, world, ledger)
-    _refuse_flaps(policy, rentables, ledger.entries)
     return build(job, tuple(ledger.entries))
-
-
-def _refuse_flaps(
-    policy: RunPolicy, rentables: Sequence[Rentable], entries: Sequence[Entry]
-) -> None:
-    """Pass if a run took nothing back and rented nothing again without a cause.
-
-    Raises:
-        CloudtuneError: it did; the message says what.
-    """
-    state, timeline = policy.state, read(entries)
-    stages = policy.itinerary.stage_began if policy.itinerary else ()
-    flapped = flaps(
-        entries, timeline, rentables, brakes=state.brakes, metric=state.metric, stages=stages
-    )
-    if flapped:
-        raise CloudtuneError("the fleet flapped (a bug in cloudtune): " + "; ".join(flapped))
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequence[StageReport]:
@@ -293,8 +313,7 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
         begin, until = bounds[number], bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
         dollars += timeline.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
-        dollars += (until - begin) * charges.usd_per_second
-        dollars += launches[number] * charges.usd_per_launch
+        dollars += charges.dollars(launches[number], until - begin)
         reports.append(StageReport(plan, until - begin, dollars))
     return reports
 
@@ -341,8 +360,8 @@ def to_json(report: Report) -> dict[str, Any]:
         "target": report.target and encode(report.target),
         "summary": encode(report.summary),
         "gpus": gpu_shares(report.timeline, report.accounting),
-        "ended": policy.ending.value if policy.ended and policy.ending else None,
-        "exit_code": policy.exit_code if policy.ended else None,
+        "ended": report.ended and report.ended.value,
+        "exit_code": report.exit_code,
         "paced": job.paced,
         "provenance": {**encode(report.basis), "prices": job.price_source},
         "limits": {"deadline": policy.limits.deadline, "budget": policy.limits.budget},

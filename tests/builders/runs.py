@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.flapping import flaps
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.engine.spot_pools import PoolTrace
@@ -45,6 +44,7 @@ from tests.builders.machines import LINEAR, NO_CHARGES, NO_LIMITS, offer, profil
 from tests.builders.plans import run_plan
 from tests.builders.policies import by_plan, plan_of, policy_with
 from tests.builders.trials import Given, Watched, level, trials
+from tests.flapping import flaps
 
 Build: TypeAlias = "Callable[[Sampler, Setting], Strategy]"
 Decider: TypeAlias = "Plan | str | Build"

@@ -18,7 +18,6 @@ from cloudtune.display.pages.figures import Figure
 from cloudtune.display.pages.gantt import gpus
 from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
-from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Charges, Limits
@@ -80,7 +79,7 @@ def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> 
     setting = SETTING.but(charges=charges)
     plan = setting.plan(limits=Limits(deadline=105.0))
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
-    assert ChartedRun(report).spent(report.timeline.over_at) == pytest.approx(report.dollars)
+    assert report.spent(report.timeline.over_at) == pytest.approx(report.dollars)
     spent = next(t for t in figures(report)["spend"].data if t["name"] == "spent")
     assert spent["y"] == sorted(spent["y"])
     assert spent["y"][-1] == pytest.approx(report.dollars)
@@ -91,7 +90,7 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(
     trouble: tuple[Any, ...],
 ) -> None:
     report = told(*trouble)
-    chart, unit = gpus(ChartedRun(report)), drawn_unit(gpus(ChartedRun(report)))
+    chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}
     bars = []
     for trace in chart.data[:-1]:
@@ -121,7 +120,7 @@ def test_shares_of_a_gpu_lie_beside_each_other() -> None:
     plan = setting.plan()
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
     widths = {session.start.width for session in report.timeline.sessions.values()}
-    chart = gpus(ChartedRun(report))
+    chart = gpus(report)
     low = [
         (y - h / 2, y + h / 2)
         for t in chart.data[:-1]

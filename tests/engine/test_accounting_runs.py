@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compare.audit import audit
 from benchmarks.fault_world import survive
 from benchmarks.faults import case
 from cloudtune.engine.record.accounting import USES, Accounting, account
-from cloudtune.engine.record.audit import audit
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
     EpochDone,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.compare.audit import audit
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import account
-from cloudtune.engine.record.audit import audit
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import BillingUnit, Market, Offer

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.compare.audit import Audit, audit
 from benchmarks.compare.benchmark import Benchmark
 from benchmarks.compare.case import Case, Result
 from benchmarks.compare.case import play as tried
 from benchmarks.compare.speeds import Scaling
-from cloudtune.engine.record.audit import Audit, audit
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.display.pages.figures import (
     LIMIT,
+    Clock,
     Figure,
     axis,
     layout,
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.display.pages.trials import ChartedRun
     from cloudtune.engine.record.accounting import InstanceAccount, Stretch
     from cloudtune.engine.record.timeline import Session
     from cloudtune.model.trial import Slice
+    from cloudtune.runs.report import Report
 
 _SAME = 1e-6
 _TALL, _LOW = 24, 3
@@ -104,36 +105,36 @@ def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield stretch[0], len(stretch)
 
 
-def gpus(run: ChartedRun) -> Figure:
+def gpus(report: Report) -> Figure:
     """Return the GPUs over time: a band for each instance, a row for each of its GPUs."""
-    accounts = run.report.accounting.instances
-    rows, bars = drawn_bars(run)
+    accounts = report.accounting.instances
+    rows, bars = drawn_bars(report)
     count = sum(row.account.offer.gpus for row in rows)
-    limits, clock = run.report.job.limits, run.clock
-    drawn = limit_lines(limits, clock, dollars="", ends=(run.end, 0.0))
+    limits, clock = report.job.limits, Clock.until(report.timeline.over_at)
+    drawn = limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
     shown = layout(
         round(_HEIGHT / 2 + max(6, count) * tall),
         barmode="overlay",
         bargap=0,
         uniformtext={"minsize": 9, "mode": "hide"},
-        xaxis=time_axis(clock, run.end, limits.deadline),
+        xaxis=time_axis(clock, report.timeline.over_at, limits.deadline),
         yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
         **drawn,
     )
-    busy = percent(run.report.accounting.busy_share)
+    busy = percent(report.accounting.busy_share)
     says = f"{counted(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
-    return Figure(_traces(run, bars), shown, says, linked=True)
+    return Figure(_traces(report, bars), shown, says, linked=True)
 
 
-def drawn_bars(run: ChartedRun) -> tuple[list[InstanceRows], list[GpuBar]]:
+def drawn_bars(report: Report) -> tuple[list[InstanceRows], list[GpuBar]]:
     """Return the rows of each instance, and what is drawn in them: instances, then trials."""
     rows: dict[str, InstanceRows] = {}
     count = 0
-    for account in run.report.accounting.instances:
-        rows[account.instance or account.intent] = InstanceRows(account, count)
+    for account in report.accounting.instances:
+        rows[account.name] = InstanceRows(account, count)
         count += account.offer.gpus
-    return list(rows.values()), [*_instances(run, rows.values()), *_sessions(run, rows)]
+    return list(rows.values()), [*_instances(report, rows.values()), *_sessions(report, rows)]
 
 
 def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
@@ -143,19 +144,19 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
     for row in shown:
         offer = row.account.offer
         kind = machine_text(offer.instance_type.name, offer.market, "")
-        names.append(f"{plain(row.account.instance or row.account.intent)}<br>{plain(kind)}")
+        names.append(f"{plain(row.account.name)}<br>{plain(kind)}")
     middles = [row.base + row.account.offer.gpus / 2 for row in shown]
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
 
-def _instances(run: ChartedRun, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
+def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
     """Give the time of each instance that no trial is drawn over."""
     for row in rows:
-        account, instance = row.account, run.report.timeline.instances[row.account.intent]
+        account, instance = row.account, report.timeline.instances[row.account.intent]
         begin, end = account.begin, account.end
         left = end if instance.left_at is None else min(max(begin, instance.left_at), end)
         joined = left if instance.joined_at is None else min(max(begin, instance.joined_at), left)
-        name = account.instance or account.intent
+        name = account.name
         for since, until, kind in (
             (begin, joined, BOOT),
             (joined, left, IDLE),
@@ -165,11 +166,11 @@ def _instances(run: ChartedRun, rows: Iterable[InstanceRows]) -> Iterator[GpuBar
                 yield GpuBar(row.base, account.offer.gpus, since, until, kind, "", name)
 
 
-def _sessions(run: ChartedRun, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
+def _sessions(report: Report, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
     """Give what each session did, on the GPUs that it had."""
-    ordered = sorted(uses(run.report.timeline), key=lambda use: use[0].begin)
+    ordered = sorted(uses(report.timeline), key=lambda use: use[0].begin)
     for session, end, stretches in ordered:
-        parts = list(_parts(session, stretches, least=run.end / _UNSEEN))
+        parts = list(_parts(session, stretches, least=report.timeline.over_at / _UNSEEN))
         for piece in session.start.placement:
             place = rows[piece.instance]
             for low, count in place.take(piece, session.begin, end):
@@ -203,8 +204,8 @@ def _parts(
         yield begin, end, kind, f"on {gpus_text(width)}{epochs}"
 
 
-def _traces(run: ChartedRun, bars: Sequence[GpuBar]) -> list[Trace]:
-    widths = sorted({s.start.width for s in run.report.timeline.sessions.values()})
+def _traces(report: Report, bars: Sequence[GpuBar]) -> list[Trace]:
+    widths = sorted({s.start.width for s in report.timeline.sessions.values()})
     training = {
         f"trains on {gpus_text(width)}": (_WIDTHS[number % len(_WIDTHS)], "")
         for number, width in enumerate(widths)
@@ -214,14 +215,16 @@ def _traces(run: ChartedRun, bars: Sequence[GpuBar]) -> list[Trace]:
     for kind, (colour, pattern) in {**_KINDS, **training}.items():
         own = [bar for bar in bars if bar.kind == kind]
         if own:
-            traces.append(_trace(run, kind, own, colour, pattern, texts=texts and kind in training))
-    return [*traces, {**_trace(run, "", [], "", "", texts=False), "showlegend": False}]
+            traces.append(
+                _trace(report, kind, own, colour, pattern, texts=texts and kind in training)
+            )
+    return [*traces, {**_trace(report, "", [], "", "", texts=False), "showlegend": False}]
 
 
 def _trace(
-    run: ChartedRun, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
+    report: Report, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
 ) -> Trace:
-    clock = run.clock
+    clock = Clock.until(report.timeline.over_at)
     background = kind in {IDLE, BOOT, RETURN}
     return {
         "type": "bar",

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.display.pages.trials import ChartedRun
     from cloudtune.model.plans import Spread
     from cloudtune.runs.report import Report
 
 
-def money(run: ChartedRun) -> Figure:
+def money(report: Report) -> Figure:
     """Return a bar for each category of the bill; of what is free, of the GPU-seconds."""
-    accounting, free = run.report.accounting, run.report.job.plan.free
+    accounting, free = report.accounting, report.job.plan.free
     whole = accounting.whole.gpu_seconds if free else accounting.whole.dollars
     rows = []
     for name, amount in accounting.amounts.items():
@@ -64,9 +63,9 @@ def money(run: ChartedRun) -> Figure:
     return Figure([trace, words], shown, f"{total} in all; {best}")
 
 
-def rungs(run: ChartedRun) -> Figure:
+def rungs(report: Report) -> Figure:
     """Return how many trials came to each rung, and the best of them there."""
-    reached = run.report.rungs
+    reached = report.rungs
     names = [f"epoch {rung.epoch}" for rung in reached]
     traces: list[Trace] = [
         {
@@ -81,7 +80,7 @@ def rungs(run: ChartedRun) -> Figure:
         {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": f"best {plain(run.metric)} there",
+            "name": f"best {plain(report.metric)} there",
             "x": names,
             "y": [rung.best for rung in reached],
             "yaxis": "y2",
@@ -93,7 +92,7 @@ def rungs(run: ChartedRun) -> Figure:
         340,
         xaxis=axis("", type="category"),
         yaxis=axis("trials", rangemode="tozero"),
-        yaxis2=axis(run.metric, overlaying="y", side="right", showgrid=False, tickmode="auto"),
+        yaxis2=axis(report.metric, overlaying="y", side="right", showgrid=False, tickmode="auto"),
     )
     counts = ", ".join(f"{rung.trials} to epoch {rung.epoch}" for rung in reached)
     return Figure(traces, shown, f"Trials that trained so far: {counts}.")
@@ -102,9 +101,8 @@ def rungs(run: ChartedRun) -> Figure:
 # ---- plan against actual -------------------------------------------------------------------------
 
 
-def against_plan(run: ChartedRun) -> Figure:
+def against_plan(report: Report) -> Figure:
     """Return planned and actual time and dollars: stage by stage, or as a forecast's ranges."""
-    report = run.report
     traces = _by_stage(report) if report.stages else _by_forecast(report)
     title = _clock(report).name
     shown = layout(

@@ -18,10 +18,10 @@ from cloudtune.display.pages.document import (
     table,
     verbatim,
 )
-from cloudtune.display.pages.trials import ChartedRun
 from cloudtune.display.report_screen import basis_text, emulated_text, show_report
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.text import limits_text
+from cloudtune.model.trial import flat
 from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -43,32 +43,30 @@ def run_page(report: Report) -> str:
     title = (
         f"Run {report.job.run}" if report.job.run else f"Simulated: {report.job.experiment.name}"
     )
-    run = ChartedRun(report)
-    followed = {t.id: _followed(run, t) for t in report.policy.ranking()}
-    return document(title, facts(list(_facts(run))), list(_sections(run)), followed)
+    followed = {t.id: _followed(report, t) for t in report.policy.ranking()}
+    return document(title, facts(list(_facts(report))), list(_sections(report)), followed)
 
 
 def figures(report: Report) -> Mapping[str, Figure]:
     """Return the charts of a run by name, those that it has something for."""
-    run = ChartedRun(report)
     charts = {}
     if report.timeline.epochs:
-        charts["metric"] = trials.metric_by_time(run)
-        charts["metric_by_dollars"] = trials.metric_by_dollars(run)
+        charts["metric"] = trials.metric_by_time(report)
+        charts["metric_by_dollars"] = trials.metric_by_dollars(report)
     if report.accounting.instances:
-        charts["gpus"] = gantt.gpus(run)
-        charts["spend"] = fleet.fleet(run)
-        charts["money"] = money.money(run)
+        charts["gpus"] = gantt.gpus(report)
+        charts["spend"] = fleet.fleet(report)
+        charts["money"] = money.money(report)
     if report.policy.trials:
-        charts["configurations"] = trials.configurations(run)
+        charts["configurations"] = trials.configurations(report)
     if report.rungs and report.timeline.epochs:
-        charts["rungs"] = money.rungs(run)
-    charts["against_plan"] = money.against_plan(run)
+        charts["rungs"] = money.rungs(report)
+    charts["against_plan"] = money.against_plan(report)
     return charts
 
 
-def _facts(run: ChartedRun) -> Iterator[Fact]:
-    report, policy = run.report, run.report.policy
+def _facts(report: Report) -> Iterator[Fact]:
+    policy = report.policy
     if not policy.ended or policy.ending is None:
         until = format_seconds(policy.state.now)
         yield Fact(
@@ -105,21 +103,21 @@ def _facts(run: ChartedRun) -> Iterator[Fact]:
 def _config(trial: TrialProgress) -> str:
     return ", ".join(
         f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in trials.flat(trial.trial.config).items()
+        for name, value in flat(trial.trial.config).items()
     )
 
 
-def _followed(run: ChartedRun, trial: TrialProgress) -> str:
+def _followed(report: Report, trial: TrialProgress) -> str:
     """Return the text for a trial that is followed."""
     error = f"; failed: {trial.error}" if trial.error else ""
-    value = "" if trial.metric is None else f", {run.metric} {trial.metric:.5g}"
+    value = "" if trial.metric is None else f", {report.metric} {trial.metric:.5g}"
     return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
 
 
-def _sections(run: ChartedRun) -> Iterator[Section]:
-    report, drawn = run.report, figures(run.report)
+def _sections(report: Report) -> Iterator[Section]:
+    drawn = figures(report)
     if "metric" in drawn:
-        name = run.metric
+        name = report.metric
         yield Section(f"{name} against time", drawn["metric"], wide=False)
         yield Section(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
     if "gpus" in drawn:
@@ -130,24 +128,23 @@ def _sections(run: ChartedRun) -> Iterator[Section]:
         below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
         yield Section(sheet.title, drawn["money"], below, wide=False)
     if "rungs" in drawn:
-        below = table(plan_tables.rungs(report.rungs, run.metric, report.job.experiment.scale))
+        below = table(plan_tables.rungs(report.rungs, report.metric, report.job.experiment.scale))
         yield Section("Rungs", drawn["rungs"], below, wide=False)
     if "configurations" in drawn:
         yield Section("Configurations", drawn["configurations"])
     yield Section("Plan against actual", drawn["against_plan"])
     if report.policy.trials:
-        yield Section("Trials", None, folded("All trials, the best first", table(_trials(run))))
+        yield Section("Trials", None, folded("All trials, the best first", table(_trials(report))))
     yield Section("The report as text", None, folded("cloudtune report", verbatim(_text(report))))
 
 
-def _trials(run: ChartedRun) -> Sheet:
-    report = run.report
+def _trials(report: Report) -> Sheet:
     ranked = report.policy.ranking()
-    names = list(dict.fromkeys(n for t in ranked for n in trials.flat(t.trial.config)))
+    names = list(dict.fromkeys(n for t in ranked for n in flat(t.trial.config)))
     errors = ("error",) if any(trial.error for trial in ranked) else ()
     rows = []
     for trial in ranked:
-        config = trials.flat(trial.trial.config)
+        config = flat(trial.trial.config)
         spent = report.accounting.trials.get(trial.id, {}).values()
         rows.append(
             (
@@ -158,7 +155,7 @@ def _trials(run: ChartedRun) -> Sheet:
                 *(trial.error or "" for _ in errors),
             )
         )
-    columns = ("trial", "status", "epochs", run.metric, "cost", *names, *errors)
+    columns = ("trial", "status", "epochs", report.metric, "cost", *names, *errors)
     return Sheet("Trials", columns, tuple(rows), frozenset({"trial", "status", *errors}))
 
 

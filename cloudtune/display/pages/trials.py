@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.display.pages.figures import (
@@ -25,16 +24,14 @@ from cloudtune.display.pages.figures import (
     shade,
     time_axis,
 )
-from cloudtune.engine.record.audit import audited
 from cloudtune.model.text import counted, gpus_text
-from cloudtune.model.trial import better
+from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.audit import Audit
     from cloudtune.engine.record.timeline import Epoch
     from cloudtune.model.progress import TrialProgress
     from cloudtune.runs.report import Report
@@ -49,111 +46,77 @@ _ROOMY = 110
 """Pixels that a parameter needs."""
 
 
-@dataclass(frozen=True)
-class ChartedRun:
-    """A report, with what several charts need of it, computed once."""
+def groups(report: Report) -> dict[str, list[TrialProgress]]:
+    """Return the trials by how far they came, those that were stopped first before the others."""
+    rungs = [rung.epoch for rung in report.rungs]
+    by_rung: dict[int, list[TrialProgress]] = {}
+    failed = []
+    for trial in report.policy.trials.values():
+        if trial.error:
+            failed.append(trial)
+            continue
+        came = max((epoch.number for epoch in report.epochs_by_trial.get(trial.id, ())), default=0)
+        reached = max((rung for rung in rungs if rung <= came), default=0)
+        by_rung.setdefault(reached, []).append(trial)
+    result = {
+        f"came to epoch {rung}" if rung else "no rung reached": by_rung[rung]
+        for rung in sorted(by_rung)
+    }
+    return {**result, _FAILED: failed} if failed else result
 
-    report: Report
 
-    @cached_property
-    def audit(self) -> Audit:
-        """What the run took, by its events."""
-        job = self.report.job
-        state = self.report.policy.state
-        return audited(self.report.timeline, job.offers, state.metric.name, state.mode)
-
-    @cached_property
-    def by_trial(self) -> dict[str, list[Epoch]]:
-        """The epochs that count of each trial, in order."""
-        epochs: dict[str, list[Epoch]] = {}
-        for epoch in sorted(self.report.timeline.counted().values(), key=lambda e: e.number):
-            epochs.setdefault(epoch.trial, []).append(epoch)
-        return epochs
-
-    @cached_property
-    def groups(self) -> dict[str, list[TrialProgress]]:
-        """The trials by how far they came, those that were stopped first before the others."""
-        levels = [rung.epoch for rung in self.report.rungs]
-        names: dict[int, list[TrialProgress]] = {}
-        failed = []
-        for trial in self.report.policy.trials.values():
-            if trial.error:
-                failed.append(trial)
-                continue
-            came = max((epoch.number for epoch in self.by_trial.get(trial.id, ())), default=0)
-            reached = max((level for level in levels if level <= came), default=0)
-            names.setdefault(reached, []).append(trial)
-        groups = {
-            f"came to epoch {level}" if level else "no rung reached": names[level]
-            for level in sorted(names)
-        }
-        return {**groups, _FAILED: failed} if failed else groups
-
-    def spent(self, at: float) -> float:
-        """Return the bill at a run second, if everything were given back then."""
-        charges, begun = self.report.policy.state.charges, self.report.timeline.began or 0.0
-        leases = [lease for lease in self.audit.leases if lease.begin <= at]
-        hourly = max(0.0, at - begun) * charges.usd_per_second
-        launches = len(leases) * charges.usd_per_launch
-        used = self.report.timeline.used_dollars({x.intent: x.offer for x in leases}, end=at)
-        return math.fsum(lease.dollars(at) for lease in leases) + used + launches + hourly
-
-    @property
-    def metric(self) -> str:
-        """The name of the metric that the run tuned."""
-        return self.report.policy.state.metric.name
-
-    @property
-    def end(self) -> float:
-        """The run second until which something is known."""
-        return self.report.timeline.over_at
-
-    @property
-    def clock(self) -> Clock:
-        """The unit in which its charts count time."""
-        return Clock.until(self.end)
-
-    def look(self, group: str) -> dict[str, Any]:
-        """Return how the lines of a group of trials look: thinner where there are many."""
-        names = [name for name in self.groups if name != _FAILED]
-        colour = LIMIT if group == _FAILED else shade(names.index(group), len(names))
-        many = len(self.report.policy.trials) > _MANY
-        return {
-            "line": {"color": colour, "width": 0.7 if many else 1.3},
+def _drawn(
+    report: Report,
+) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
+    """Yield each group of trials, and how its lines look: thinner where there are many."""
+    grouped = groups(report)
+    many = len(report.policy.trials) > _MANY
+    depths = len(grouped) - (_FAILED in grouped)
+    for number, (name, trials) in enumerate(grouped.items()):
+        look = {
+            "line": {
+                "color": LIMIT if name == _FAILED else shade(number, depths),
+                "width": 0.7 if many else 1.3,
+            },
             "marker": {"size": 2 if many else 4},
             "opacity": 0.45 if many else 1.0,
         }
+        yield name, trials, look
 
 
 # ---- the metric ----------------------------------------------------------------------------------
 
 
-def metric_by_time(run: ChartedRun) -> Figure:
+def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
-    limits, clock = run.report.job.limits, run.clock
-    end = max((epoch.told.at for epoch in _epochs(run)), default=run.end)
+    limits, clock = report.job.limits, Clock.until(report.timeline.over_at)
+    end = max((epoch.told.at for epoch in _epochs(report)), default=report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
-    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(run.metric), **drawn)
-    return Figure(_curves(run, clock.of, f" {clock.name}"), shown, _best_text(run), linked=True)
+    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
+    return Figure(
+        _curves(report, clock.of, f" {clock.name}"), shown, _best_text(report), linked=True
+    )
 
 
-def metric_by_dollars(run: ChartedRun) -> Figure:
+def metric_by_dollars(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
-    limits = run.report.job.limits
-    end = run.spent(max((epoch.told.at for epoch in _epochs(run)), default=0.0))
-    drawn = limit_lines(limits, run.clock, time="", dollars="x", ends=(0.0, end))
-    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(run.metric), **drawn)
-    cost, ended = format_dollars(run.report.dollars), run.report.policy.ended
-    says = f"{_best_text(run)} The run cost {cost}{'' if ended else ' so far'}."
-    return Figure(_curves(run, run.spent, " dollars"), shown, says, linked=True)
+    limits = report.job.limits
+    end = report.spent(max((epoch.told.at for epoch in _epochs(report)), default=0.0))
+    drawn = limit_lines(
+        limits, Clock.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
+    )
+    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(report.metric), **drawn)
+    cost, ended = format_dollars(report.dollars), report.policy.ended
+    says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
+    return Figure(_curves(report, report.spent, " dollars"), shown, says, linked=True)
 
 
-def _epochs(run: ChartedRun) -> Iterator[Epoch]:
-    for epochs in run.by_trial.values():
+def _epochs(report: Report) -> Iterator[Epoch]:
+    for epochs in report.epochs_by_trial.values():
         yield from epochs
 
 
-def _curves(run: ChartedRun, place: Callable[[float], float], unit: str) -> list[Trace]:
+def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[Trace]:
     cache: dict[float, float] = {}
 
     def at(seconds: float) -> float:
@@ -161,15 +124,17 @@ def _curves(run: ChartedRun, place: Callable[[float], float], unit: str) -> list
             cache[seconds] = place(seconds)
         return cache[seconds]
 
-    traces = [_curve(run, name, trials, at, unit) for name, trials in run.groups.items()]
-    best = run.audit.path
+    traces = [
+        {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _drawn(report)
+    ]
+    best = report.improvements
     so_far = {
         "type": "scatter",
         "mode": "lines",
         "name": "best so far",
-        "x": [at(point.at) for point in best],
-        "y": [point.metric for point in best],
-        "customdata": [[point.trial, point.epoch] for point in best],
+        "x": [at(epoch.told.at) for epoch in best],
+        "y": [epoch.told.metrics[report.metric] for epoch in best],
+        "customdata": [[epoch.trial, epoch.number] for epoch in best],
         "line": {"shape": "hv", "color": BEST, "width": 3},
         "hovertemplate": "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}"
         "<extra></extra>",
@@ -178,7 +143,7 @@ def _curves(run: ChartedRun, place: Callable[[float], float], unit: str) -> list
 
 
 def _curve(
-    run: ChartedRun,
+    report: Report,
     name: str,
     trials: Sequence[TrialProgress],
     at: Callable[[float], float],
@@ -189,9 +154,9 @@ def _curve(
     y: list[float | None] = []
     data: list[list[Any] | None] = []
     for trial in trials:
-        for epoch in run.by_trial.get(trial.id, ()):
+        for epoch in report.epochs_by_trial.get(trial.id, ()):
             x.append(at(epoch.told.at))
-            y.append(epoch.told.metrics.get(run.metric))
+            y.append(epoch.told.metrics.get(report.metric))
             data.append([trial.id, epoch.number, gpus_text(epoch.width)])
         x.append(None)
         y.append(None)
@@ -204,25 +169,29 @@ def _curve(
         "y": y,
         "customdata": data,
         "connectgaps": False,
-        **run.look(name),
         "hovertemplate": f"%{{customdata[0]}}, epoch %{{customdata[1]}}: %{{y:.5g}}<br>%{{x:.4g}}"
         f"{unit}, %{{customdata[2]}}<extra></extra>",
     }
 
 
-def _best_text(run: ChartedRun) -> str:
-    best = run.report.policy.best
+def _best_text(report: Report) -> str:
+    best = report.policy.best
     if best is None:
-        return f"No trial reported {run.metric}."
-    value = run.report.policy.trials[best.trial].history.get(best.epoch, best.metric)
-    at = next((e.told.at for e in run.by_trial.get(best.trial, ()) if e.number == best.epoch), None)
+        return f"No trial reported {report.metric}."
+    value = report.policy.trials[best.trial].history.get(best.epoch, best.metric)
+    at = next(
+        (e.told.at for e in report.epochs_by_trial.get(best.trial, ()) if e.number == best.epoch),
+        None,
+    )
     when = (
         ""
         if at is None
-        else f", at {format_seconds(at)} of the run and {format_dollars(run.spent(at))}"
+        else f", at {format_seconds(at)} of the run and {format_dollars(report.spent(at))}"
     )
-    count = counted(len(run.report.policy.trials), "trial")
-    return f"{count}; the best: {run.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
+    count = counted(len(report.policy.trials), "trial")
+    return (
+        f"{count}; the best: {report.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
+    )
 
 
 # ---- configurations ------------------------------------------------------------------------------
@@ -248,18 +217,18 @@ class _Scale:
         return f"{self.name}: {value_text(self.values[trial])}"
 
 
-def configurations(run: ChartedRun) -> Figure:
+def configurations(report: Report) -> Figure:
     """Return the configurations as lines across an axis for each parameter, and the metric."""
-    policy = run.report.policy
-    best = {trial.id: value for trial in policy.trials.values() if (value := _best(run, trial))}
+    policy = report.policy
+    best = {trial.id: value for trial in policy.trials.values() if (value := _best(report, trial))}
     configs = {trial.id: flat(trial.trial.config) for trial in policy.trials.values()}
     names = dict.fromkeys(name for config in configs.values() for name in config)
     scales = [
         _scale(name, {t: config[name] for t, config in configs.items() if name in config})
         for name in names
     ]
-    scales.append(_scale(run.metric, {t: value for t, (value,) in best.items()}))
-    traces = [_paths(run, name, trials, scales) for name, trials in run.groups.items()]
+    scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
+    traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _drawn(report)]
     shown = layout(
         440,
         xaxis={
@@ -277,26 +246,15 @@ def configurations(run: ChartedRun) -> Figure:
     )
     says = (
         f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
-        f"and the best {run.metric} of each; a log scale where values span decades."
+        f"and the best {report.metric} of each; a log scale where values span decades."
     )
     return Figure([*traces, _ticks(scales), chosen_line()], shown, says, linked=True)
 
 
-def flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return a configuration with nested parameters by names such as `optimizer/lr`."""
-    parameters: dict[str, object] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            parameters.update(flat(value, f"{prefix}{name}/"))
-        else:
-            parameters[f"{prefix}{name}"] = value
-    return parameters
-
-
-def _best(run: ChartedRun, trial: TrialProgress) -> tuple[float] | None:
+def _best(report: Report, trial: TrialProgress) -> tuple[float] | None:
     best: float | None = None
     for value in trial.history.values():
-        if math.isfinite(value) and better(run.report.policy.state.mode, value, best):
+        if math.isfinite(value) and better(report.policy.state.mode, value, best):
             best = value
     return None if best is None else (best,)
 
@@ -342,14 +300,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 18 else f"{text[:17]}…"
 
 
-def _paths(
-    run: ChartedRun, name: str, trials: Iterable[TrialProgress], scales: Sequence[_Scale]
-) -> Trace:
+def _paths(name: str, trials: Sequence[TrialProgress], scales: Sequence[_Scale]) -> Trace:
     x: list[float | None] = []
     y: list[float | None] = []
     data: list[list[Any] | None] = []
-    given = list(trials)
-    for trial in given:
+    for trial in trials:
         for number, scale in enumerate(scales):
             x.append(number)
             y.append(scale.at(trial.id))
@@ -360,11 +315,10 @@ def _paths(
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": f"{name} ({len(given)})",
+        "name": f"{name} ({len(trials)})",
         "x": x,
         "y": y,
         "customdata": data,
-        **run.look(name),
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }
 

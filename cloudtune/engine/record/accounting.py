@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from cloudtune.engine.record.timeline import prices, read
+from cloudtune.engine.record.timeline import levels, prices, read
 from cloudtune.model.plans import Charges
 
 if TYPE_CHECKING:
@@ -77,6 +77,20 @@ class InstanceAccount:
     def whole(self) -> Amount:
         """Everything that it cost."""
         return total(self.amounts.values())
+
+    @property
+    def name(self) -> str:
+        """The cloud's name of it, or that of its request where there is none yet."""
+        return self.instance or self.intent
+
+    @property
+    def seconds(self) -> float:
+        """For how long it was billed."""
+        return self.end - self.begin
+
+    def dollars(self, at: float) -> float:
+        """Return what it costs to hold it, if it is given back at a time (run second)."""
+        return self.offer.charge(min(at, self.end) - self.begin) if at > self.begin else 0.0
 
     @property
     def added(self) -> float:
@@ -206,7 +220,13 @@ class _Page:
             returned=self.of.gone_at is not None,
             amounts=self.tally.amounts(CATEGORIES),
             boot=boot,
-            busy=tuple(_steps(self.trained)),
+            busy=tuple(
+                levels(
+                    change
+                    for use in self.trained
+                    for change in ((use.begin, use.gpus), (use.end, -use.gpus))
+                )
+            ),
         )
 
     @staticmethod
@@ -227,22 +247,6 @@ class _Page:
         self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
         self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
         self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
-
-
-def _steps(uses: Iterable[_Held]) -> list[tuple[float, float]]:
-    """Return the GPUs in use after each change of their number."""
-    changes: dict[float, list[float]] = {}
-    for use in uses:
-        changes.setdefault(use.begin, []).append(use.gpus)
-        changes.setdefault(use.end, []).append(-use.gpus)
-    steps: list[tuple[float, float]] = []
-    busy = 0.0
-    for at in sorted(changes):
-        busy += math.fsum(changes[at])
-        shown = abs(round(busy, 9))  # thirds of a GPU add up to a whole one, or to none
-        if shown != (steps[-1][1] if steps else 0.0):
-            steps.append((at, shown))
-    return steps
 
 
 # ---- what a session did --------------------------------------------------------------------------
@@ -360,10 +364,7 @@ def accounted(
         _write(session, end, did, placed, tally)
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
-    seconds = (
-        0.0 if timeline.began is None else max(0.0, over_at - timeline.began - timeline.paused)
-    )
-    whole["hourly"] = Amount(0.0, seconds * charges.usd_per_second)
+    whole["hourly"] = Amount(0.0, charges.dollars(0, timeline.running(over_at)))
     restarts = list(timeline.restarts())
     return Accounting(
         amounts=whole,

@@ -92,12 +92,9 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     What a trial does without a pause is one use. A GPU that isn't named at some time is idle, or
     its instance boots or is given back.
     """
-    ends = {account.instance or account.intent: account.end for account in accounting.instances}
+    ends = {account.name: account.end for account in accounting.instances}
     order = {name: number for number, name in enumerate(ends)}
-    rows = {
-        account.instance or account.intent: GpuRows(account.offer.gpus)
-        for account in accounting.instances
-    }
+    rows = {account.name: GpuRows(account.offer.gpus) for account in accounting.instances}
     series = []
     for session, end, did in sorted(uses(timeline), key=lambda use: use[0].begin):
         merged = list(_merged(did))
@@ -143,10 +140,9 @@ def gpu_shares(timeline: Timeline, accounting: Accounting) -> dict[str, list[flo
             seconds = (use.end - use.begin) * use.share
             trained.setdefault((use.instance, use.gpu), []).append(seconds)
     return {
-        name: [
-            math.fsum(trained.get((name, gpu), ())) / max(_SAME, account.end - account.begin)
+        account.name: [
+            math.fsum(trained.get((account.name, gpu), ())) / max(_SAME, account.seconds)
             for gpu in range(account.offer.gpus)
         ]
         for account in accounting.instances
-        for name in [account.instance or account.intent]
     }

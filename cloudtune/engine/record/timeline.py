@@ -1,9 +1,8 @@
 """A ledger, read once and in order: the instances, the sessions on them, and how each ended.
 
-What a run took (`audit`), where its money went (`accounting`), what it came to (`summary`, the
-report of a job) and what a dead controller has left (`resume`) are questions to a `Timeline`. A
-timeline has no prices, no metric and no plan: whoever asks brings them. All times are in seconds of
-the run.
+Where the money of a run went (`accounting`), what it came to (`summary`, the report of a job) and
+what a dead controller has left (`resume`) are questions to a `Timeline`. A timeline has no prices,
+no metric and no plan: whoever asks brings them. All times are in seconds of the run.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from cloudtune.model.events import (
     TrialStarted,
     TrialStopped,
 )
+from cloudtune.model.trial import better
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cloudtune.engine.ledger import Entry
     from cloudtune.model.catalog import Offer, PoolName
     from cloudtune.model.commands import Command
-    from cloudtune.model.trial import EndReason, TrialId, Width
+    from cloudtune.model.trial import EndReason, Mode, TrialId, Width
 
 SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
 """The events by which a session ends, and how."""
@@ -61,8 +61,7 @@ class Instance:
 
     `joined_at` is when it first took trials, `left_at` when it was given back or its node was
     lost, whichever came first; `joined` says whether it takes trials now. A `refusal` ends it as
-    well, at `gone_at`. The launch was reported after `launched_after` epochs, and the end
-    after `gone_after` epochs: they say what was billed when an epoch was reported.
+    well, at `gone_at`.
     """
 
     intent: str
@@ -76,8 +75,6 @@ class Instance:
     joined: bool = False
     released: bool = False
     refusal: LaunchFailed | None = None
-    launched_after: float = math.inf
-    gone_after: float = math.inf
 
     @property
     def launched(self) -> bool:
@@ -234,6 +231,13 @@ class Timeline:
         )
         return max(ends, default=self.at)
 
+    def running(self, at: float) -> float:
+        """Return the seconds of the run until a time, without those between an end and going on."""
+        if self.began is None:
+            return 0.0
+        paused = sum(max(0.0, min(at, leg.event.at) - leg.over_at) for leg in self.legs)
+        return max(0.0, at - self.began - paused)
+
     def rented(self) -> list[Instance]:
         """Return the instances that were launched, or may have been."""
         return [instance for instance in self.instances.values() if instance.launched]
@@ -280,6 +284,17 @@ class Timeline:
         Among them are those that no decision waited for any more, but that were saved.
         """
         return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
+
+    def improvements(self, metric: str, mode: Mode) -> list[Epoch]:
+        """Return the epochs that were the best so far when they were reported, in order."""
+        path: list[Epoch] = []
+        best: float | None = None
+        for epoch in self.epochs:
+            value = epoch.told.metrics.get(metric, math.nan)
+            if epoch.waited and better(mode, value, best):
+                best = value
+                path.append(epoch)
+        return path
 
     def fleet_sizes(self) -> tuple[tuple[float, int], ...]:
         """Return the number of billing instances after each change."""
@@ -344,11 +359,6 @@ class Timeline:
         self.ended = self.interrupted = None
         self.timers.clear()
 
-    @property
-    def paused(self) -> float:
-        """Seconds between an end and going on, all together."""
-        return sum(leg.event.at - leg.over_at for leg in self.legs)
-
     def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
         match event:
             case TrialStarted():
@@ -380,7 +390,6 @@ class Timeline:
             case InstanceLaunched():
                 instance.instance = event.instance
                 instance.launched_at = event.launched_at
-                instance.launched_after = min(instance.launched_after, len(self.epochs))
             case NodeJoined():
                 instance.joined = True
                 instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
@@ -390,7 +399,6 @@ class Timeline:
                 self._close_on(instance, event.at)
             case InstanceGone():
                 instance.gone_at = event.gone_at
-                instance.gone_after = min(instance.gone_after, len(self.epochs))
                 self._close_on(instance, event.at)
             case LaunchFailed():
                 instance.gone_at = event.at
@@ -463,6 +471,25 @@ def read(entries: Iterable[Entry]) -> Timeline:
     for entry in entries:
         timeline.read(entry)
     return timeline
+
+
+def levels(changes: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the sum of all changes up to then, at each time at which it changes.
+
+    Args:
+        changes: times, and by how much something changes then; in any order.
+    """
+    by_time: dict[float, list[float]] = {}
+    for at, change in changes:
+        by_time.setdefault(at, []).append(change)
+    result: list[tuple[float, float]] = []
+    level = 0.0
+    for at in sorted(by_time):
+        level += math.fsum(by_time[at])
+        shown = abs(round(level, 9))  # thirds of a GPU add up to a whole one, or to none
+        if shown != (result[-1][1] if result else 0.0):
+            result.append((at, shown))
+    return result
 
 
 def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from benchmarks.compare.audit import Point, audit
 from cloudtune.engine.ledger import Entry
-from cloudtune.engine.record.audit import Point, audit
 from cloudtune.model.commands import Command, EndRun, Launch, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,

@@ -41,7 +41,7 @@ from tests.builders import epoch, offer
 ROOT = Path(__file__).parents[3]
 QUERIES = (
     "cloudtune/engine/resume.py",
-    *(f"cloudtune/engine/record/{name}.py" for name in ("accounting", "audit", "summary")),
+    *(f"cloudtune/engine/record/{name}.py" for name in ("accounting", "summary")),
     *(f"cloudtune/runs/{name}.py" for name in ("report", "figures", "history")),
 )
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.local_search import every_choice
+from cloudtune.planners.estimate.chance_constrained import every_choice, quantile_plan
 from cloudtune.planners.estimate.outlook import fitting, outlook
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner

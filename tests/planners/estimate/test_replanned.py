@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from cloudtune.model.plans import Group, Limits, Rentable, Stage
+from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.estimate.local_search import neighbours
 from cloudtune.planners.estimate.replanned import _replanned
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
@@ -27,12 +26,3 @@ def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back
     anew = _replanned(request, plan, 1.2)
     assert anew is not None
     assert [way[0].instances for way in anew.choices] == [4, 1]
-
-
-def test_the_smaller_of_two_groups_may_grow() -> None:
-    large = Rentable(offer(4, 20.0, name="a"), profile({1.0: 10.0}, name="a"), 2)
-    small = Rentable(offer(1, 4.0, name="b"), profile({1.0: 10.0}, name="b"), 3)
-    request = PlanRequest((Stage(11, 0, 1),), (large, small), Limits(), 5, mix=2)
-    eight = Group(large.offer, 2, 1.0, 8, 1)
-    choices = ((eight, Group(small.offer, 1, 1.0, 3, 3)),)
-    assert ((eight, Group(small.offer, 2, 1.0, 3, 2)),) in neighbours(request, choices)

@@ -1,6 +1,6 @@
 """Whether a run's fleet flapped: what it took back or rented again, and nothing explains.
 
-Read from the ledger alone, as `audit` is, without the policy's rule (`fleet_manager.Hysteresis`).
+Read from the ledger alone, without the policy's rule (`fleet_manager.Hysteresis`).
 """
 
 from __future__ import annotations
