@@ -57,6 +57,7 @@ def _quotas(kind: str, families: tuple[str, ...], example: str, *codes: str) -> 
 QUOTAS = [
     *_quotas("G and VT", ("g", "gr", "vt"), "g5.xlarge", "L-DB2E81BA", "L-3819A6DF"),
     *_quotas("P", ("p",), "p3.2xlarge", "L-417A185B", "L-7212CCBC"),
+    AccountQuota("L-C4BD4855", "All P5 Spot Instance Requests", "spot", (), "p5.48xlarge"),
     *_quotas("Standard", _STANDARD, "m7i.large", "L-1216C47A", "L-34B43A08"),
 ]
 
