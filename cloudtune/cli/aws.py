@@ -89,6 +89,8 @@ def setup(
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
+        if not change_set.is_empty and not change_set.changes:
+            steps.append("update the settings of the stack")
         if not account.spot_role:
             steps.append(f"create the role of {SPOT_SERVICE}: AWS's own, needed for spot")
         if output == "json":
@@ -102,7 +104,7 @@ def setup(
             for name, why in account.unknown.items():
                 click.echo(f"unknown: {name}: {why}", err=True)
             _confirm(yes=yes or not steps)
-        if change_set.changes:
+        if not change_set.is_empty:
             change_set.execute()
         if not account.spot_role:
             stack.create_spot_role(clients)

@@ -274,13 +274,7 @@ class Agent:
         """Return the sessions with processes or unacknowledged messages here."""
         with self._lock:
             return {
-                name: Described(
-                    frozenset(local.ready),
-                    local.epoch,
-                    local.granted,
-                    local.gone is not None,
-                    self._outbox.last,
-                )
+                name: Described(frozenset(local.ready), local.epoch, local.gone is not None)
                 for name, local in self._locals.items()
                 if local.part is not None
             }

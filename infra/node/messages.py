@@ -233,13 +233,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Described:
-    """A session on a node as its agent sees it: set-up ranks, last epoch, and what is granted."""
+    """A session on a node as its agent sees it: ranks that are set up, last epoch, its end."""
 
     ready: frozenset[int]
     epoch: int
-    granted: int
     gone: bool
-    last_message: int
 
 
 # ---- to the zygote, and from it ----------------------------------------------------------

@@ -6,13 +6,9 @@ MPS can't be had, trials share a GPU by time-slicing.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import shutil
-import signal
 from typing import TYPE_CHECKING
-
-import psutil
 
 from cloudtune.infra.node.gpus import VISIBLE
 from cloudtune.infra.node.mps_daemon import (
@@ -21,9 +17,7 @@ from cloudtune.infra.node.mps_daemon import (
     LONGEST_FOLDER,
     Daemon,
     NoAnswerError,
-    waited,
 )
-from cloudtune.infra.processes import is_running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +25,6 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.node.gpus import Gpu
 
-GRACE_SECONDS = 2.0
-"""How long a client that was asked to end is waited for before it is killed."""
 _SLICED = "packed trials share it by time-slicing, one after the other and with no memory limits"
 
 
@@ -126,16 +118,6 @@ class MpsDaemons:
         After that it may be killed without harm to its neighbours.
         """
         return any(daemon.release(pid) for daemon in self._daemons.values())
-
-    def end_client(self, pid: int, grace: float = GRACE_SECONDS) -> None:
-        """End a process as a client must be: off the GPU, then asked, then killed."""
-        self.release(pid)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            process.send_signal(signal.SIGTERM)
-            if not waited(lambda: not is_running(process), grace):
-                process.kill()
-            waited(lambda: not is_running(process), GRACE_SECONDS)
 
     def stop(self) -> None:
         """End every daemon and its servers; returns when they and their folder are gone."""

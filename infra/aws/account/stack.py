@@ -16,7 +16,7 @@ from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK
 from cloudtune.infra.aws.client import client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from cloudtune.infra.aws.account.policies import Document
     from cloudtune.infra.provider import Endpoint
@@ -80,7 +80,7 @@ class ChangeSet:
     """What a template would change; created by CloudFormation, carried out by `execute`.
 
     A context manager that deletes what wasn't executed. `changes` has a verb and a logical id for
-    each resource.
+    each resource; settings may change without any (`is_empty` is False then).
 
     Raises:
         CloudtuneError: CloudFormation refuses the template, or the caller.
@@ -94,7 +94,7 @@ class ChangeSet:
         }
         self._is_executed = False
         with _refusals():
-            stack = _settled(clients)
+            stack = _wait(clients, until=_is_idle)
             if stack is not None and stack.status == "ROLLBACK_COMPLETE":
                 delete(clients)  # a first creation that failed; it can't be updated
                 stack = None
@@ -109,7 +109,9 @@ class ChangeSet:
                 ],
                 Capabilities=["CAPABILITY_NAMED_IAM"],
             )
-            self.changes = self._described()
+            described = self._described()
+        self.is_empty = described is None
+        self.changes = described or []
 
     def __enter__(self) -> ChangeSet:
         return self
@@ -118,7 +120,7 @@ class ChangeSet:
         if not self._is_executed:
             self._discard()
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _described(self) -> list[tuple[str, str]] | None:
         cloudformation = self._clients["cloudformation"]
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while True:
@@ -127,7 +129,7 @@ class ChangeSet:
                 break
             reason = described.get("StatusReason", "")
             if described["Status"] == "FAILED" and any(text in reason for text in _UNCHANGED):
-                return []
+                return None
             if described["Status"] == "FAILED" or time.monotonic() > give_up:
                 self._discard()
                 raise CloudtuneError(f"CloudFormation can't change stack {STACK}: {reason}")
@@ -141,10 +143,10 @@ class ChangeSet:
         Raises:
             CloudtuneError: one failed; CloudFormation has undone the others.
         """
-        self._is_executed = True
         with _refusals():
             self._clients["cloudformation"].execute_change_set(**self._names)
-            stack = _settled(self._clients)
+            self._is_executed = True
+            stack = _wait(self._clients, until=lambda status: not status.endswith("_IN_PROGRESS"))
             if stack is None or stack.status not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
                 why = "; ".join(_failures(self._clients)) or "see its events in the console"
                 raise CloudtuneError(
@@ -168,7 +170,8 @@ def delete(clients: Clients) -> None:
     """
     with _refusals():
         clients["cloudformation"].delete_stack(StackName=STACK)
-        if (stack := _settled(clients)) is not None:
+        stack = _wait(clients, until=lambda status: status == "DELETE_FAILED")
+        if stack is not None:
             why = "; ".join(_failures(clients)) or stack.reason
             raise CloudtuneError(f"stack {STACK} was not deleted: {why}")
 
@@ -209,11 +212,16 @@ def delete_bucket(clients: Clients, bucket: str) -> None:
         s3.delete_bucket(Bucket=bucket)
 
 
-def _settled(clients: Clients) -> Stack | None:
-    """Return the stack once nothing changes it any more."""
+def _is_idle(status: str) -> bool:
+    """Whether nothing changes a stack now; one that only has a change set is under review."""
+    return status == "REVIEW_IN_PROGRESS" or not status.endswith("_IN_PROGRESS")
+
+
+def _wait(clients: Clients, *, until: Callable[[str], bool]) -> Stack | None:
+    """Return the stack once its status is right; None once there is none."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while (stack := read(clients)) is not None:
-        if not stack.status.endswith("_IN_PROGRESS") or stack.status == "REVIEW_IN_PROGRESS":
+        if until(stack.status):
             return stack
         if time.monotonic() > give_up:
             raise CloudtuneError(f"stack {STACK} is still {stack.status}: try again later")

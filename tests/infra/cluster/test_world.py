@@ -112,7 +112,7 @@ class Left:
         self.calls: list[tuple[object, ...]] = []
         self.settled: list[int] = []
         self.world._agents = cast("Any", SimpleNamespace(call=self._call))
-        self.world._left = {"i-1": {"t00.1": Described(frozenset(ready), 1, 2, False, 3)}}
+        self.world._left = {"i-1": {"t00.1": Described(frozenset(ready), 1, gone=False)}}
 
     def _call(self, *arguments: object) -> str:
         self.calls.append(arguments)

@@ -63,7 +63,10 @@ def test_the_dependencies_of_a_project_are_read(tmp_path: Path) -> None:
         ({"python": "pypy"}, "setup.python: 'pypy' is no version of Python"),
         ({"pip": ["tqdm", "to rch"]}, "setup.pip[1]: 'to rch' is no requirement: "),
         ({"pip": {"a": 1}}, "setup.pip: {'a': 1} is neither a file nor a list"),
-        ({"pip": [], "python_path": "/x"}, "setup.python_path: is for an image that has all"),
+        (
+            {"pip": [], "python_path": "/x"},
+            "setup.python_path: is for an image that has everything",
+        ),
         ({"python_path": "bin/python"}, "setup.python_path: 'bin/python' is no path from /"),
         ({"commands": ["ls"]}, "setup.commands: are for rented machines"),
         ({"pipp": "x"}, "setup.pipp: unknown field; allowed: python, pip, commands"),

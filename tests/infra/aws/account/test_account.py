@@ -180,6 +180,10 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     role = boto3.client("iam", REGION).get_role(RoleName="cloudtune-head-us-east-1")["Role"]
     assert {"Key": "team", "Value": "vision"} in role["Tags"]
     assert renting(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
+    fewer = called(capsys, "aws", "setup", "--yes", "--subnets", second)
+    assert "This will\n  update the settings of the stack\n" in fewer.out
+    assert renting(tmp_path).cloud.subnets == {"us-east-1a": second}
+    assert renting(tmp_path).cloud.tags == {"team": "vision"}, "as before"
 
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
     request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
