@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from collections import defaultdict
 from types import ModuleType
@@ -145,7 +146,9 @@ def _is_light(owner: Any, name: str) -> bool:
     """Whether a name can be looked up without importing torch, Ray or a program's own names."""
     if owner.__name__ == "cloudtune.fused":
         return name not in owner.__all__
-    if owner.__name__ != "cloudtune" or name not in dir(owner):
+    if owner.__name__ != "cloudtune":
         return True
+    if name not in dir(owner):
+        return importlib.util.find_spec(f"cloudtune.{name}") is None
     home: str = vars(owner)["_HOMES"].get(name, "cloudtune.train")
     return name != "integrations" and home.startswith(_LIGHT)

@@ -43,6 +43,7 @@ IMPORTS = {
     "import cloudtune as t": "t.report({}, checkpoint=t.Checkpoint.from_directory('.'))",
     "from cloudtune.train import Checkpoint, report": "report({}, Checkpoint('x'))",
     "from cloudtune.train.torch import prepare_data_loader": "prepare_data_loader(1)",
+    "import cloudtune.clock": "cloudtune.clock.unix_time()",
     "import cloudtune": "cloudtune.train.get_context().get_local_world_size()",
     "import ray, ray.data": "ray.data.range(3)",
     "try:\n    from ray import train\nexcept ImportError:\n    import cloudtune as train": "train",
