@@ -125,6 +125,8 @@ if __name__ == "__main__":
 """
     lines = [line.partition(" ")[0] for line in told(tmp_path, script)]
     assert lines == ["train.py:5:"]
+    lines = [line.partition(" ")[0] for line in told(tmp_path, f"{script}driver()\n")]
+    assert lines == ["train.py:5:", "train.py:6:"], "an import of the file would run it"
 
 
 def test_many_mistakes_are_told_at_once_and_not_endlessly(tmp_path: Path) -> None:
