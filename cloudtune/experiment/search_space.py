@@ -241,7 +241,7 @@ def contains(domain: Domain, value: object) -> bool:
         case Constant(only):
             return _same(value, only)
         case Choice(values) | Grid(values):
-            return any(_same(value, each) for each in values)
+            return any(_same(value, option) for option in values)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     match domain:

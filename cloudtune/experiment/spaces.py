@@ -68,10 +68,10 @@ class Model(Nested):
 
 @dataclass(frozen=True)
 class Branches:
-    """Plain values and sets of parameters; a trial has one of them: drawn, or `each` in turn."""
+    """Plain values and sets of parameters; a trial has one: drawn, or each `in_turn`."""
 
     options: tuple[Value | Nested, ...]
-    each: bool = False
+    in_turn: bool = False
 
 
 Parameter: TypeAlias = Domain | Nested | Branches
@@ -98,7 +98,7 @@ def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
     kind, options = _branches(value)
     if kind:
         branches = _options(options, (*path, kind), drawn=drawn or kind == "choice")
-        return Branches(branches, each=kind == "grid")
+        return Branches(branches, in_turn=kind == "grid")
     try:
         domain = parse_domain(value)
     except ExperimentError as error:
@@ -252,8 +252,8 @@ class Space(Mapping[str, Domain]):
     ) -> None:
         if isinstance(parameter, Nested):
             before = set(self._domains)
-            for below, each in parameter.parameters.items():
-                self._add(_joined(name, below), _joined(flat, below), each, condition)
+            for below, inner in parameter.parameters.items():
+                self._add(_joined(name, below), _joined(flat, below), inner, condition)
             if isinstance(parameter, Model):
                 self.of_models |= set(self._domains) - before
             return
@@ -264,11 +264,11 @@ class Space(Mapping[str, Domain]):
             self._domains[name] = parameter
             return
         numbers = tuple(map(str, range(len(parameter.options))))
-        self._domains[name] = Grid(numbers) if parameter.each else Choice(numbers)
+        self._domains[name] = Grid(numbers) if parameter.in_turn else Choice(numbers)
         self._branching[name] = len(numbers)
         for number, option in zip(numbers, parameter.options, strict=True):
-            each = option if isinstance(option, Nested) else Choice((option,))
-            self._add(f"{name}{_BRANCH}{number}", flat, each, (name, number))
+            inner = option if isinstance(option, Nested) else Choice((option,))
+            self._add(f"{name}{_BRANCH}{number}", flat, inner, (name, number))
 
     @classmethod
     def of(cls, space: Mapping[str, Domain]) -> Space:
@@ -435,9 +435,7 @@ def flat_config(config: Mapping[str, object]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in config.items():
         below = flat_config(value) if isinstance(value, Mapping) else {"": value}
-        flat |= {
-            _joined(name, each) if each else name: each_value for each, each_value in below.items()
-        }
+        flat |= {_joined(name, key) if key else name: inner for key, inner in below.items()}
     return flat
 
 

@@ -50,12 +50,12 @@ def _bound(tree: ast.Module) -> set[str]:
     return names
 
 
-def _existing(tree: ast.Module, wanted: str) -> str:
+def _existing(tree: ast.Module, name: str) -> str:
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not functions:
         return "the file defines none at its top level; add `def train(...)` or correct the name"
     listed = ", ".join(functions[:_MAX_NAMES]) + (", …" if len(functions) > _MAX_NAMES else "")
-    return f"it defines: {listed}.{nearest(wanted, functions)}"
+    return f"it defines: {listed}.{nearest(name, functions)}"
 
 
 def parse_file(path: Path) -> ast.Module:

@@ -1,13 +1,14 @@
 """Names of cloudtune and of Ray that a training function uses, and that don't exist.
 
-Looked at are the function and what it calls in its file. What the file itself does when it is
-imported, and what other files do, shows when `run` imports the script, or in the first epoch.
+Looked at are the function, the top level, and what these call in the file. What other files do
+shows when `run` imports the script, or in the first epoch.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from collections import defaultdict
 from types import ModuleType
@@ -56,17 +57,28 @@ def trains_fused(path: Path, function: str) -> bool:
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
-    """Yield the nodes of a function, and of each function or class of the file that it uses."""
+    """Yield the nodes of the top level and of a function, then those of what these use.
+
+    What they use are functions and classes of the file. Functions come one by one.
+    """
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     definitions = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    top = [node for node in tree.body if not isinstance(node, kinds) and not _is_guarded(node)]
+    nodes = [inner for node in top for inner in ast.walk(node)]
     waiting = [function]
-    while waiting:
-        definition = definitions.pop(waiting.pop(), None)
-        if definition is None:
-            continue
-        nodes = list(ast.walk(definition))
+    while True:
         waiting += [node.id for node in nodes if isinstance(node, ast.Name)]
         yield nodes
+        waiting = [name for name in waiting if name in definitions]
+        if not waiting:
+            return
+        nodes = list(ast.walk(definitions.pop(waiting.pop())))
+
+
+def _is_guarded(node: ast.stmt) -> bool:
+    """Whether a statement is `if __name__ == "__main__"` or `if TYPE_CHECKING`."""
+    test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+    return "__name__" in test or "TYPE_CHECKING" in test
 
 
 def _uses(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
@@ -145,7 +157,9 @@ def _is_light(owner: Any, name: str) -> bool:
     """Whether a name can be looked up without importing torch, Ray or a program's own names."""
     if owner.__name__ == "cloudtune.fused":
         return name not in owner.__all__
-    if owner.__name__ != "cloudtune" or name not in dir(owner):
+    if owner.__name__ != "cloudtune":
         return True
+    if name not in dir(owner):
+        return importlib.util.find_spec(f"cloudtune.{name}") is None
     home: str = vars(owner)["_HOMES"].get(name, "cloudtune.train")
     return name != "integrations" and home.startswith(_LIGHT)

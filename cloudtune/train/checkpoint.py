@@ -330,8 +330,8 @@ class CheckpointStore:
                 return False
             fs, folder = filesystem(path)
             names = list(manifest.files)
-            found = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
-            sizes = [info.size if info.is_file else None for info in found]
+            infos = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
+            sizes = [info.size if info.is_file else None for info in infos]
             return sizes == [manifest.files[name].size for name in names]
 
         return self._patience.insist(look)

@@ -43,6 +43,7 @@ IMPORTS = {
     "import cloudtune as t": "t.report({}, checkpoint=t.Checkpoint.from_directory('.'))",
     "from cloudtune.train import Checkpoint, report": "report({}, Checkpoint('x'))",
     "from cloudtune.train.torch import prepare_data_loader": "prepare_data_loader(1)",
+    "import cloudtune.clock": "cloudtune.clock.unix_time()",
     "import cloudtune": "cloudtune.train.get_context().get_local_world_size()",
     "import ray, ray.data": "ray.data.range(3)",
     "try:\n    from ray import train\nexcept ImportError:\n    import cloudtune as train": "train",
@@ -124,6 +125,8 @@ if __name__ == "__main__":
 """
     lines = [line.partition(" ")[0] for line in told(tmp_path, script)]
     assert lines == ["train.py:5:"]
+    lines = [line.partition(" ")[0] for line in told(tmp_path, f"{script}driver()\n")]
+    assert lines == ["train.py:5:", "train.py:6:"], "an import of the file would run it"
 
 
 def test_many_mistakes_are_told_at_once_and_not_endlessly(tmp_path: Path) -> None:

@@ -59,8 +59,9 @@ class Group:
         self._model.requires_grad_(requires_grad=False)  # the stacked ones are trained
         own = {id(tensor): name for name, tensor in self._model.named_buffers()}
         own |= {id(tensor): name for name, tensor in parameters.items()}
-        kept = self._model.state_dict(keep_vars=True)
-        self._keys = {key: own[id(tensor)] for key, tensor in kept.items()}  # of tied weights too
+        persistent = self._model.state_dict(keep_vars=True)
+        # Of tied weights too.
+        self._keys = {key: own[id(tensor)] for key, tensor in persistent.items()}
         values = [
             {**state.settings, **{self._keys[key]: each for key, each in state.model.items()}}
             for state in states
@@ -107,7 +108,7 @@ class Group:
         return MemberState(
             model={key: one[own] for key, own in self._keys.items()},
             optimizer={"state": state, "param_groups": groups},
-            settings={key: each for key, each in one.items() if key not in self._keys.values()},
+            settings={key: value for key, value in one.items() if key not in self._keys.values()},
         )
 
     def step(self, loss: Function, batch: Any) -> torch.Tensor:
@@ -145,9 +146,9 @@ class Group:
             return function(net, batch)
 
         if len(self._optimizers) == 1:  # without vmap: faster
-            value = of_one({name: each[0] for name, each in self._values.items()})
+            value = of_one({name: part[0] for name, part in self._values.items()})
             if isinstance(value, dict):
-                return {name: each.unsqueeze(0) for name, each in value.items()}
+                return {name: part.unsqueeze(0) for name, part in value.items()}
             return value.unsqueeze(0)
         # The CPU's own attention can't be batched.
         on_cpu = self._device == "cpu"

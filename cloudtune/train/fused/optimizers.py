@@ -7,7 +7,7 @@ here: a tensor of shape (members,).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -19,7 +19,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SGD:
+class _Numbers:
+    """The numbers of one of torch's optimizers, `TORCH`; its state has tensors called `SLOTS`."""
+
+    TORCH: ClassVar[type[torch.optim.Optimizer]]
+    SLOTS: ClassVar[tuple[str, ...]]
+
+    @property
+    def kind(self) -> str:
+        """What members of a group have in common."""
+        return type(self).__name__
+
+    def options(self) -> dict[str, Any]:
+        """Return these numbers as torch's optimizer has them in its parameter groups."""
+        return asdict(self)
+
+    def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+        """Return torch's own optimizer with these numbers."""
+        return self.TORCH(parameters, **self.options())
+
+    def keeps(self, slot: str) -> bool:
+        """Whether torch's optimizer has that tensor in its state."""
+        return slot in self.SLOTS
+
+
+@dataclass(frozen=True)
+class SGD(_Numbers):
     """Stochastic gradient descent, as `torch.optim.SGD` without dampening.
 
     Members may differ in all but `nesterov`.
@@ -30,11 +55,11 @@ class SGD:
     weight_decay: float = 0.0
     nesterov: bool = False
 
-    SLOTS: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    TORCH = torch.optim.SGD
+    SLOTS = ("momentum_buffer",)
 
     @property
     def kind(self) -> str:
-        """What members of a group have in common."""
         return f"SGD nesterov={self.nesterov}"
 
     @property
@@ -42,15 +67,8 @@ class SGD:
         """What members may differ in."""
         return {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
 
-    def options(self) -> dict[str, Any]:
-        """Return these numbers as torch's optimizer has them in its parameter groups."""
-        return {**self.numbers, "nesterov": self.nesterov}
-
-    def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, **self.options())
-
     def keeps(self, slot: str) -> bool:
-        return slot in self.SLOTS and self.momentum != 0
+        return super().keeps(slot) and self.momentum != 0
 
     def step(
         self,
@@ -70,7 +88,7 @@ class SGD:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(_Numbers):
     """Adam, as `torch.optim.Adam` without amsgrad. Members may differ in all numbers."""
 
     lr: float = 1e-3
@@ -78,32 +96,15 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
 
-    SLOTS: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    TORCH: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
+    SLOTS = ("exp_avg", "exp_avg_sq")
     DECOUPLED: ClassVar[bool] = False
 
     @property
-    def kind(self) -> str:
-        """What members of a group have in common."""
-        return type(self).__name__
-
-    @property
     def numbers(self) -> dict[str, float]:
-        """What members may differ in."""
-        first, second = self.betas
-        more = {"eps": self.eps, "weight_decay": self.weight_decay}
-        return {"lr": self.lr, "beta1": first, "beta2": second, **more}
-
-    def options(self) -> dict[str, Any]:
-        """Return these numbers as torch's optimizer has them in its parameter groups."""
-        more = {"eps": self.eps, "weight_decay": self.weight_decay}
-        return {"lr": self.lr, "betas": tuple(self.betas), **more}
-
-    def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        kind = torch.optim.AdamW if self.DECOUPLED else torch.optim.Adam
-        return kind(parameters, **self.options())
-
-    def keeps(self, slot: str) -> bool:
-        return slot in self.SLOTS
+        beta1, beta2 = self.betas
+        others = {"lr": self.lr, "eps": self.eps, "weight_decay": self.weight_decay}
+        return {**others, "beta1": beta1, "beta2": beta2}
 
     def step(
         self,
@@ -133,19 +134,14 @@ class Adam:
         parameter.sub_(number["scale"] * mean / below)
 
 
+@dataclass(frozen=True)
 class AdamW(Adam):
     """AdamW, as `torch.optim.AdamW` without amsgrad. Members may differ in all numbers."""
 
-    DECOUPLED = True
+    weight_decay: float = 1e-2
 
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-    ) -> None:
-        super().__init__(lr, betas, eps, weight_decay)
+    TORCH = torch.optim.AdamW
+    DECOUPLED = True
 
 
 Optimizer = SGD | Adam

@@ -63,13 +63,13 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
     block = submodule(network, name)
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise UsageError(f"repeat({name!r}): {shown(times)} times; write a whole number from 1 on")
-    taken, given = (getattr(block, f"{way}_features", None) for way in ("in", "out"))
-    taken, given = (
-        getattr(block, f"{way}_channels", each) for way, each in (("in", taken), ("out", given))
+    inputs, outputs = (getattr(block, f"{way}_features", None) for way in ("in", "out"))
+    inputs, outputs = (
+        getattr(block, f"{way}_channels", size) for way, size in (("in", inputs), ("out", outputs))
     )
-    if times > 1 and taken != given:
+    if times > 1 and inputs != outputs:
         raise UsageError(
-            f"repeat({name!r}): it takes {taken} and gives {given}, so it can't follow itself"
+            f"repeat({name!r}): it takes {inputs} and gives {outputs}, so it can't follow itself"
         )
     _follow(network, name, {str(number): _fresh_copy(block) for number in range(2, times + 1)})
     return network

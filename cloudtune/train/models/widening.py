@@ -38,7 +38,7 @@ class _Change:
     new: int
     modules: dict[str, nn.Module]
     calls: dict[str, int]
-    made: dict[str, nn.Module] = field(default_factory=dict)
+    replaced: dict[str, nn.Module] = field(default_factory=dict)
 
     def follow(self, node: fx.Node, *, last: bool) -> None:
         """Fit all that takes what a node gives; `last`: its width is in the last dimension."""
@@ -76,7 +76,7 @@ class _Change:
         else:
             grouped = " with groups" if isinstance(module, nn.Conv2d) and not last else ""
             self._refuse(f"{name}, behind it, is a {type(module).__name__}{grouped}")
-        self.made[name] = fitted
+        self.replaced[name] = fitted
         return not isinstance(fitted, nn.Linear | nn.Conv2d)
 
     def _call(self, node: fx.Node, *, last: bool) -> None:
@@ -158,7 +158,7 @@ def widen_layer(network: nn.Module, name: str, layer: nn.Module, width: int) -> 
     change = _Change(name, old, width, modules, calls)
     first = next(node for node in called if node.target == name)
     change.follow(first, last=type(layer) is nn.Linear)
-    for path, module in {name: wider, **change.made}.items():
+    for path, module in {name: wider, **change.replaced}.items():
         put(network, path, module)
     return network
 

@@ -76,13 +76,13 @@ class Reader:
                 return frame
             self.close()
         while True:
-            asked = set()
+            tried = set()
             for place in self._meeting.places():
-                asked.add(place)
+                tried.add(place)
                 frame = self._ask(place, epoch, number)
                 if frame is not None:
                     return frame
-            if not self._begin(asked):
+            if not self._begin(tried):
                 time.sleep(_AGAIN_SECONDS)  # another process is just beginning to load
 
     def _ask(self, place: int, epoch: int, number: int) -> Frame | None:
@@ -127,13 +127,13 @@ class Reader:
                 raise SharingError("loading processes were lost again and again") from error
             return None
 
-    def _begin(self, asked: set[int]) -> bool:
+    def _begin(self, tried: set[int]) -> bool:
         """Begin to load for all, unless another process does by now; returns whether one does."""
         self._begun = {place: pid for place, pid in self._begun.items() if not _is_over(pid)}
         with self._meeting.beginning() as alone:
             if not alone:
                 return False
-            if set(self._meeting.places()) - asked:
+            if set(self._meeting.places()) - tried:
                 return True
             place = next(place for place in itertools.count() if self._meeting.is_free(place))
             pid = serving.begin(self._meeting, place, self._loading)
