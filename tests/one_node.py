@@ -66,4 +66,4 @@ def kinds(told: list[Told]) -> list[str]:
 
 
 def reports(told: list[Told]) -> list[dict[str, Any]]:
-    return [dict(body.report) for body in told if isinstance(body, Epoch)]
+    return [vars(body.report) for body in told if isinstance(body, Epoch)]

@@ -103,14 +103,34 @@ class TrialStarted:
 
 
 @dataclass(frozen=True)
+class EpochReport:
+    """One epoch of one trial, as rank 0 reports it.
+
+    `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
+    how long the epoch took, without waiting for a grant; 0 where unknown. Of these the checkpoint
+    held training up for `saving`, and rank 0 waited for a core for `waited`. `in_sync`: whether the
+    parameters are equal, bit for bit, on all ranks; None at one rank, or where they aren't known.
+    `memory_mib` is the most GPU memory that rank 0 has had; None without a GPU. `unsaved` says why
+    the checkpoint could not be saved, "" where it was, or the script gave none. A report of epoch
+    0 is of no epoch: a save waits for room in a full storage.
+    """
+
+    epoch: int
+    metrics: Mapping[str, float]
+    checkpoint: str | None
+    seconds: float
+    in_sync: bool | None = None
+    saving: float = 0.0
+    memory_mib: float | None = None
+    waited: float = 0.0
+    unsaved: str = ""
+
+
+@dataclass(frozen=True)
 class EpochDone:
     """A session finished an epoch.
 
-    `seconds` is how long the epoch took, `saving` of them for its checkpoint; 0 where unknown.
-    `checkpoint` is where that was saved, if it gave one; `in_sync` says whether the parameters were
-    equal on all ranks (None at one rank). `memory_mib` is the most GPU memory that rank 0 has had;
-    None without a GPU. `waited` are those of the seconds in which rank 0 waited for a core.
-    `unsaved` says why its checkpoint could not be saved, "" where it was, or the script gave none.
+    Its fields are those of the `EpochReport`, besides the time and the session.
     """
 
     at: float
@@ -124,6 +144,11 @@ class EpochDone:
     memory_mib: float | None = None
     waited: float = 0.0
     unsaved: str = ""
+
+    @classmethod
+    def of(cls, at: float, session: str, report: EpochReport) -> EpochDone:
+        """Return the event of a report."""
+        return cls(at, session, **vars(report))
 
 
 @dataclass(frozen=True)

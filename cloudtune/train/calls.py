@@ -15,7 +15,6 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.command_session import session_of
 from cloudtune.train.session import (
     ADDRESS_VARIABLE,
-    Report,
     Session,
     active_session,
 )
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
+
+    from cloudtune.model.events import EpochReport
 
 EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
 
@@ -175,6 +176,6 @@ def _alone() -> Session:
     return session
 
 
-def _show(report: Report) -> None:
+def _show(report: EpochReport) -> None:
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
     print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201

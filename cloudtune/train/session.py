@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.model.events import EpochReport
 from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
 from cloudtune.train.cpu import waited_seconds
@@ -52,29 +53,6 @@ class StopTraining(SystemExit):
     """
 
 
-@dataclass(frozen=True)
-class Report:
-    """One epoch of one trial, as rank 0 gives it.
-
-    `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
-    the epoch's length, waiting for a grant left out; of these the checkpoint held training up for
-    `saving`, and the script's thread waited for a core for `waited`. `in_sync`: the parameters are
-    equal, bit for bit, on all ranks; None at one rank, or where they are unknown. `memory_mib`:
-    see `peak_memory_mib`. `unsaved`: why the storage didn't take the checkpoint, or "".
-    One of epoch 0 tells of no epoch: a save waits for room in a full storage.
-    """
-
-    epoch: int
-    metrics: Mapping[str, float]
-    checkpoint: str | None
-    seconds: float
-    in_sync: bool | None
-    saving: float = 0.0
-    memory_mib: float | None = None
-    waited: float = 0.0
-    unsaved: str = ""
-
-
 @dataclass(eq=False)
 class Session:
     """One worker's part of one trial in training.
@@ -90,7 +68,7 @@ class Session:
     """
 
     trial_id: str
-    report_hook: Callable[[Report], object]
+    report_hook: Callable[[EpochReport], object]
     metric_name: str
     metric_mode: str
     max_epoch: int
@@ -141,7 +119,7 @@ class Session:
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
         if self.store is not None:
-            full = Report(0, {}, None, 0.0, None)
+            full = EpochReport(0, {}, None, 0.0)
             self.store.no_room = lambda: self.report_hook(full)
 
     def grant(self, until_epoch: int) -> None:
@@ -268,7 +246,7 @@ class Session:
             more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
             unsaved = self.store.failure if self.store is not None and lost else ""
-            delivered = Report(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
+            delivered = EpochReport(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
             self._deliver(delivered, pending)
         self._wait_for_grant()
 
@@ -320,13 +298,13 @@ class Session:
         with checkpoint.as_directory() as folder:
             return self.store.stage(self.trial_id, epoch, folder)
 
-    def _deliver(self, report: Report, pending: PendingCheckpoint | None) -> None:
+    def _deliver(self, report: EpochReport, pending: PendingCheckpoint | None) -> None:
         if pending is None:
             self.report_hook(report)
         else:
             self._deliveries.begin(lambda: self._save(report, pending))
 
-    def _save(self, report: Report, pending: PendingCheckpoint) -> None:
+    def _save(self, report: EpochReport, pending: PendingCheckpoint) -> None:
         """Bring a checkpoint into the storage, then tell of its epoch; an error is the script's."""
         assert self.store is not None
         # Before the save, not after it, and never the last that was reported: the controller may

@@ -154,7 +154,7 @@ class TrialSession:
                     self._note_ready()
                 case Epoch(report):
                     session = self.command.session
-                    self._tell(lambda at: EpochDone(at, session, **report))
+                    self._tell(lambda at: EpochDone.of(at, session, report))
                 case Failure() | Done() | Lost() as end:
                     self._ends.append(end)
                     self._stop_parts()

@@ -281,7 +281,7 @@ class CloudWorld:
             settle()
             self._remark(message.body.text)
             return
-        if isinstance(message.body, Epoch) and message.body.report["epoch"] == 0:
+        if isinstance(message.body, Epoch) and message.body.report.epoch == 0:
             settle()
             self._make_room()
             return

@@ -375,7 +375,7 @@ class Agent:
             if isinstance(body, Ready):
                 local.ready.add(worker.rank)
             elif isinstance(body, Epoch):
-                local.epoch = max(local.epoch, body.report["epoch"])
+                local.epoch = max(local.epoch, body.report.epoch)
             body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, Failure | Done | Lost):

@@ -6,13 +6,14 @@ import dataclasses
 import re
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.train.progress_cursor import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cloudtune.model.events import EpochReport
     from cloudtune.train.programs.program import Program
 
 
@@ -151,9 +152,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Rank 0 finished an epoch; `report` has the fields of `cloudtune.train.session.Report`."""
+    """Rank 0 finished an epoch."""
 
-    report: Mapping[str, Any]
+    report: EpochReport
 
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")

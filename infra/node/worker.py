@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
+    from cloudtune.model.events import EpochReport
     from cloudtune.train.programs.running import CommandRun
-    from cloudtune.train.session import Report
     from cloudtune.train.user_script import TrainFunction
 
 
@@ -213,8 +213,8 @@ class Worker:
             session.grant(max(self._granted, begin.assignment.until_epoch))
         self._say(Ready())
 
-    def _tell_epoch(self, report: Report) -> None:
-        self._say(Epoch(vars(report)))
+    def _tell_epoch(self, report: EpochReport) -> None:
+        self._say(Epoch(report))
 
     def _open(self, begin: Begin, device: str, ranks: Ranks | None) -> Session:
         return Session(

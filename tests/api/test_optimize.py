@@ -12,8 +12,9 @@ from cloudtune.api import optimize as optimizing
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.integrations.optuna import discovered, run_trial
+from cloudtune.model.events import EpochReport
 from cloudtune.runs.job import trials
-from cloudtune.train.session import Report, Session
+from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 from tests.bench import wait_for
 
@@ -46,7 +47,7 @@ def returns(trial: Any) -> float:
     return float(trial.suggest_float("x", -1, 1)) ** 2
 
 
-def session(max_epoch: int, reports: list[Report]) -> Session:
+def session(max_epoch: int, reports: list[EpochReport]) -> Session:
     return Session(
         trial_id="t03",
         report_hook=reports.append,
@@ -74,7 +75,7 @@ CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "
 
 
 def test_a_trial_reports_each_epoch_of_the_chosen_values() -> None:
-    told: list[Report] = []
+    told: list[EpochReport] = []
     worker = session(3, told)
     worker.grant(9)
     worker.run(lambda config: run_trial(objective, config), CONFIG)
@@ -82,7 +83,7 @@ def test_a_trial_reports_each_epoch_of_the_chosen_values() -> None:
 
 
 def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
-    told: list[Report] = []
+    told: list[EpochReport] = []
     asked: list[bool] = []
 
     def watched(trial: Any) -> float:
@@ -106,7 +107,7 @@ def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
 
 
 def test_an_objective_that_only_returns_has_one_epoch() -> None:
-    told: list[Report] = []
+    told: list[EpochReport] = []
     worker = session(1, told)
     worker.grant(9)
     worker.run(lambda config: run_trial(returns, config), {"x": 0.5})
@@ -118,7 +119,7 @@ def test_an_unseen_name_is_drawn_by_the_trial_s_seed_and_told(
 ) -> None:
     depths = []
     for _ in range(2):
-        told: list[Report] = []
+        told: list[EpochReport] = []
         worker = session(3, told)
         worker.grant(9)
         worker.run(lambda config: run_trial(objective, config), {**CONFIG, "kind": "deep"})
@@ -168,7 +169,7 @@ def test_the_run_is_an_experiment_whose_function_workers_load(
     assert (wanted.metric.mode, wanted.span.max, wanted.trial.gpus.max) == ("max", 1, 1)
     assert len(trials(wanted)) == 5
     function = load_function(tmp_path, f"{wanted.train_file.name}:{wanted.train_function}")
-    told: list[Report] = []
+    told: list[EpochReport] = []
     worker = session(1, told)
     worker.grant(9)
     worker.run(function, {"x": 0.5})

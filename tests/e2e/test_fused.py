@@ -7,11 +7,11 @@ import pytest
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
-from cloudtune.model.events import EpochDone, TrialStopped
+from cloudtune.model.events import EpochDone, EpochReport, TrialStopped
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.session import Report, Session
+from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 from tests.bench import Bench
 from tests.train.fused.test_training import TRAIN
@@ -58,7 +58,7 @@ def experiment(bench: Bench) -> Path:
 
 def alone(folder: Path, trial: str, config: dict[str, Any], epochs: int) -> list[float]:
     """Return what a trial that trains by itself has in each epoch."""
-    told: list[Report] = []
+    told: list[EpochReport] = []
     store = CheckpointStore(str(folder / "alone"))
     session = Session(trial, told.append, "test_loss", "min", epochs, store=store)
     session.grant(epochs + 1)

@@ -12,6 +12,7 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
+    EpochReport,
     Event,
     InstanceGone,
     InstanceLaunched,
@@ -24,7 +25,6 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.train.session import Report
 from tests.builders import NO_LIMITS, offer, profile, trials
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
@@ -127,7 +127,7 @@ def test_the_highest_memory_of_each_width_is_kept() -> None:
 
 
 def test_what_a_worker_reports_is_what_the_policy_hears() -> None:
-    report = Report(1, {"loss": 0.5}, "s/1", 2.0, None, 0.1, 1500.0)
+    report = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, None, 0.1, 1500.0)
     assert EpochDone(3.0, "t00.1", **vars(report)).memory_mib == 1500.0
     assert EpochDone(3.0, "t00.1", 1, {}, None, 2.0).memory_mib is None
 

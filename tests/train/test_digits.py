@@ -13,8 +13,9 @@ import torch
 
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import sample
+from cloudtune.model.events import EpochReport
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
-from cloudtune.train.session import Report, Session
+from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,8 +72,8 @@ def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     torch.set_num_threads(threads)
 
 
-def train(config: dict[str, Any], epochs: int, **options: Any) -> list[Report]:
-    reports: list[Report] = []
+def train(config: dict[str, Any], epochs: int, **options: Any) -> list[EpochReport]:
+    reports: list[EpochReport] = []
     session = Session("t1", reports.append, "val_accuracy", "max", epochs, **options)
     session.grant(epochs + 1)
     session.run(load_function(EXAMPLE, "train.py:train"), config)

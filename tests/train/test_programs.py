@@ -14,13 +14,13 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.worker import failure_of
 from cloudtune.infra.processes import is_running
+from cloudtune.model.events import EpochReport
 from cloudtune.model.trial import nested
 from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
 from cloudtune.train.progress_cursor import Progress
-from cloudtune.train.session import Report
 from cloudtune.train.sync_check import NotOneModelError
 
 # As such scripts are written: it knows nothing of cloudtune.
@@ -73,14 +73,14 @@ class Trial:
     config: dict[str, Any] = field(default_factory=lambda: {"lr": 0.5})
     met: bool = True
     attempt: int = 0
-    reports: list[Report] = field(default_factory=list)
+    reports: list[EpochReport] = field(default_factory=list)
 
     def run(
         self,
         until: int = 3,
         last: int = 3,
         restore: str | None = None,
-        each: Callable[[CommandRun, Report], object] = lambda run, report: None,
+        each: Callable[[CommandRun, EpochReport], object] = lambda run, report: None,
     ) -> str:
         """Train as far as that, and stop there; returns what was printed."""
         self.attempt += 1
@@ -111,7 +111,7 @@ class Trial:
         every = self.progress.every
         program = Program(self.command, words_of(self.command), last * every, **self.program)
 
-        def told(report: Report) -> None:
+        def told(report: EpochReport) -> None:
             self.reports.append(report)
             each(run, report)
             if report.epoch >= until:
@@ -423,7 +423,7 @@ for epoch in range(1, 4):
     it = trial(tmp_path, script, f"python main.py {order}", program=reads)
     kept: dict[int, str] = {}
 
-    def keep(_: CommandRun, report: Report) -> None:
+    def keep(_: CommandRun, report: EpochReport) -> None:
         with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
             kept[report.epoch] = Path(folder, "state").read_text()
 
@@ -432,7 +432,7 @@ for epoch in range(1, 4):
 
 
 def test_a_command_that_is_stopped_early_never_starts(tmp_path: Path) -> None:
-    reports: list[Report] = []
+    reports: list[EpochReport] = []
     run = command_run(
         Program("true", words_of("true x"), 1),
         Post(

@@ -23,6 +23,7 @@ from torch.utils import data
 
 import cloudtune
 from cloudtune.errors import UsageError
+from cloudtune.model.events import EpochReport
 from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, PendingCheckpoint, read_manifest
@@ -30,7 +31,6 @@ from cloudtune.train.save_times import SaveTimes, interval
 from cloudtune.train.session import (
     MissingMetricError,
     NeverReportedError,
-    Report,
     Session,
     StopTraining,
 )
@@ -44,13 +44,13 @@ class Driver:
     """Runs a session's script in a thread and hands its reports over one by one."""
 
     def __init__(self, **options: Any) -> None:
-        self.reports: list[Report] = []
-        self._arrived: queue.Queue[Report] = queue.Queue()
+        self.reports: list[EpochReport] = []
+        self._arrived: queue.Queue[EpochReport] = queue.Queue()
         self.session = make_session(self._take, **options)
         self.error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: EpochReport) -> None:
         self.reports.append(report)
         self._arrived.put(report)
 
@@ -64,7 +64,7 @@ class Driver:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def next_report(self) -> Report:
+    def next_report(self) -> EpochReport:
         return self._arrived.get(timeout=10)
 
     def join(self) -> None:
@@ -73,14 +73,14 @@ class Driver:
         assert not self._thread.is_alive()
 
 
-def make_session(hook: Callable[[Report], object] = lambda _: None, **options: Any) -> Session:
+def make_session(hook: Callable[[EpochReport], object] = lambda _: None, **options: Any) -> Session:
     names = {"trial_id": "t1", "metric_name": "acc", "metric_mode": "max", "max_epoch": 9}
     return Session(report_hook=hook, **{**names, **options})
 
 
-def run_granted(function: Callable[[dict[str, Any]], object], **options: Any) -> list[Report]:
+def run_granted(function: Callable[[dict[str, Any]], object], **options: Any) -> list[EpochReport]:
     """Run a script to its end with every epoch granted."""
-    reports: list[Report] = []
+    reports: list[EpochReport] = []
     session = make_session(reports.append, **options)
     session.grant(session.max_epoch + 1)
     session.run(function, {})
@@ -190,7 +190,7 @@ def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
             seen.append("unwound")
         seen.append("went on")
 
-    reports: list[Report] = []
+    reports: list[EpochReport] = []
     session = make_session(reports.append)
     session.grant(9)
     session.run(script, {})
@@ -242,11 +242,11 @@ def test_waiting_for_a_grant_and_setting_up_are_not_training(
             clock.now += 2
             cloudtune.report({"acc": 0.5})
 
-    def wait(report: Report) -> None:
+    def wait(report: EpochReport) -> None:
         reports.append(report)
         clock.now += 1000  # the controller thinks
 
-    reports: list[Report] = []
+    reports: list[EpochReport] = []
     session = make_session(wait, max_epoch=3)
     session.grant(4)
     session.run(script, {})
@@ -321,7 +321,7 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(tmp_path: Path)
     (tmp_path / "work").mkdir()
     known: list[str | None] = []
 
-    def deliver(report: Report) -> None:
+    def deliver(report: EpochReport) -> None:
         for path in [*known[-1:], report.checkpoint]:
             assert path is not None
             read_manifest(path)  # the last that was known is still there, as is the new one
@@ -339,7 +339,7 @@ def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: P
     store = CheckpointStore(str(tmp_path / "store"))
     (tmp_path / "work").mkdir()
 
-    def deliver(report: Report) -> None:
+    def deliver(report: EpochReport) -> None:
         if report.epoch <= 2 or report.epoch == 6:
             session.acknowledge(report.epoch)
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from cloudtune.errors import UsageError
+from cloudtune.model.events import EpochReport
 from cloudtune.train.channel import Channel, listen
 from cloudtune.train.checkpoint import (
     Checkpoint,
@@ -39,7 +40,7 @@ from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
 from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
-from cloudtune.train.session import ADDRESS_VARIABLE, Report, Session, StopTraining
+from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
 from cloudtune.train.sync_check import NotOneModelError, Work, flaw
 
@@ -96,7 +97,9 @@ class CommandRun:
         on_report: called with each report, on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
+    def __init__(
+        self, program: Program, post: Post, on_report: Callable[[EpochReport], object]
+    ) -> None:
         self._program, self._post = program, post
         self._on_report = on_report
         self._place = post.place
@@ -409,7 +412,7 @@ class SpokenRun(CommandRun):
         for message in channel.messages():
             try:
                 self._check_one_model()
-                report = Report(**message["report"])
+                report = EpochReport(**message["report"])
                 self._epoch = max(self._epoch, report.epoch)
                 self._on_report(report)
             except BaseException as error:  # noqa: BLE001  raised where the command is waited for
@@ -460,7 +463,9 @@ class ReadRun(CommandRun):
     The session is the worker's own, and only on rank 0.
     """
 
-    def __init__(self, program: Program, post: Post, on_report: Callable[[Report], object]) -> None:
+    def __init__(
+        self, program: Program, post: Post, on_report: Callable[[EpochReport], object]
+    ) -> None:
         super().__init__(program, post, on_report)
         self._session = Session(
             **post.place,
@@ -668,7 +673,9 @@ def _written_at(path: Path) -> float:
         return 0.0
 
 
-def command_run(program: Program, post: Post, on_report: Callable[[Report], object]) -> CommandRun:
+def command_run(
+    program: Program, post: Post, on_report: Callable[[EpochReport], object]
+) -> CommandRun:
     """Return a command, ready to run."""
     return (SpokenRun if program.speaks else ReadRun)(program, post, on_report)
 

@@ -9,7 +9,14 @@ import pytest
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, parts_of
 from cloudtune.infra.node.messages import Done, Epoch, Failure, Gone, Lost, Message, Ready
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
+from cloudtune.model.events import (
+    EpochDone,
+    EpochReport,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
 from cloudtune.model.trial import Slice
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from cloudtune.model.events import Event
 
 BOOM = Failure("ValueError: boom", "Traceback …")
-REPORT = {"epoch": 1, "metrics": {"loss": 0.5}, "checkpoint": "s/1", "seconds": 2.0, "saving": 0.1}
+REPORT = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, saving=0.1)
 CLOSED = Failure("RuntimeError: Connection closed by peer", "…", peer=True)
 
 

@@ -22,6 +22,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
+    EpochReport,
     NodeLost,
     RunResumed,
     TrialFailed,
@@ -101,7 +102,7 @@ def test_a_clone_with_a_checkpoint_of_its_own_needs_its_parents_no_more(
 # ---- taking over -------------------------------------------------------------------------
 
 START = StartTrial("t00.1", "t00", {}, 1.0, (Slice("i-1", 1.0),), None, 0, 2)
-REPORT = {"epoch": 1, "metrics": {"loss": 0.5}, "checkpoint": None, "seconds": 2.0}
+REPORT = EpochReport(1, {"loss": 0.5}, None, 2.0)
 
 
 class Left:

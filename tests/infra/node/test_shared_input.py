@@ -70,7 +70,7 @@ def losses(node: Node, names: list[str]) -> dict[str, float]:
             node.last = message.number
             assert not isinstance(message.body, Failure), message.body
             if isinstance(message.body, Epoch):
-                found[message.session] = dict(message.body.report)["metrics"]["loss"]
+                found[message.session] = message.body.report.metrics["loss"]
     return found
 
 

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader
 
 from cloudtune import fused
 from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.model.events import EpochReport
 from cloudtune.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.session import Report, Session
+from cloudtune.train.session import Session
 
 
 def model(config: Any) -> nn.Module:
@@ -86,7 +87,7 @@ def test_alone_a_schedule_counts(tmp_path: Path) -> None:
         rates.append(config["lr"] / epoch)
         return fused.SGD(rates[-1])
 
-    told: list[Report] = []
+    told: list[EpochReport] = []
     trains = Session("t", told.append, "loss", "min", 3, store=CheckpointStore(str(tmp_path)))
     trains.grant(4)
     functions: dict[str, Any] = {"model": model, "loss": loss, "data": data}

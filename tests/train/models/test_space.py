@@ -15,10 +15,11 @@ from torch import nn
 from cloudtune import models
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.model.events import EpochReport
 from cloudtune.model.trial import Trial, nested
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
-from cloudtune.train.session import Report, Session
+from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -51,9 +52,9 @@ def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def train(trial: Trial, store: CheckpointStore, **options: Any) -> Report:
+def train(trial: Trial, store: CheckpointStore, **options: Any) -> EpochReport:
     """Train a trial for an epoch more, as a worker does."""
-    reports: list[Report] = []
+    reports: list[EpochReport] = []
     last = options.pop("last", 1)
     session = Session(trial.id, reports.append, "val_accuracy", "max", last, store=store, **options)
     session.grant(last + 1)

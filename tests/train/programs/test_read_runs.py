@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cloudtune.model.events import EpochReport
 from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.programs import running
@@ -19,7 +20,6 @@ from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import torn
 from cloudtune.train.progress_cursor import Progress
-from cloudtune.train.session import Report
 
 SCRIPT = """
 import argparse, os, pathlib, sys, time
@@ -76,7 +76,7 @@ class Trial:
         self.saved: dict[int, int] = {}
         """By epoch, how many epochs the model of its checkpoint has trained."""
 
-    def session(self, until: int, restore: str | None = None, at: int = 0) -> list[Report]:
+    def session(self, until: int, restore: str | None = None, at: int = 0) -> list[EpochReport]:
         """Return what is reported until an epoch, where the session is stopped."""
         place: dict[str, Any] = {
             "trial_id": "t",
@@ -100,10 +100,10 @@ class Trial:
         name = f"{self._folder.name}-{self._sessions}"
         storage = str(self._folder / "store")
         post = Post(place, storage, 0.0, Progress(), config, config, name, self._code, log, False)
-        reports: list[Report] = []
+        reports: list[EpochReport] = []
         enough = threading.Event()
 
-        def note(report: Report) -> None:
+        def note(report: EpochReport) -> None:
             reports.append(report)
             if report.checkpoint is not None:  # later ones may take its place
                 assert read_manifest(report.checkpoint).epoch == report.epoch
