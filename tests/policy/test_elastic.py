@@ -273,25 +273,6 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     assert run.trouble == "no trial that is left to train fits on the rented instances"
 
 
-TWO = offer(2, name="g.2x")
-PACKED = Rentable(TWO, profile({0.5: 8.0, 1.0: 5.0, 2.0: 3.0}), 4)
-
-
-def packed(trials: int, allocator: Widths) -> tuple[RunPolicy, dict[str, tuple[Slice, ...]]]:
-    """Return a run of trials on two GPUs, and where those sit that begin at once."""
-    fleet = ConstantFleet(TWO, 1)
-    run = policy(trials, 9, allocator=allocator, fleet_rule=fleet, rentables=(PACKED,))
-    return run, starts(begun(run, "i000"))
-
-
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
-    run, placed = packed(5, Widths(0.5))
-    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
-    assert starts(run.handle(TrialFailed(20.0, "t02.1", "boom", ""))) == {
-        "t04.1": (Slice("i-000", 0.5, 1),)
-    }
-
-
 def test_a_target_that_is_reached_ends_the_run() -> None:
     run = policy(target=0.8, last=9)
     begun(run, "i000")
