@@ -10,11 +10,9 @@ import pytest
 from cloudtune.model.commands import (
     Command,
     EndRun,
-    ExtendTrial,
     Launch,
     Release,
     SetTimer,
-    StartTrial,
     StopTrial,
 )
 from cloudtune.model.events import (
@@ -241,17 +239,6 @@ def test_an_instance_is_emptied_before_it_goes() -> None:
     assert Release("i001") in said
 
 
-def test_a_trial_moves_only_when_its_epoch_was_saved() -> None:
-    """It would train the epoch again; with one that never saves, for ever."""
-    run = policy(1, allocator=Widths(1.0, then=4.0))
-    begun(run, "i000")
-    assert run.handle(epoch(20.0, "t00.1", 1, saved=False)) == ()
-    assert run.handle(epoch(30.0, "t00.1", 2)) == (StopTrial("t00.1"),)
-    said = run.handle(TrialStopped(31.0, "t00.1"))
-    (start,) = (c for c in said if isinstance(c, StartTrial))
-    assert (start.width, start.start_epoch, start.checkpoint) == (4.0, 2, "t00/2")
-
-
 @pytest.mark.parametrize(("asked", "given"), [(8.0, 4.0), (3.0, 2.0), (0.5, 1.0)])
 def test_a_width_that_cannot_be_had_gives_way_to_a_narrower_one(asked: Width, given: Width) -> None:
     run = policy(1, allocator=Widths(asked), max_instances=1)
@@ -286,61 +273,6 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     assert run.trouble == "no trial that is left to train fits on the rented instances"
 
 
-def test_a_trial_whose_new_place_vanishes_goes_on_where_it_was() -> None:
-    wide = Rentable(FOUR, profile({2.0: 2.0, 8.0: 1.0}), 4)
-    run = policy(
-        count=1,
-        allocator=Widths(2.0, then=8.0),
-        fleet_rule=ConstantFleet(FOUR, 2),
-        rentables=(wide,),
-    )
-    begun(run, "i000", "i001")
-    run.handle(epoch(20.0, "t00.1", 1))
-    assert run.state.free_gpus == 0.0
-    run.handle(InstanceGone(20.5, "i001", 20.5, "taken back"))
-    said = run.handle(TrialStopped(21.0, "t00.1"))
-    assert starts(said) == {"t00.2": (Slice("i-000", 2.0),)}
-
-
-TWO = offer(2, name="g.2x")
-PACKED = Rentable(TWO, profile({0.5: 8.0, 1.0: 5.0, 2.0: 3.0}), 4)
-
-
-def packed(trials: int, allocator: Widths) -> tuple[RunPolicy, dict[str, tuple[Slice, ...]]]:
-    """Return a run of trials on two GPUs, and where those sit that begin at once."""
-    fleet = ConstantFleet(TWO, 1)
-    run = policy(trials, 9, allocator=allocator, fleet_rule=fleet, rentables=(PACKED,))
-    return run, starts(begun(run, "i000"))
-
-
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
-    run, placed = packed(5, Widths(0.5))
-    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
-    assert starts(run.handle(TrialFailed(20.0, "t02.1", "boom", ""))) == {
-        "t04.1": (Slice("i-000", 0.5, 1),)
-    }
-
-
-def test_a_share_grows_to_a_whole_gpu_only_where_it_can_have_one() -> None:
-    allocator = Widths(0.5, then=1.0)
-    run, _ = packed(4, allocator)
-    run.handle(TrialFailed(20.0, "t03.1", "boom", ""))
-    assert run.handle(epoch(21.0, "t00.1", 1)) == ()
-    assert run.handle(epoch(22.0, "t02.1", 1)) == (StopTrial("t02.1"),)
-    assert run.state.free_gpus == 0.0, "the other half is kept for it"
-    said = run.handle(TrialStopped(23.0, "t02.1"))
-    assert starts(said) == {"t02.2": (Slice("i-000", 1.0),)}
-
-
-def test_an_epoch_that_is_told_twice_counts_once() -> None:
-    run = policy(1, last=2)
-    begun(run, "i000")
-    run.handle(epoch(20.0, "t00.1", 1))
-    assert run.handle(epoch(21.0, "t00.1", 1, 0.9)) == ()
-    assert run.best is not None
-    assert run.best.metric == 0.5
-
-
 def test_a_target_that_is_reached_ends_the_run() -> None:
     run = policy(target=0.8, last=9)
     begun(run, "i000")
@@ -363,11 +295,3 @@ def test_the_forecast_is_the_bill_at_deadline_or_the_budget() -> None:
     assert run.forecast(20.0) == pytest.approx(run.spent(200.0))
     run.handle(Interrupted(20.0))
     assert run.forecast(20.0) == run.spent(20.0)
-
-
-def test_a_trial_goes_on_where_it_is_without_being_told_again() -> None:
-    """It was let on to its last epoch from the begin."""
-    run = policy(1, last=3)
-    begun(run, "i000")
-    said = run.handle(epoch(20.0, "t00.1", 1))
-    assert not any(isinstance(c, ExtendTrial) for c in said)

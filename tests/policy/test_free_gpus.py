@@ -21,14 +21,6 @@ def free_gpus(**usable: int) -> FreeGpus:
     return found
 
 
-def test_the_fullest_instance_that_fits_is_taken() -> None:
-    found = free_gpus(a=4, b=4)
-    found.take([Slice("b", 1.0)])
-    assert found.find(2.0) == (FOUR, (Slice("b", 2.0),))
-    assert found.find(4.0) == (FOUR, (Slice("a", 4.0),))
-    assert (found.gpus, found.free_gpus) == (8, 7.0)
-
-
 def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
     found = free_gpus(a=4, b=4)
     assert found.find(8.0) == (FOUR, (Slice("a", 4.0), Slice("b", 4.0)))
@@ -50,46 +42,12 @@ def test_the_first_offer_is_preferred_and_the_others_will_do() -> None:
     assert found.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
 
 
-def test_what_sat_on_an_instance_that_is_gone_is_forgotten() -> None:
-    found = free_gpus(a=4, b=4)
-    both = (Slice("a", 4.0), Slice("b", 4.0))
-    found.take(both)
-    found.follow({"b": FOUR}, both)
-    assert (found.gpus, found.free_gpus) == (4, 0.0)
-    found.give(both)
-    assert (found.gpus, found.free_gpus) == (4, 4.0)
-
-
-def test_a_trial_that_grows_reserves_what_it_needs_besides() -> None:
-    found = free_gpus(a=4)
-    own = (Slice("a", 1.0),)
-    found.take(own)
-    assert found.move(4.0, FOUR, own) == ((FOUR, (Slice("a", 4.0),)), (Slice("a", 3.0),))
-    assert found.free_gpus == 0.0
-
-
-def test_a_trial_that_shrinks_where_it_is_reserves_nothing() -> None:
-    found = free_gpus(a=4)
-    own = (Slice("a", 4.0),)
-    found.take(own)
-    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("a", 2.0),)), ())
-    assert found.free_gpus == 0.0
-
-
 def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_one() -> None:
     found = free_gpus(a=4)
     found.take([Slice("a", 0.5, 0), Slice("a", 0.5, 1), Slice("a", 2.0)])
     assert found.free_gpus == 1.0
     assert found.find(1.0) is None
     assert found.move(1.0, FOUR, (Slice("a", 2.0),)) == ((FOUR, (Slice("a", 1.0),)), ())
-
-
-def test_a_share_with_neighbours_needs_a_whole_gpu_besides() -> None:
-    found = free_gpus(a=4)
-    own = (Slice("a", 0.5, 0),)
-    found.take((*own, Slice("a", 0.5, 0)))
-    assert found.move(2.0, FOUR, own) == ((FOUR, (Slice("a", 2.0),)), (Slice("a", 2.0),))
-    assert found.move(2.0, FOUR, own) is None
 
 
 def test_a_share_that_grows_alone_on_a_high_gpu_stays_there() -> None:

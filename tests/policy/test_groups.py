@@ -36,26 +36,6 @@ def tick(at: float) -> TimerFired:
     return TimerFired(at, "tick")
 
 
-def test_every_group_gets_its_trials_at_its_width() -> None:
-    policy = scripted(by_hand(BOTH))
-    said = begun(policy, "i000", "i001", "i002")
-    assert starts(said) == {
-        "t00.1": (Slice("i-000", 1.0),),
-        "t01.1": (Slice("i-001", 1.0),),
-        "t02.1": (Slice("i-002", 2.0),),
-        "t03.1": (Slice("i-002", 2.0),),
-    }
-    assert [policy.trials[name].width for name in policy.trials] == [1.0, 1.0, 2.0, 2.0]
-
-
-def test_a_group_that_is_full_takes_no_more_while_another_one_boots() -> None:
-    policy = scripted(by_hand(grouped(0, 1, group(BIG, 1, 1.0, 2), group(SMALL, 2, 1.0, 2))))
-    policy.handle(RunStarted(0.0))
-    assert set(starts(join(policy, 5.0, "i000"))) == {"t00.1", "t01.1"}, "it has four GPUs"
-    assert policy.handle(epoch(6.0, "t00.1", 1)) == (), "nobody is waiting for its GPU"
-    assert starts(join(policy, 7.0, "i001")) == {"t02.1": (Slice("i-001", 1.0),)}
-
-
 def test_what_a_lost_group_leaves_goes_to_the_others() -> None:
     policy = scripted(by_hand(BOTH), brakes=Brakes(avoid=1000.0))
     policy.handle(RunStarted(0.0))
@@ -101,23 +81,6 @@ def test_a_trial_stays_where_its_offer_keeps_its_width() -> None:
     assert policy.handle(TrialStopped(13.2, "t01.1")) == (Release("i001"),)
     again = starts(policy.handle(TrialStopped(13.3, "t02.1")))
     assert again == {"t02.2": (Slice("i-002", 4.0),)}, "wider, where it was"
-
-
-def test_no_more_stay_than_the_group_has_trials() -> None:
-    first = grouped(0, 1, group(BIG, 1, 1.0, 3))
-    second = grouped(1, 2, group(BIG, 1, 1.0, 1), group(SMALL, 1, 1.0, 1))
-    policy = scripted(by_hand(first, second))
-    begun(policy, "i000")
-    for name, score in [("t00.1", 0.7), ("t01.1", 0.9)]:
-        policy.handle(epoch(12.0, name, 1, score))
-    assert policy.handle(epoch(13.0, "t02.1", 1, 0.1)) == (
-        StopTrial("t02.1"),
-        StopTrial("t00.1"),
-        ExtendTrial("t01.1", 2),
-        small("i001"),
-    )
-    assert starts(policy.handle(TrialStopped(13.1, "t00.1"))) == {}, "it moves to the other group"
-    assert set(starts(join(policy, 20.0, "i001"))) == {"t00.2"}
 
 
 def handed_over(max_instances: int, then: int = 1) -> tuple[RunPolicy, list[Launch]]:
@@ -197,13 +160,3 @@ def test_waiting_for_room_is_not_running_out_of_money() -> None:
     assert policy.ending is None
     assert launches_of(policy.handle(InstanceGone(15.0, "i001", 15.0, "released"))) == [big("i002")]
     assert set(starts(join(policy, 20.0, "i002"))) == {"t00.2"}
-
-
-def test_who_waits_at_the_rung_makes_room_in_whichever_group_is_open() -> None:
-    """The big one still boots, so the trials that wait take their turns on the small one."""
-    plan = by_hand(grouped(0, 1, group(BIG, 1, 4.0, 2), group(SMALL, 1, 1.0, 2)))
-    policy = scripted(plan)
-    policy.handle(RunStarted(0.0))
-    assert set(starts(join(policy, 10.0, "i001"))) == {"t00.1"}
-    assert StopTrial("t00.1") in policy.handle(epoch(12.0, "t00.1", 1))
-    assert set(starts(policy.handle(TrialStopped(12.2, "t00.1")))) == {"t01.1"}

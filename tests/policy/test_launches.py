@@ -111,36 +111,6 @@ def test_what_is_refused_for_good_is_not_asked_for_while_another_trains() -> Non
     assert policy.ending is None
 
 
-def test_the_refusals_of_one_offer_do_not_hold_the_other_back() -> None:
-    policy = two_offers()
-    join(policy, 1.0, "i000")
-    for number, at in enumerate((2.0, 20.0, 40.0, 60.0)):
-        policy.handle(refused(at, f"i00{number + 1}"))
-        policy.handle(tick(at + 16.0))
-    assert policy.ending is None
-    said = launches(policy, InstanceGone(77.0, "i000", 77.0, "spot"))
-    assert [policy.fleet[intent].offer for intent in said] == [A], "at once"
-
-
-def test_a_stage_on_an_offer_that_was_refused_for_good_ends_the_run() -> None:
-    policy = scripted(
-        by_hand(
-            grouped(0, 1, group(A, 1, 1.0, 1), group(B, 1, 1.0, 1)),
-            grouped(1, 2, group(A, 1, 1.0, 1)),
-        )
-    )
-    policy.handle(RunStarted(0.0))
-    policy.handle(refused(1.0, "i000", permanent=True))
-    join(policy, 2.0, "i001")
-    policy.handle(epoch(3.0, "t00.1", 1))
-    policy.handle(TrialStopped(3.0, "t00.1"))
-    policy.handle(epoch(4.0, "t01.1", 1))
-    policy.handle(TrialStopped(4.0, "t00.1"))
-    policy.handle(TrialStopped(4.0, "t01.1"))
-    policy.handle(InstanceGone(5.0, "i001", 5.0, "released"))
-    assert policy.ending is EndReason.FAILED
-
-
 def test_a_return_that_nobody_confirms_is_repeated() -> None:
     policy = scripted(
         by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))

@@ -37,7 +37,6 @@ from tests.builders import (
     offer,
     scripted,
     staged,
-    starts,
 )
 
 CHARGES = Charges()
@@ -197,16 +196,6 @@ def test_interrupted_in_training(before: tuple[Event, ...]) -> None:
     assert policy.handle(Interrupted(20.2)) == (), "once is enough"
     gone = InstanceGone(22.0, "i000", 22.0, "released")
     assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
-
-
-def test_interrupted_between_two_stages() -> None:
-    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 2, 8.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1))
-    assert launch("i001") in policy.handle(epoch(13.0, "t01.1", 1))
-    assert policy.handle(Interrupted(13.1))[:2] == (Release("i000"), Release("i001"))
-    assert starts(policy.handle(TrialStopped(13.2, "t00.1"))) == {}
-    assert starts(join(policy, 14.0, "i001")) == {}
 
 
 def test_a_release_that_is_not_confirmed_is_repeated() -> None:

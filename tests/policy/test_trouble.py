@@ -81,16 +81,6 @@ def test_a_storage_that_stalls_is_not_slow_training(saving: float, slower: float
     assert policy.state.epoch_seconds("t00", rentable.offer, 4.0) == pytest.approx(8.0 * slower)
 
 
-def test_a_storage_that_is_always_slow_counts() -> None:
-    policy = scripted(staged((6, 0, 40, 1, 4.0)))
-    begun(policy, "i000")
-    for number in range(1, 31):
-        at = 10.0 + 20.0 * number
-        policy.handle(EpochDone(at, "t00.1", number, {"score": 0.5}, None, 20.0, saving=12.0))
-    rentable = policy.state.rentables[0]
-    assert policy.state.epoch_seconds("t00", rentable.offer, 4.0) == pytest.approx(20.0, rel=0.02)
-
-
 def test_errors_of_different_kinds_do_not_end_the_run() -> None:
     policy = scripted(staged((6, 0, 2, 1, 4.0)), rules=TrialRules(max_failures=3))
     begun(policy, "i000")
@@ -109,15 +99,6 @@ def test_an_infinite_metric_wins_nothing() -> None:
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
     assert StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
-
-
-def test_a_missing_metric_is_nan() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    begun(policy, "i000")
-    silent = EpochDone(12.0, "t00.1", 1, {"loss": 0.1}, None, 1.0)
-    assert policy.handle(silent) == (StopTrial("t00.1"),)
-    policy.handle(TrialStopped(12.5, "t00.1"))
-    assert policy.ending is EndReason.FAILED
 
 
 def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
@@ -150,15 +131,6 @@ def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     )
     gone = InstanceGone(15.0, "i000", 15.0, "released")
     assert policy.handle(gone) == (EndRun(EndReason.FAILED),)
-
-
-def test_no_more_instances_are_asked_for_than_the_trials_left_can_use() -> None:
-    policy = scripted(staged((4, 0, 1, 1, 1.0), (4, 1, 2, 2, 2.0), (4, 2, 3, 4, 4.0)))
-    begun(policy, "i000")
-    for number in (1, 2, 3):
-        policy.handle(TrialFailed(11.0, f"t0{number}.1", "boom", ""))
-    said = policy.handle(epoch(12.0, "t00.1", 1))
-    assert said == (StopTrial("t00.1"),), "one trial needs no second instance"
 
 
 def test_useless_nodes_go_back_and_three_are_tried() -> None:
@@ -199,31 +171,6 @@ def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
     assert policy.ending is EndReason.FAILED
 
 
-def test_a_trial_lost_at_the_rung_is_not_trained_again() -> None:
-    policy = scripted(staged((2, 0, 2, 1, 2.0), (1, 2, 4, 1, 4.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 2, 0.9))
-    assert policy.handle(TrialLost(12.5, "t00.1", "died")) == (), "its checkpoint is at the rung"
-    assert policy.trials["t00"].status == "parked"
-    policy.handle(epoch(13.0, "t01.1", 2, 0.1))
-    assert policy.handle(TrialStopped(13.5, "t01.1")) == (
-        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/2", 2, 4),
-    )
-
-
-@pytest.mark.parametrize(
-    "last_words",
-    [TrialLost(13.5, "t00.1", "died"), TrialFailed(13.5, "t00.1", "boom", "Traceback …")],
-)
-def test_how_a_trial_ends_that_was_cut_does_not_matter(last_words: TrialLost | TrialFailed) -> None:
-    policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)), brakes=Brakes(losses=0))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.1))
-    policy.handle(epoch(13.0, "t01.1", 1, 0.9))
-    assert policy.handle(last_words) == ()
-    assert (policy.trials["t00"].status, policy.trials["t00"].error) == ("cut", "")
-
-
 def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
@@ -236,14 +183,6 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     assert join(policy, 20.0, "i002") == (
         StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
     )
-
-
-def test_an_instance_that_never_joins_is_given_back_and_replaced() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(join=60.0))
-    policy.handle(RunStarted(0.0))
-    policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
-    assert policy.handle(tick(60.0)) == (SetTimer("tick", 61.0),)
-    assert policy.handle(tick(61.0)) == (Release("i000"), launch("i001"), SetTimer("tick", 62.0))
 
 
 def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
@@ -280,16 +219,6 @@ def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
     policy.handle(tick(40.0))
     assert Release("i000") in policy.handle(refusal(41.0, "i003"))
     assert policy.ending is EndReason.NO_CAPACITY
-
-
-def test_refusals_of_one_round_are_one_answer() -> None:
-    """A pool that is dry for a moment refuses all that is asked for at once."""
-    policy = scripted(staged((4, 0, 1, 4, 4.0)))
-    policy.handle(RunStarted(0.0))
-    for number in range(4):
-        assert policy.handle(refusal(2.0 + number / 10, f"i00{number}")) == ()
-    assert policy.ending is None
-    assert len(policy.handle(tick(18.0))[:-1]) == 4, "asked for again after the pause"
 
 
 def test_what_no_asking_helps_ends_the_run_at_once() -> None:

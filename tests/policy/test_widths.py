@@ -2,11 +2,11 @@
 
 import pytest
 
-from cloudtune.model.commands import ExtendTrial, StartTrial, StopTrial
-from cloudtune.model.events import TrialFailed, TrialStopped
+from cloudtune.model.commands import ExtendTrial, StopTrial
+from cloudtune.model.events import TrialFailed
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import TrialRules
-from tests.builders import begun, epoch, play, scripted, staged, starts
+from tests.builders import begun, epoch, play, scripted, staged
 from tests.builders.runs import Setting
 
 
@@ -32,20 +32,6 @@ def test_a_run_whose_trials_train_copies_goes_on_with_one_gpu_each(by: str | Non
 def wide_at_once(widths: list[float], first: int) -> int:
     """Return how many sessions in a row are wider than a GPU."""
     return next((n for n, width in enumerate(widths[first:]) if width <= 1), len(widths) - first)
-
-
-def test_its_trial_goes_on_from_its_checkpoint_on_one_gpu() -> None:
-    policy = scripted(staged((2, 0, 1, 1, 1.0), (1, 1, 4, 1, 2.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t01.1", 1, 0.1))
-    said = policy.handle(epoch(13.0, "t00.1", 1, 0.9))
-    assert StopTrial("t00.1") in said, "it is to be wider"
-    assert starts(policy.handle(TrialStopped(14.0, "t00.1")))
-    said = policy.handle(unsynced(20.0, "t00.2"))
-    (start,) = (c for c in said if isinstance(c, StartTrial))
-    assert (start.session, start.width, start.checkpoint) == ("t00.3", 1.0, "t00/1")
-    said = policy.handle(epoch(22.0, "t00.3", 2))
-    assert not any(isinstance(c, StopTrial) for c in said), "and stays there"
 
 
 def test_a_run_that_requires_one_model_ends_and_says_what_to_do() -> None:

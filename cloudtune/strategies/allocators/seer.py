@@ -83,14 +83,20 @@ class SeerFleet(Unplanned):
         wanted: dict[Offer, int] = {}
         left = count * planned.usd_per_second
         for offer in self._strategy.offers.in_order:
-            wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer))
+            wanted[offer] = min(view.held.get(offer, 0), self._for(left, offer, count))
             left -= wanted[offer] * offer.usd_per_second
         least = 0 if any(wanted.values()) else 1
-        return {**wanted, willing: max(least, wanted[willing] + self._for(left, willing))}
+        more = self._for(left, willing, count - sum(wanted.values()))
+        return {**wanted, willing: max(least, wanted[willing] + more)}
 
     @staticmethod
-    def _for(rate: float, offer: Offer) -> int:
-        """Return how many instances `rate` dollars a second pay for, a quarter too few or not."""
+    def _for(rate: float, offer: Offer, free: int) -> int:
+        """Return how many instances `rate` dollars a second pay for, a quarter too few or not.
+
+        Of an offer that costs nothing it is `free`.
+        """
+        if offer.usd_per_second == 0:
+            return max(0, free)
         return max(0, math.floor(rate / offer.usd_per_second + ROUND))
 
     def leaving(self, view: View, needed: float) -> Collection[str]:

@@ -332,12 +332,6 @@ def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_the_slowest_of_those_that_go_on_decides() -> None:
-    found = speeds(("a", 1.0, 8.0), ("b", 1.0, 12.0), ("c", 1.0, 6.0))
-    assert corrected(found, "a", "b") == {1.0: 12.0, 2.0: 6.0, 4.0: 3.0}
-    assert corrected(found, "c") == {1.0: 6.0, 2.0: 3.0, 4.0: 1.5}
-
-
 def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     found = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
@@ -349,13 +343,6 @@ def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow()
 def test_a_width_between_two_that_were_measured_is_wrong_by_their_mean() -> None:
     found = speeds(("a", 1.0, 8.0), ("a", 4.0, 8.0))
     assert corrected(found, "a") == pytest.approx({1.0: 8.0, 2.0: 8.0, 4.0: 8.0})
-
-
-def test_who_begins_at_another_width_tells_of_the_width_too() -> None:
-    """Trials a and b are as fast as each other, so that c is slower at two GPUs is the width's."""
-    found = speeds(("a", 1.0, 8.0), ("b", 1.0, 8.0), ("c", 2.0, 6.0))
-    assert corrected(found, "a")[2.0] == pytest.approx(6.0)
-    assert corrected(found, "c")[1.0] == pytest.approx(8.0)
 
 
 def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:

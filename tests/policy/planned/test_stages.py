@@ -18,7 +18,7 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.trial import EndReason, Slice
-from tests.builders import begun, epoch, itinerary_of, join, scripted, staged, starts
+from tests.builders import begun, epoch, itinerary_of, scripted, staged, starts
 
 
 def launch(intent: str) -> Launch:
@@ -29,16 +29,6 @@ def test_the_start_asks_for_all_instances_of_the_first_stage() -> None:
     policy = scripted(staged((8, 0, 1, 2, 1.0)))
     assert policy.handle(RunStarted(0.0)) == (launch("i000"), launch("i001"), SetTimer("tick", 1.0))
     assert policy.handle(TimerFired(1.0, "tick")) == (SetTimer("tick", 2.0),), "and only once"
-
-
-def test_an_instance_is_filled_when_it_has_joined() -> None:
-    policy = scripted(staged((3, 0, 2, 2, 2.0)))
-    policy.handle(RunStarted(0.0))
-    assert join(policy, 9.0, "i001") == (
-        StartTrial("t00.1", "t00", {"x": 0}, 2.0, (Slice("i-001", 2.0),), None, 0, 2),
-        StartTrial("t01.1", "t01", {"x": 1}, 2.0, (Slice("i-001", 2.0),), None, 0, 2),
-    )
-    assert starts(join(policy, 11.0, "i000")) == {"t02.1": (Slice("i-000", 2.0),)}
 
 
 def test_the_barrier_waits_for_all_and_then_the_best_go_on() -> None:
@@ -93,16 +83,6 @@ def test_a_survivor_on_a_surplus_instance_moves_to_one_that_stays() -> None:
     assert policy.handle(TrialStopped(13.4, "t03.1")) == (
         StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-001", 2.0),), "t00/1", 1, 2),
     )
-
-
-def test_a_parked_trial_without_a_checkpoint_trains_again_from_the_start() -> None:
-    policy = scripted(staged((2, 0, 1, 1, 4.0), (1, 1, 2, 1, 4.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.9, saved=False))
-    policy.handle(TrialStopped(12.5, "t00.1"))
-    policy.handle(epoch(14.0, "t01.1", 1, 0.5))
-    again = policy.handle(TrialStopped(14.5, "t01.1"))
-    assert again == (StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), None, 0, 2),)
 
 
 def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
