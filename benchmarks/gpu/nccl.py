@@ -38,7 +38,7 @@ def measure() -> Findings:
             bench.start("two.1", 2.0)
             report = bench.hear("two.1", Epoch).body
             assert isinstance(report, Epoch)
-            findings.expect("gloo_width_2_in_sync", so=report.report["in_sync"] is True)
+            findings.expect("gloo_width_2_in_sync", so=report.report.in_sync is True)
             bench.end("two.1")
         return findings
     _two_on_one(findings, real[0].uuid)
