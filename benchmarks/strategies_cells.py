@@ -185,11 +185,6 @@ GROUNDS: Mapping[str, Callable[[Path, float], Ground]] = {
     "finetuned": partial(_made_up, name="finetuned", make=finetuned),
     "annealed": partial(_made_up, name="annealed", make=annealed),
 }
-HALVES = (
-    ("alexnet", "fmnist_2c2d", "finetuned", "synthetic"),
-    ("cifar10_3c3d", "mnist_vae", "ogbg", "annealed"),
-)
-"""Constants that were chosen on one half are judged on the other."""
 
 
 # ---- methods, and the variants of each of which the best counts, in hindsight --------------------
