@@ -19,7 +19,7 @@ from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
 
-_OWN_BUCKETS = {"s3:ResourceAccount": [DEFAULT_ACCOUNT_ID]}
+OWN_BUCKETS = {"s3:ResourceAccount": [DEFAULT_ACCOUNT_ID]}
 _DELETED = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL)
 _BUCKET = {
     ("GET", ""): "ListBucket",
@@ -61,7 +61,7 @@ def s3_asked(request: Request) -> list[Asked]:
     unknown = f"{request.method}{subresource}"
     if not key:
         action = f"s3:{_BUCKET.get(call, unknown)}"
-        return [Asked(action, f"arn:aws:s3:::{bucket}", _OWN_BUCKETS)]
+        return [Asked(action, f"arn:aws:s3:::{bucket}", OWN_BUCKETS)]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
     if source := request.headers.get("X-Amz-Copy-Source"):
         there, _, copied = unquote(source).lstrip("/").partition("/")
@@ -76,7 +76,7 @@ def deleted_keys(request: Request) -> list[str]:
 
 
 def _of_object(action: str, bucket: str, key: str) -> Asked:
-    return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}", _OWN_BUCKETS)
+    return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}", OWN_BUCKETS)
 
 
 def asked(service: str, region: str, request: Request) -> list[Asked]:

@@ -139,7 +139,8 @@ class StandIn(Rules):
             is_missing = answer.status_code == HTTPStatus.NOT_FOUND
             if is_missing and key and request.method in ("GET", "HEAD"):
                 # S3 hides a missing object from callers who may not list the bucket.
-                check_rights(who, [Asked("s3:ListBucket", f"arn:aws:s3:::{bucket}")])
+                arn = f"arn:aws:s3:::{bucket}"
+                check_rights(who, [Asked("s3:ListBucket", arn, other_rights.OWN_BUCKETS)])
         except DeniedError as denied:
             return _s3_denial(str(denied), request)
         return answer
