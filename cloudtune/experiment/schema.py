@@ -51,7 +51,6 @@ from cloudtune.experiment.spaces import (
     PlaceError,
     Space,
     complete,
-    flat_config,
     parse_parameter,
 )
 from cloudtune.experiment.validation import (
@@ -65,6 +64,7 @@ from cloudtune.experiment.validation import (
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.text import Scale
+from cloudtune.model.trial import flat
 from cloudtune.script.command import is_command
 from cloudtune.script.command_check import check_command, script_of
 from cloudtune.script.functions import check_function, mentions
@@ -312,7 +312,7 @@ class Experiment(Section):
         return tuple(map(self._complete, range(len(self.initial))))
 
     def _complete(self, number: int) -> dict[str, Any]:
-        config = flat_config(self.initial[number])
+        config = flat(self.initial[number])
         return complete(self.space, config, f"{self.seed}/initial/{number}")
 
     @property

@@ -430,15 +430,6 @@ _TRIES = 1000
 """So many times the branches of a configuration are drawn that names values of some of them."""
 
 
-def flat_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration by flat names, `optimizer/lr`, of one that nests or is flat."""
-    flat: dict[str, object] = {}
-    for name, value in config.items():
-        below = flat_config(value) if isinstance(value, Mapping) else {"": value}
-        flat |= {_joined(name, key) if key else name: inner for key, inner in below.items()}
-    return flat
-
-
 def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:
     """Return the configuration that has the given values, by flat names; what it lacks is drawn.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 TrialId: TypeAlias = str
 Width: TypeAlias = float
@@ -33,7 +31,7 @@ def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
     """Return a nested configuration under flat names, as tables and records have it."""
     result: dict[str, object] = {}
     for name, value in config.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             result |= flat(value, f"{above}{name}/")
         else:
             result[f"{above}{name}"] = value
