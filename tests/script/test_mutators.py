@@ -129,16 +129,16 @@ def test_choices_may_be_written_out(tmp_path: Path) -> None:
 MISTAKES = [
     ("def base(): ...", ": no MODEL = models.space(...) at its top level; add one"),
     (FUNCTIONS + "MODELS = models.space(base, width)", "it has MODELS. Did you mean 'MODELS'?"),
-    (FUNCTIONS + "MODEL = models.space(base, widht)", ":11: NameError: name 'widht' is not"),
-    (FUNCTIONS + "MODEL = models.space(base, plain)", ":11: plain() has no choices"),
-    ("def f(n, w): ...\nMODEL = models.space(f, f)", ":5: w of f() doesn't say what it may be"),
+    (FUNCTIONS + "MODEL = models.space(base, widht)", ":10: NameError: name 'widht' is not"),
+    (FUNCTIONS + "MODEL = models.space(base, plain)", ":10: plain() has no choices"),
+    ("def f(n, w): ...\nMODEL = models.space(f, f)", ":4: w of f() doesn't say what it may be"),
     (
         "def f(n, w: Annotated[float, models.uniform(2, 1)]): ...\nMODEL = models.space(f, f)",
         ".f.w.uniform: low is 2 and high is 1",
     ),
-    ("import nosuchmodule", ":4: ModuleNotFoundError: No module named 'nosuchmodule'"),
-    ("def (", ":4: SyntaxError: invalid syntax"),
-    ("raise SystemExit", ":4: SystemExit"),
+    ("import nosuchmodule", ":3: ModuleNotFoundError: No module named 'nosuchmodule'"),
+    ("def (", ":3: SyntaxError: invalid syntax"),
+    ("raise SystemExit", ":3: SystemExit"),
 ]
 
 
