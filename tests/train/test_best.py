@@ -89,7 +89,7 @@ def test_a_kill_at_any_point_leaves_nothing_the_old_or_the_new(
     keep_best(store, first, ABOUT)
     breaks = BreaksAt(number)
     with monkeypatch.context() as patch:
-        patch.setattr("cloudtune.train.best.copied", breaks.around(copy_file))
+        patch.setattr("cloudtune.train.best.copy_file", breaks.around(copy_file))
         patch.setattr(Path, "rename", breaks.around(Path.rename))
         patch.setattr("cloudtune.train.best.delete", breaks.around(delete))
         try:
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_or_storage_leaves_what_stood_there(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(best, "copied", full)
+    monkeypatch.setattr(best, "copy_file", full)
     with pytest.raises(StorageError, match="No space left"):
         keep_best(store, saved(tmp_path, 5), ABOUT)
     assert content(f"{store}/best") == FILES
