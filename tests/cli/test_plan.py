@@ -302,11 +302,12 @@ def test_a_saved_plan_is_carried_out_only_at_its_prices(command: Command, tmp_pa
     assert "Plan again" in refused.err
 
 
-def test_a_plan_can_not_be_changed_by_options(command: Command) -> None:
+@pytest.mark.parametrize("option", [("--objective", "time"), ("--price-tolerance", "nan")])
+def test_a_saved_plan_takes_no_such_option(command: Command, option: tuple[str, str]) -> None:
     assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
-    refused = command("run", "plan.json", "--objective", "time")
+    refused = command("run", "plan.json", *option)
     assert refused.code == 2
-    assert "--objective" in refused.err
+    assert option[0] in refused.err
 
 
 def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) -> None:
@@ -325,7 +326,8 @@ def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) 
         ('"instances": 1', '"instances": -3', "no instances"),
         ('"end_epoch": 2', '"end_epoch": 3', "aren't those of its experiment"),
         ('"waves": ', '"waves": -', "no instances, no width or no waves"),
-        ('"experiment": {', '"experiment": null, "e": {', "not an experiment"),
+        ('"experiment": {', '"experiment": null, "e": {', "(experiment: Input should be a"),
+        ('"cloudtune_plan": 3', '"cloudtune_plan": 2', "another version of cloudtune; plan again"),
     ],
 )
 def test_a_damaged_plan(command: Command, tmp_path: Path, old: str, new: str, why: str) -> None:
@@ -335,15 +337,8 @@ def test_a_damaged_plan(command: Command, tmp_path: Path, old: str, new: str, wh
     (tmp_path / "plan.json").write_text(text.replace(old, new))
     refused = command("run", "plan.json")
     assert refused.code == 2
-    assert "plan.json: a damaged plan" in refused.err
+    assert re.search(r"plan.json: a (damaged )?plan", refused.err)
     assert why in refused.err
-
-
-def test_a_tolerance_that_is_no_number(command: Command) -> None:
-    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
-    refused = command("run", "plan.json", "--price-tolerance", "nan")
-    assert refused.code == 2
-    assert "--price-tolerance" in refused.err
 
 
 def test_the_comparison_asks_what_the_plan_was_asked(command: Command) -> None:
@@ -456,15 +451,6 @@ def test_options_for_stages_are_refused_where_there_are_none(
     refused = command("plan", "experiment.yaml", "--strategy", "asha", *options)
     assert refused.code == 2
     assert f"{options[0]}: asha decides as results come in" in refused.err
-
-
-def test_a_plan_of_an_older_version_is_refused(command: Command, tmp_path: Path) -> None:
-    assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
-    path = tmp_path / "plan.json"
-    path.write_text(path.read_text().replace('"cloudtune_plan": 3', '"cloudtune_plan": 2'))
-    refused = command("run", "plan.json")
-    assert refused.code == 2
-    assert "plan.json: a plan of another version of cloudtune; plan again" in refused.err
 
 
 def test_a_saved_plan_of_another_strategy_than_its_experiment_is_damaged(
