@@ -116,7 +116,7 @@ class Heard:
 
     def reports(self, session: str, count: int) -> list[dict[str, Any]]:
         """Wait for so many epochs of a session, and give their reports."""
-        return [dict(each.report) for each in self.until(session, Epoch, count)]
+        return [vars(each.report) for each in self.until(session, Epoch, count)]
 
     def stop(self, *sessions: str) -> None:
         """Stop sessions, and wait until nothing is left of them."""
