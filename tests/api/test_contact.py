@@ -1,10 +1,10 @@
 """Following a run of a head while this machine's network and credentials come and go."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +13,6 @@ from cloudtune.api.remote import Sent, follow
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.store import BOOT, HeadStore, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class _NoNetworkError(Exception):

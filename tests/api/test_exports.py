@@ -1,26 +1,20 @@
 """`cloudtune export`: a run's folder in a home, to what other programs read by their libraries."""
 
-from __future__ import annotations
-
 import csv
 import json
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudtune import errors, load_run
-from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.model.events import EpochDone, TrialFailed
 from tests.bench import called
 from tests.builders import Setting, play
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.engine.ledger import Entry
 
 SETTING = Setting(4, 1, 4, 2)
 

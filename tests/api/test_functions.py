@@ -1,12 +1,12 @@
 """Training functions that stand in no file: sent to workers with what they use, or refused."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +16,9 @@ from cloudtune.errors import UsageError
 from cloudtune.profiles.store import write
 from cloudtune.running import runner
 from cloudtune.runs import home
+from cloudtune.runs.job import Job
 from cloudtune.train.user_script import load_function
 from tests.cli.test_plan import profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cloudtune.runs.job import Job
 
 # A program that is in no file, as a notebook's cells.
 CELLS = """

@@ -1,9 +1,8 @@
 """`cloudtune.optimize`: an objective of Optuna's, from its suggestions to a session's reports."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from cloudtune.runs.job import trials
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 from tests.bench import wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class TrialPruned(Exception):  # noqa: N818  Optuna's name

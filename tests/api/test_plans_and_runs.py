@@ -1,7 +1,5 @@
 """`cloudtune.plan` and `cloudtune.run`: the same figures and the same refusals as the commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,14 +16,12 @@ import cloudtune
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.model.events import EpochDone, RunStarted
 from cloudtune.running import runner
+from cloudtune.running.runner import Ended
 from cloudtune.runs import control, home
+from cloudtune.runs.job import Job
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
-
-if TYPE_CHECKING:
-    from cloudtune.running.runner import Ended
-    from cloudtune.runs.job import Job
-    from tests.bench import Bench
+from tests.bench import Bench
 
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
 FIELDS: dict[str, Any] = {
@@ -45,9 +41,6 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(bench.folder)
-
-
-# ---- plans ---------------------------------------------------------------------------------------
 
 
 def test_a_plan_has_the_figures_of_the_command(
@@ -153,9 +146,6 @@ def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
         cloudtune.plan(path, deadline="1s", budget="$0.01")
     assert raised.value.fastest is not None
     assert raised.value.exit_code == 3
-
-
-# ---- runs ----------------------------------------------------------------------------------------
 
 
 def test_a_run_gives_its_result_and_calls_back(

@@ -1,13 +1,13 @@
 """`cloudtune.load_run`: a run's folder in a home, to values and tables."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -19,14 +19,9 @@ from cloudtune.model.commands import StopTrial
 from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.planners.cost_model import price
+from cloudtune.runs.job import Job
 from tests.bench import called
 from tests.builders import NODE_BOUNDARY, Setting, play, profile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.runs.job import Job
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from benchmarks.compare.audit import audit
 from benchmarks.fault_world import survive
 from benchmarks.faults import case
+from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.accounting import USES, Accounting, account
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
     EpochDone,
@@ -26,14 +28,8 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.policy.run import RunPolicy
 from tests.builders import Setting, jobs, play
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.catalog import Offer
-    from cloudtune.policy.run import RunPolicy
 
 
 def adds_up(found: Accounting, policy: RunPolicy) -> None:

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.engine.ledger import FileLedger, read_entries, read_header
+from cloudtune.engine.ledger import Entry, FileLedger, read_entries, read_header
 from cloudtune.errors import CloudtuneError
 from tests.bench import called
 from tests.builders import Setting, play
-
-if TYPE_CHECKING:
-    from cloudtune.engine.ledger import Entry
 
 ENTRIES = play(Setting()).entries
 

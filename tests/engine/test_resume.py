@@ -1,9 +1,7 @@
 """A run taken over from a controller that died: from its ledger alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,7 @@ from cloudtune.engine.resume import InFlight, replayed
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
+    Event,
     InstanceGone,
     InstanceLaunched,
     NodeJoined,
@@ -23,11 +22,6 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.plans import Limits
 from tests.builders import Setting, epoch, scripted, staged
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.events import Event
 
 PLAN = staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 4.0))
 JOINED = (
@@ -42,9 +36,6 @@ def left_by(*events: Event) -> InFlight:
     policy = scripted(PLAN)
     entries = [Entry(event, policy.handle(event)) for event in events]
     return replayed(scripted(PLAN), entries)
-
-
-# ---- what is outstanding -----------------------------------------------------------------------
 
 
 def test_a_launch_is_outstanding_until_its_instance_is_gone() -> None:
@@ -84,9 +75,6 @@ def test_a_ledger_that_this_policy_would_not_have_written_is_refused() -> None:
         replayed(scripted(PLAN), [entry])
 
 
-# ---- the ledger --------------------------------------------------------------------------------
-
-
 def test_a_ledger_goes_on_where_it_ended(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first = FileLedger(path, {"run": "r"})
@@ -100,8 +88,6 @@ def test_a_ledger_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert read_header(path)["run"] == "r"
     assert [entry.event for entry in read_entries(path)] == [RunStarted(0.0), RunResumed(9.0)]
 
-
-# ---- whole runs --------------------------------------------------------------------------------
 
 SETTING = Setting(trials=8, max_epochs=8, eta=2)
 

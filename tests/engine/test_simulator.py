@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Mapping
+from typing import TypeGuard
 
 import pytest
 
@@ -36,9 +35,6 @@ from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import EndReason, Slice
 from tests.builders import LINEAR, Setting, offer, play, profile
 from tests.contracts.world import SETTING, WorldContract
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LAUNCH = Launch("i000", "g.4x", "on-demand")
 START = StartTrial("t00.1", "t00", {}, 4.0, (Slice("sim-i000", 4.0),), None, 0, 2)
@@ -230,8 +226,6 @@ def test_made_up_curves_improve_and_depend_on_the_configuration(mode: str) -> No
     assert curve({"lr": 0.1}, 9) != curve({"lr": 0.2}, 9)
     assert curve({"lr": 0.1}, 9) != synthetic_metric(mode, 4)({"lr": 0.1}, 9)
 
-
-# ---- several offers ------------------------------------------------------------------------------
 
 SLOW = Rentable(offer(), profile(LINEAR, launch=0.0, boot=5.0, start=1.0), 1)
 QUICK = Rentable(

@@ -1,7 +1,5 @@
 """Spot pools that come and go in the simulated world."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import asdict
@@ -20,9 +18,6 @@ from tests.builders import LINEAR, offer, profile
 SPOT = offer(4, 9.0, name="s.4x", market="spot")
 POOL = pool(SPOT)
 DAY = PoolTrace("day", (0.0, 100.0, 250.0, 400.0), (2, 0, 3, 1), 500.0)
-
-
-# ---- traces ----------------------------------------------------------------------------------
 
 
 def test_a_trace_says_how_much_room_there_is_and_begins_anew_at_its_end() -> None:
@@ -50,9 +45,6 @@ def test_a_drawn_pool_behaves_as_it_is_said_to() -> None:
     assert sum(trace.room(0.0) > 0 for trace in traces) in range(10, 26)
     assert said.outage == pytest.approx(2 * 3600 * 0.4 / 0.6)
     assert drawn("p", SpotBehaviour(0.5), random.Random(0)) is None
-
-
-# ---- in the world ----------------------------------------------------------------------------
 
 
 def told(world: SimWorld, *launches: Launch) -> list[Event]:

@@ -3,23 +3,16 @@
 Tests end what they launch. A test that needs an emulator of its own starts one in its tmp_path.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import boto3
 import pytest
 from botocore.config import Config
+from mypy_boto3_ec2 import EC2Client
 
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from mypy_boto3_ec2 import EC2Client
-
-    from cloudtune.infra.emulator.requests import Access
 
 BOOT_SECONDS = 0.4
 

@@ -6,13 +6,8 @@ What a test puts into the folder of the pipes makes it fail: `hang` (commands ge
 `fault` (the server has faulted). Nothing here shows that real MPS does as its documentation says.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _SMI = """\
 #!{python} -IS

@@ -1,10 +1,8 @@
 """An instance's own disks, by what the kernel says of them; commands are noted, and not run."""
 
-from __future__ import annotations
-
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +11,6 @@ from cloudtune.infra.disks import MODEL, Machine, mounted_store, prepared_store
 from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import METADATA_VARIABLE
 from tests.infra.mps_stand_in import write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EBS = "Amazon Elastic Block Store"
 ROOT = "28 1 259:1 / / rw - ext4 /dev/root rw\n"
@@ -147,9 +142,6 @@ def test_a_machine_without_such_disks_is_asked_nothing(
     (machine.sys / "nvme1n1" / "device" / "model").write_text(EBS)
     assert prepared_store(machine) is None
     assert commands.run == []
-
-
-# ---- at boot -------------------------------------------------------------------------------
 
 
 def test_a_booting_node_says_where_checkpoints_wait(

@@ -1,12 +1,11 @@
 """Whose processes are ended by a record: those that are proved to be its own, and nobody else's."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,10 +17,6 @@ from cloudtune.infra.processes import (
     is_running,
     write_atomically,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FAMILY = f"sleep 300 & env -u {GROUP_VARIABLE} sleep 300 & wait"
 """A leader with a child that has its mark, and one that has lost it."""

@@ -1,10 +1,9 @@
 """Each cloud keeps the contract; and one more is a module and a line."""
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -12,7 +11,9 @@ from cloudtune.cli.options import experiment_options
 from cloudtune.cli.profile import confirm_rental
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import provider_named
+from cloudtune.model.events import RefusalKind
 from cloudtune.model.plans import Limits
 from cloudtune.model.providers import PROVIDERS, Registered
 from cloudtune.planning import make
@@ -21,12 +22,6 @@ from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.builders import profile
 from tests.contracts.provider import ProviderContract
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from cloudtune.infra.emulator.service import Emulator
-    from cloudtune.model.events import RefusalKind
 
 ROOT = Path(__file__).parents[2]
 EC2_REFUSALS: dict[str, RefusalKind] = {
@@ -66,9 +61,6 @@ class TestAws(ProviderContract):
         monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", emulator.access.key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", emulator.access.secret)
-
-
-# ---- a fourth cloud -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -128,9 +120,6 @@ def test_the_option_offers_every_cloud_there_is() -> None:
     command = experiment_options(lambda: None)
     (option,) = [each for each in command.__click_params__ if each.name == "provider"]  # type: ignore[attr-defined]
     assert list(option.type.choices) == list(PROVIDERS)
-
-
-# ---- nobody else asks which cloud it is ---------------------------------------------------------
 
 
 def test_only_a_cloud_itself_looks_at_its_name() -> None:

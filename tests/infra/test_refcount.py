@@ -1,13 +1,12 @@
 """A cloud on this machine that somebody uses, and machines that nobody answers for."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,6 @@ from cloudtune.infra.emulator.provider import emulated_cloud
 from cloudtune.infra.emulator.service import abandoned, find_emulator, stop_emulator
 from cloudtune.infra.provider import Cloud, Endpoint, calls_to
 from cloudtune.infra.refcount import claim, in_use
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SLEEPER = {
     "ImageId": "ami-1",

@@ -1,13 +1,8 @@
 """Which files leave this machine with a run."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.infra.sent_files import secrets_in, sent_files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(folder: Path, **files: str) -> None:

@@ -6,8 +6,9 @@ import hashlib
 import heapq
 import itertools
 import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,16 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.node.gpus import GpuSlots
-from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import (
+    Command,
+    EndRun,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.model.events import (
     EpochDone,
     Event,
@@ -34,23 +44,25 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Charges, Limits, Rentable, admits
-from cloudtune.model.trial import EndReason
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import STRATEGIES
-from cloudtune.strategies.base import ByWidth, Go, Task, TrialGroup, Verdict
+from cloudtune.policy.run import RunPolicy
+from cloudtune.strategies.base import (
+    ByWidth,
+    Decision,
+    FleetRule,
+    Go,
+    Strategy,
+    Task,
+    TrialGroup,
+    Verdict,
+    View,
+)
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
 from tests.builders import Given, flapped, level, offer, policy_with, profile, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Trial, TrialId, Width
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.strategies.base import Decision, FleetRule, Strategy, View
 
 thorough = settings(
     deadline=None,
@@ -65,9 +77,6 @@ def drawn(*key: object) -> float:
     """Return a number from 0 to 1, always the same for the same key."""
     bits = hashlib.sha256(repr(key).encode()).digest()
     return int.from_bytes(bits[:4], "big") / 2**32
-
-
-# ---- who decides ---------------------------------------------------------------------------------
 
 
 class Fickle:
@@ -201,9 +210,6 @@ class Whimsical(Mixed):
         size = drawn(self.seed, view.now, len(list(view.fleet)), sum(view.held.values()))
         first = self.offers[int(len(self.offers) * drawn(self.seed, size))]
         return {first: int((self.instances + 1) * size)}
-
-
-# ---- what happens --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -440,9 +446,6 @@ def cases(
         trouble=tuple(draw(st.lists(troubles(), max_size=8))),
         mess=mess,
     )
-
-
-# ---- what holds ----------------------------------------------------------------------------------
 
 
 def bill(case: Case, entries: Sequence[Entry]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
@@ -33,12 +34,9 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
+from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.report import build, to_json
 from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
-    from cloudtune.policy.run import RunPolicy
 
 thorough = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 

@@ -86,9 +86,6 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
     assert asked["charges"] == Charges(usd_per_launch=0.05, usd_per_second=0.001)
 
 
-# ---- on the emulated cloud ----------------------------------------------------------------------
-
-
 def emulated(folder: Path, **cloud: Any) -> Experiment:
     """Return an experiment on the emulated cloud, whose script is there."""
     (folder / "train.py").write_text("def train(config): ...\n")
@@ -250,9 +247,6 @@ def _hurried(rentable: Rentable) -> Rentable:
     """Return it as one whose pace is faster than the core that it was timed on."""
     told = replace(rentable.profile.provenance, core_seconds=12.5)
     return replace(rentable, profile=replace(rentable.profile, provenance=told))
-
-
-# ---- before a run: measuring never eats it -------------------------------------------------------
 
 
 def first(

@@ -1,37 +1,29 @@
 """A run that had ended goes on: its trials, its bill and its record."""
 
-from __future__ import annotations
-
 import signal
+from collections.abc import Sequence
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import accounted
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.resume import replayed
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import HurriedError, UsageError
 from cloudtune.infra.cluster.world import CloudWorld
-from cloudtune.model.commands import StartTrial, StopTrial
-from cloudtune.model.events import EpochDone, Interrupted, RunContinued
+from cloudtune.model.commands import Command, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone, Event, Interrupted, RunContinued
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
+from cloudtune.policy.run import RunPolicy
 from cloudtune.running.resume import Further, further_limits
 from cloudtune.runs import control
 from tests.builders.runs import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.simulator import SimWorld
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.run import RunPolicy
 
 SETTING = Setting(trials=4, min_epochs=2, max_epochs=8, charges=Charges(0.0, 0.001))
 PAUSE = 500.0

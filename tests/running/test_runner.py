@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,16 +16,11 @@ from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
-from cloudtune.model.events import RunStarted
+from cloudtune.model.events import Event, RunStarted
 from cloudtune.running import runner as running
 from cloudtune.running.runner import Ended, Runner, Swept
 from tests.builders import play
 from tests.builders.proposals import MIXED, SETTING
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.events import Event
 
 LEFT = "EC2 did not confirm the end of i-1, i-2; they may still bill."
 

@@ -1,18 +1,13 @@
 """Who drives a run, and which signals end it."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.runs import control
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WHERE = {"provider": "emulated", "region": "us-east-1"}
 

@@ -1,11 +1,11 @@
 """Files that somebody has changed, cut or mixed up: one clear message, whoever reads them."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +20,6 @@ from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import cloud_records, load
 from tests.builders import profile
 from tests.builders.live import LIMITS, RENTABLE, elastic_job, problem, report_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BAD: tuple[Any, ...] = (
     None,

@@ -1,10 +1,9 @@
 """Jobs that decide as they go: remade from a ledger's header, replayed, reported, told."""
 
-from __future__ import annotations
-
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,16 +17,11 @@ from cloudtune.model.commands import StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, NodeLost
 from cloudtune.model.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
+from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job, choices, sampler_name, sampler_of, trials
-from cloudtune.runs.report import load, simulate, to_json
+from cloudtune.runs.report import Report, load, simulate, to_json
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.runs.report import Report
 
 NAMES = sorted(STRATEGIES)
 
@@ -90,9 +84,6 @@ def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
     assert {"sha", "rubberband", "halving", "asha"} <= set(choices()["name"])
 
 
-# ---- the report ----------------------------------------------------------------------------
-
-
 def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     whole = report_of(elastic_job())
     ledger = FileLedger(tmp_path / "ledger.jsonl", whole.job.to_json())
@@ -144,9 +135,6 @@ def test_gpu_hours_are_those_of_the_epochs() -> None:
 def test_a_simulated_run_is_reported_too() -> None:
     told = simulate(elastic_job("hyperband"))
     assert told.policy.ended
-
-
-# ---- the screen ----------------------------------------------------------------------------
 
 
 def printed(show: Any) -> list[str]:

@@ -151,9 +151,6 @@ def named(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [trial for trial in trials if trial["origin"] and trial["origin"]["run"]]
 
 
-# ---- which configurations are tried
-
-
 @pytest.mark.parametrize("strategy", ["asha", "sha", "random", "bohb", "seer", "pbt"])
 def test_an_earlier_run_names_configurations(place: Place, strategy: str) -> None:
     cold = trials_played(place, right, strategy=strategy, trials=40)
@@ -201,9 +198,6 @@ def test_no_configuration_is_named_twice(place: Place) -> None:
         tuple(trial["config"].values()) for trial in named(place.tried(search=few, strategy="sha"))
     ]
     assert len(set(found)) == len(found) > 1
-
-
-# ---- trust
 
 
 def trials_played(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
@@ -267,9 +261,6 @@ def test_the_run_that_foretells_best_is_asked(place: Place) -> None:
     assert later.count("sound") > 0.8 * len(later) > 0
 
 
-# ---- what is carried along
-
-
 def test_a_run_is_done_again_equally_when_the_earlier_one_is_gone(place: Place) -> None:
     earlier = place.ran("first-run")
     folder = place.ran("second-run", seed=3, history="[first-run]", strategy="asha")
@@ -292,9 +283,6 @@ def test_a_saved_plan_carries_it_too(place: Place) -> None:
     found = simulate_job(Job.from_json(saved))
     origins = [trial.trial.origin for trial in found.policy.trials.values()]
     assert any(origin is not None and origin.run == "first-run" for origin in origins)
-
-
-# ---- which runs have something to tell
 
 
 def test_another_script_counts_if_it_has_half_of_the_parameters(place: Place) -> None:
@@ -356,9 +344,6 @@ def test_another_metric_is_another_question(place: Place) -> None:
     assert "its metric is score (max), not score (min)" in done.err
     path.write_text(path.read_text().replace("[first-run]", "auto"))
     assert place("plan", path, "--profile", "train.json").code == 0
-
-
-# ---- what a person sees
 
 
 def test_plan_and_report_say_who_had_a_say(place: Place) -> None:

@@ -1,15 +1,14 @@
 """A profile is of what runs: from a change beside the script to what `plan` and `resume` say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Limits
 from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of, load_plan, save_plan
@@ -19,16 +18,9 @@ from cloudtune.running import runner
 from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identity_of
-from cloudtune.runs.job import job_of_ledger
-from tests.bench import called
+from cloudtune.runs.job import Job, job_of_ledger
+from tests.bench import Done, called
 from tests.cli.test_plan import profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.runs.job import Job
-    from tests.bench import Done
 
 TEXT = """\
 name: small
@@ -159,9 +151,6 @@ def test_a_profile_of_an_earlier_version_is_checked_by_the_script_and_says_so(pl
     assert note == "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
     (place.folder / "train.py").write_text("def train(config):\n    return 1\n")
     assert place.plan(path).code == 2
-
-
-# ---- a saved plan, and a run that goes on --------------------------------------------------------
 
 
 def planned(place: Place) -> make.Planned:

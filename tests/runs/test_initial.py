@@ -1,22 +1,16 @@
 """`initial:`, the configurations that are tried first, from the file to the trials of a run."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudtune import Experiment
 from cloudtune.errors import ExperimentError
-from cloudtune.runs.job import sampler_of, trials
+from cloudtune.runs.job import Job, sampler_of, trials
 from cloudtune.strategies.samplers.past_runs import PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.runs.job import Job
-    from tests.bench import Bench
+from tests.bench import Bench
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-4, 1]},

@@ -1,9 +1,6 @@
 """A run goes on with more trials: sampled as if it had had them, within its limits, replayable."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -13,6 +10,7 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.resume import replayed
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Grid, Uniform
 from cloudtune.model.commands import StartTrial
@@ -24,6 +22,7 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.run import RunPolicy
 from cloudtune.running.resume import Further, further_limits, try_more
 from cloudtune.runs.figures import legs
 from cloudtune.runs.job import policy_of, sampler_of
@@ -31,10 +30,6 @@ from cloudtune.runs.report import build, to_json
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
-
-if TYPE_CHECKING:
-    from cloudtune.engine.simulator import SimWorld
-    from cloudtune.policy.run import RunPolicy
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,21 +12,14 @@ from cloudtune.api.results import Result
 from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import Entry, FileLedger
 from cloudtune.model.commands import Launch, StartTrial
-from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
+from cloudtune.model.events import EpochDone, Event, Interrupted, TrialFailed
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.units import format_dollars
 from cloudtune.planners.cost_model import price
 from cloudtune.runs.figures import figures
-from cloudtune.runs.report import WidthChange, build, load, to_json
+from cloudtune.runs.job import Job
+from cloudtune.runs.report import Report, WidthChange, build, load, to_json
 from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.model.events import Event
-    from cloudtune.runs.job import Job
-    from cloudtune.runs.report import Report
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))

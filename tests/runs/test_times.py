@@ -1,12 +1,11 @@
 """How long things took in earlier runs, and what a plan makes of it: by the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, job_of_ledger
 from tests.runs.test_history import Place, place
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["place"]
 
@@ -57,9 +53,6 @@ def rentables(place: Place, **fields: Any) -> tuple[ScalingProfile, ...]:
 def first(place: Place, **fields: Any) -> Path:
     given = {**AWS, "really": slow, "began": NOW - 2 * DAY, **fields}
     return place.ran("first-run", **given)
-
-
-# ---- what is taken
 
 
 def test_the_second_run_is_planned_by_what_the_first_one_saw(place: Place) -> None:
@@ -129,9 +122,6 @@ def test_auto_on_the_command_line_is_for_both(place: Place) -> None:
     assert not planned(place, "--history", "off")["profiles"][0]["seen"]
 
 
-# ---- which runs tell
-
-
 def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> None:
     cold = rentables(place)
     first(place)
@@ -194,9 +184,6 @@ def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> Non
     told = json.loads(done.out)
     assert told["provenance"]["text"] == "seen in first-run 2 days ago on g4dn.12xlarge"
     assert told["provenance"]["kinds"] == ["measured"]
-
-
-# ---- what is carried along
 
 
 def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:

@@ -1,10 +1,8 @@
 """Where the money of a run went: by hand, and how it is shown."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -15,6 +13,7 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import CATEGORIES, Amount, account
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -47,17 +46,9 @@ from cloudtune.runs.report import build, to_json
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile, scripted
 from tests.builders.live import elastic_job, report_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Offer
-
 OFFER = offer(4)  # a cent a second, for a minute at least: a quarter of a cent a GPU-second
 CENT = 0.01
 CHARGES = Charges(0.5, 0.001)
-
-
-# ---- ledgers by hand -----------------------------------------------------------------------------
 
 
 def launch(intent: str = "i0", dollars: float = OFFER.usd_per_hour) -> Launch:
@@ -174,9 +165,6 @@ def test_packed_trials_fill_a_gpu() -> None:
     assert found.amounts["training"].gpu_seconds == pytest.approx(10.0)
 
 
-# ---- what overlaps, comes late or comes again ----------------------------------------------------
-
-
 def test_an_epoch_told_while_the_next_one_trains_counts_once() -> None:
     """Its checkpoint was on its way for 4 s: it ended 4 s before it was told."""
     found = trained(
@@ -281,9 +269,6 @@ def test_an_epoch_of_unknown_length_is_as_long_as_the_others() -> None:
     assert found == {"start-up": 3.0, "training": 20.0, "lost": 36.0}
 
 
-# ---- instances -----------------------------------------------------------------------------------
-
-
 def test_a_minimum_and_whole_seconds_are_told_by_themselves() -> None:
     grained = replace(OFFER, granularity_seconds=1.0)
     short = account(ledger(end=40.5), [grained])
@@ -350,8 +335,6 @@ def test_nothing_recorded_yet() -> None:
     assert tuple(found.amounts) == CATEGORIES
 
 
-# ---- how it is shown -----------------------------------------------------------------------------
-
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, charges=CHARGES)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 
@@ -413,9 +396,6 @@ def test_a_run_that_rented_nothing_has_no_table() -> None:
     with out.capture() as shown:
         show_report(out, build(SETTING.job(PLAN), ()))
     assert "Where the money went" not in shown.get()
-
-
-# ---- docs/bills.md, 9 ----------------------------------------------------------------------------
 
 
 def test_9_the_bill_of_several_types_by_what_it_was_spent_on() -> None:

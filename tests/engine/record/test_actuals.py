@@ -1,7 +1,5 @@
 """What a ledger tells of how long things took, held against what happened by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.engine.ledger import Entry

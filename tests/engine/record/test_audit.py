@@ -1,7 +1,5 @@
 """The bill and the end of a run, summed from its ledger alone."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

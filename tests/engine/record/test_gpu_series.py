@@ -1,7 +1,5 @@
 """F17: what each GPU did, of ledgers by hand and of simulated runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from cloudtune.engine.record.accounting import account

@@ -1,9 +1,5 @@
 """The outcome of a run in a line, from its ledger alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloudtune.engine.ledger import Entry
@@ -11,10 +7,8 @@ from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.commands import StartTrial, StopTrial
 from cloudtune.model.events import RunStarted, TrialStopped
+from cloudtune.model.trial import Mode
 from tests.builders import epoch
-
-if TYPE_CHECKING:
-    from cloudtune.model.trial import Mode
 
 CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.1, 0.2, 0.3, 0.4, 0.5, float("nan")]}
 

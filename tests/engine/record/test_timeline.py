@@ -1,7 +1,5 @@
 """What a ledger tells, read once: instances, sessions, epochs, and what is still to come."""
 
-from __future__ import annotations
-
 import ast
 import math
 from pathlib import Path

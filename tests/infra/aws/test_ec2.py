@@ -1,9 +1,7 @@
 """What is read from EC2's answers and errors."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 from botocore.exceptions import ClientError
@@ -11,9 +9,6 @@ from botocore.stub import ANY, Stubber
 
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.provider import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KMS = " (often a KMS key of its disk that this account may not use)"
 WHEN = "(2026-11-26 01:02:03 GMT)"

@@ -1,10 +1,9 @@
 """Placement scores: what they weigh, what is told of them, and what stands in without them."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -16,17 +15,12 @@ from cloudtune.infra.aws.placement import Wished, pools_by_score
 from cloudtune.infra.aws.spot_prior import by_score, spot_prior
 from cloudtune.infra.emulator.provider import EMULATED
 from cloudtune.infra.provider import Endpoint
+from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.serialization import decode, encode
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.problem import problem_of, stored_profiles
-from cloudtune.planning.proposal import propose, to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.catalog import SpotBehaviour
-    from cloudtune.planning.proposal import Proposal
+from cloudtune.planning.proposal import Proposal, propose, to_json
 
 NOW = datetime(2026, 11, 21, 21, 5, tzinfo=UTC).timestamp()
 AWS = Endpoint("us-east-1", None, "test", "test")

@@ -1,36 +1,31 @@
 """What would refuse a launch is found before anything is billed; what is added to launches."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
 
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.cluster.head import RayHead, Rental
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
 from tests.aws_stand_in.account import set_up, start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.infra.emulator.requests import Access
 
 FIELDS: dict[str, Any] = {
     "name": "x",
@@ -138,9 +133,6 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.Monk
     usage = SimpleNamespace(free=100 * 2**20)
     monkeypatch.setattr("cloudtune.running.runner.shutil.disk_usage", lambda _folder: usage)
     assert "100 MiB of disk are free" in refused(experiment(tmp_path))
-
-
-# ---- what experiments add to launches ------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from cloudtune.infra.aws.price_checks import Quotes, is_plausible, live_catalog
 from cloudtune.infra.aws.price_refresh import cache, cached, time_weighted_p90
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.model.catalog import Market
+from cloudtune.model.catalog import Market
 
 NOW = datetime(2026, 11, 21, 14, 3, tzinfo=UTC).timestamp()
 ROWS = {listing.instance_type.name: listing for listing in listings()}
@@ -30,9 +26,6 @@ def quotes(
     region: str = "us-east-1",
 ) -> Quotes:
     return Quotes(region, "", NOW, on_demand or {}, spot or {})
-
-
-# ---- plausible -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,9 +51,6 @@ def test_a_price_is_believed_near_the_tables(
     name: str, market: Market, price: float, believed: bool
 ) -> None:
     assert is_plausible(ROWS[name], market, price) is believed
-
-
-# ---- the catalogue -------------------------------------------------------------------------
 
 
 def test_believed_prices_are_offered_and_dated() -> None:
@@ -141,9 +131,6 @@ def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
     assert not any("no way" in warning for warning in alone.warnings)
 
 
-# ---- the week ------------------------------------------------------------------------------
-
-
 def test_p90_counts_the_time_that_a_price_held() -> None:
     day = [(0.0, 1.0), (8.0, 2.0), (9.5, 9.0)]
     assert time_weighted_p90(day, 0.0, 10.0) == 2.0
@@ -170,9 +157,6 @@ def test_p90_is_the_least_price_that_held_for_nine_tenths(
     total = sum(span for _, span in spans)
     assert sum(span for price, span in spans if price <= p90) >= 0.9 * total - 1e-6
     assert sum(span for price, span in spans if price < p90) <= 0.9 * total + 1e-6
-
-
-# ---- the file ------------------------------------------------------------------------------
 
 
 def test_quotes_are_cached(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Asking for live prices: of a small AWS on this machine, of the emulator, and of nobody."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
 import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +17,8 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, live_prices
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.service import Emulator
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -146,9 +141,6 @@ def fill(aws: Aws) -> None:
     ]
 
 
-# ---- an answer -----------------------------------------------------------------------------
-
-
 def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b"))
@@ -201,9 +193,6 @@ def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: P
     assert latest_quotes(aws.endpoint, tmp_path, NOW).on_demand == {"g4dn.metal": 8.0}
 
 
-# ---- the kept answer -----------------------------------------------------------------------
-
-
 def test_an_answer_serves_for_seven_hours(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     first = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
@@ -227,9 +216,6 @@ def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_prices(
     fill(aws)
     (tmp_path / "file").write_text("")
     assert latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
-
-
-# ---- no answer -----------------------------------------------------------------------------
 
 
 def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
@@ -290,9 +276,6 @@ def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> N
         and "the table's $0.41246/h stands in" in each
         for each in prices.warnings
     )
-
-
-# ---- credentials ---------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -28,9 +28,6 @@ from cloudtune.model.catalog import Catalog
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
-# ---- the table -----------------------------------------------------------------------------
-
-
 def test_it_has_every_accelerated_type_once() -> None:
     types = instance_types()
     assert len(types) == len(listings()) == 94
@@ -62,9 +59,6 @@ def test_a_spot_price_is_below_the_on_demand_price_and_has_a_band() -> None:
             assert 0.1 * each.on_demand < each.spot < each.on_demand
 
 
-# ---- interruptions -------------------------------------------------------------------------
-
-
 def test_a_band_becomes_the_rate_that_loses_its_middle_in_a_month() -> None:
     assert interruptions_per_hour("<5%") == pytest.approx(-math.log(0.975) / 730.5)
     assert 1 - math.exp(-interruptions_per_hour("10-15%") * 730.5) == pytest.approx(0.125)
@@ -73,9 +67,6 @@ def test_a_band_becomes_the_rate_that_loses_its_middle_in_a_month() -> None:
 
 def test_of_no_band_the_worst_is_assumed() -> None:
     assert interruptions_per_hour("") == interruptions_per_hour(">20%")
-
-
-# ---- offers --------------------------------------------------------------------------------
 
 
 def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
@@ -114,8 +105,6 @@ def test_prices_of_another_region_are_said_to_be_a_stand_in() -> None:
     assert {offer.region for offer in abroad.offers} == {"eu-west-1"}
     assert abroad.as_of == AS_OF
 
-
-# ---- looking up ----------------------------------------------------------------------------
 
 PRICES = catalog("us-east-1", MARKETS, ZONES)
 
@@ -171,9 +160,6 @@ def test_age_is_counted_in_days() -> None:
 def test_age_is_what_the_calendar_says(then: date, today: date) -> None:
     prices = Catalog((), "", then.isoformat())
     assert prices.age_days(today.isoformat()) == max(0, (today - then).days)
-
-
-# ---- cost of import ------------------------------------------------------------------------
 
 
 def test_importing_the_table_loads_no_cloud_library() -> None:

@@ -1,7 +1,5 @@
 """An agent as the actor that it is: it can be asked everything while it isn't ready yet."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,10 +1,10 @@
 """What the head tells Ray's autoscaler and the node provider; nothing is started."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -15,10 +15,6 @@ from cloudtune.infra.cluster.head import RayHead, Rental, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.provider import Endpoint, launch_token, provider_named
 from cloudtune.model.commands import Launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SPOT = Launch("i000", "p3.8xlarge", "spot", "us-east-1b")
 PLAIN = Launch("i001", "g4dn.xlarge", "on-demand")

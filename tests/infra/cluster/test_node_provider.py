@@ -1,11 +1,11 @@
 """The node provider against the emulated EC2: one intent is one instance, whatever happens."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -14,14 +14,9 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
 from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint, Instance, launch_token
 from cloudtune.infra.sweep import sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.service import Emulator
 
 LEASE = "2026-12-31T00:00:00Z"
 TAGS = {"ray-user-node-type": "i000", "ray-node-type": "worker", "ray-launch-request": "r"}

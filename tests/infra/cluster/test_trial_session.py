@@ -1,29 +1,23 @@
 """A session's events from what the agents of its nodes tell, in whatever order."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, parts_of
-from cloudtune.infra.node.messages import Done, Epoch, Failure, Gone, Lost, Message, Ready
+from cloudtune.infra.node.messages import Body, Done, Epoch, Failure, Gone, Lost, Message, Ready
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
     EpochDone,
     EpochReport,
+    Event,
     TrialFailed,
     TrialLost,
     TrialStarted,
     TrialStopped,
 )
 from cloudtune.model.trial import Slice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.infra.node.messages import Body
-    from cloudtune.model.events import Event
 
 BOOM = Failure("ValueError: boom", "Traceback …")
 REPORT = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, saving=0.1)

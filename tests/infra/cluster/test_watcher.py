@@ -1,12 +1,12 @@
 """What the controller is told of a launch that the cloud refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
@@ -19,19 +19,13 @@ from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.events import (
+    Event,
     InstanceGone,
     InstanceLaunched,
     LaunchFailed,
     NodeLost,
     RefusalKind,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cloudtune.model.events import Event
-
 
 ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
 

@@ -3,8 +3,6 @@
 One head with a node and a driver, all as in a run on the emulated cloud, but for the instance.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
@@ -12,25 +10,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
 from cloudtune.infra.cluster.head import RayHead, Rental
 from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
 from tests.guard import watched
 from tests.strangers import answers, as_another_user, other_addresses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.service import Emulator
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,15 +1,17 @@
 """Which checkpoints a real run keeps, and what the next controller hears of its sessions."""
 
-from __future__ import annotations
-
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import pytest
 
 from cloudtune.engine.resume import InFlight, OpenSession
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node.messages import (
+    Body,
     Described,
     Done,
     Epoch,
@@ -23,6 +25,7 @@ from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
     EpochReport,
+    Event,
     NodeLost,
     RunResumed,
     TrialFailed,
@@ -32,14 +35,6 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.trial import Slice
 from cloudtune.train.checkpoint import CheckpointStore
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from cloudtune.infra.node.messages import Body
-    from cloudtune.model.events import Event
 
 
 class Deaf:
@@ -98,8 +93,6 @@ def test_a_clone_with_a_checkpoint_of_its_own_needs_its_parents_no_more(
     for event in (saved, TrialFailed(0.0, "clone.1", "boom", "")):
         assert kept(cloned(tmp_path, monkeypatch), event) == 8
 
-
-# ---- taking over -------------------------------------------------------------------------
 
 START = StartTrial("t00.1", "t00", {}, 1.0, (Slice("i-1", 1.0),), None, 0, 2)
 REPORT = EpochReport(1, {"loss": 0.5}, None, 2.0)

@@ -3,8 +3,6 @@
 Whoever launches an instance has its user data run as the emulator's owner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -13,8 +11,9 @@ import stat
 import tempfile
 import time
 import urllib.parse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import botocore.auth
@@ -24,18 +23,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from mypy_boto3_ec2 import EC2Client
 
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator, find_emulator, stop_emulator
 from tests.strangers import answers, as_another_user, other_addresses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from mypy_boto3_ec2 import EC2Client
-
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.service import Emulator
 
 LAUNCH = urllib.parse.urlencode(
     {
@@ -89,9 +82,6 @@ def refused(emulator: Emulator, headers: Mapping[str, str], body: str = LAUNCH) 
     status, text = ask(emulator.access, "POST", "/", body, headers)
     assert status in (400, 401), text
     return text.split("<Code>")[1].split("</Code>")[0]
-
-
-# ---- calls to EC2 --------------------------------------------------------------------------
 
 
 @UNHARMED
@@ -163,9 +153,6 @@ def test_other_services_take_what_is_signed(emulator: Emulator) -> None:
     assert found == b"x" * 100_000
 
 
-# ---- pages of elsewhere --------------------------------------------------------------------
-
-
 @UNHARMED
 @pytest.mark.parametrize("host", ["evil.example", "localhost", ""])
 def test_a_request_for_another_host_is_refused_whatever_it_has(
@@ -191,9 +178,6 @@ def test_a_page_can_t_steer_the_emulator_without_asking_first(emulator: Emulator
         with_token = {**access.headers, **plain}
         assert ask(access, "POST", f"/_cloudtune/{path}", faults, with_token)[0] == 415
     assert EmulatorControl(access).faults() == []
-
-
-# ---- its control side, and that of its machines ----------------------------------------------
 
 
 @UNHARMED
@@ -224,9 +208,6 @@ def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2:
         assert ask(access, "GET", f"{own.replace(first, other)}/{item}", "", {})[0] == 404
     finally:
         ec2.terminate_instances(InstanceIds=[first, other])
-
-
-# ---- other people on this machine ------------------------------------------------------------
 
 
 def test_another_user_of_this_machine_is_refused() -> None:

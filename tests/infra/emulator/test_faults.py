@@ -102,9 +102,6 @@ def alive(found: list[psutil.Process]) -> list[psutil.Process]:
     return [each for each in found if is_running(each)]
 
 
-# ---- room ----------------------------------------------------------------------------------
-
-
 def test_a_pool_holds_so_many_and_a_launch_without_a_zone_takes_one_with_room(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
@@ -154,9 +151,6 @@ def test_a_quota_counts_the_running_vcpus_of_a_market(
     assert refused(lambda: launch(ec2, **market_request(market, ""))) == (code, 400)
     ec2.terminate_instances(InstanceIds=[first])
     launch(ec2, **market_request(market, ""))
-
-
-# ---- boots and ends ------------------------------------------------------------------------
 
 
 def test_a_slow_boot_stays_pending_until_its_time(
@@ -214,9 +208,6 @@ def test_a_slow_end_holds_its_place_but_neither_bills_nor_computes(
     ended = control.instance(instance)
     assert ended["shutting_down_at"] == told["shutting_down_at"]
     assert ended["terminated_at"] - ended["shutting_down_at"] >= 60
-
-
-# ---- calls ---------------------------------------------------------------------------------
 
 
 def test_a_lost_answer_leaves_an_instance_that_its_token_finds_again(
@@ -313,9 +304,6 @@ def test_a_new_instance_is_not_known_for_some_seconds(
     assert ec2.terminate_instances(InstanceIds=[hidden])["TerminatingInstances"]
 
 
-# ---- what befalls machines -----------------------------------------------------------------
-
-
 def notice(emulator: Emulator, instance: str) -> str:
     """Return what the machine's metadata service says of an interruption; empty for nothing."""
     url = f"{emulator.access.metadata(instance)}/latest/meta-data/spot/instance-action"
@@ -408,9 +396,6 @@ def test_blows_fall_some_time_after_an_instance_runs(
     assert state(ec2, spot) == "running"
     control.move_clock(60)
     eventually(lambda: state(ec2, spot) == "terminated")
-
-
-# ---- time ----------------------------------------------------------------------------------
 
 
 def test_a_lease_ends_its_instance_and_a_renewed_one_replaces_the_first(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -103,9 +101,6 @@ def test_a_pace_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CLOUDTUNE_PACE", text)
     with pytest.raises(UsageError, match="CLOUDTUNE_PACE holds no pace"):
         pacing.pacer_from_env()
-
-
-# ---- what a script takes here ------------------------------------------------------------------
 
 
 def test_gpus_compare_as_published_and_others_say_that_nobody_knows() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,9 +28,6 @@ from cloudtune.infra.emulator.faults import (
 from cloudtune.infra.emulator.pools import Held, Wanted, find_room
 from cloudtune.infra.emulator.requests import Ec2Error
 from cloudtune.infra.emulator.scenario import Scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECONDS = st.floats(0, 1e6)
 OFTEN = {"times": st.none() | st.integers(0, 9), "rate": st.floats(0, 1), "seed": st.integers()}

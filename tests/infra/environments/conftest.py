@@ -1,10 +1,10 @@
 """An environment built once for all tests here, by uv, from tiny wheels and without a network."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,6 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.build import Built, build
 from cloudtune.infra.environments.spec import Spec, spec_of
 from tests.builders.wheels import stand_ins, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def experiment(folder: Path, **setup: Any) -> Experiment:

@@ -1,26 +1,19 @@
 """Environments are built whole, once, and what a crash has left of one doesn't count."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.environments import build as building
-from cloudtune.infra.environments.build import build, built_at
+from cloudtune.infra.environments.build import Built, build, built_at
 from cloudtune.infra.environments.delivery import COMPLETE
-from cloudtune.infra.environments.spec import spec_of
+from cloudtune.infra.environments.spec import Spec, spec_of
 from tests.infra.environments.conftest import experiment
-
-if TYPE_CHECKING:
-    from cloudtune.infra.environments.build import Built
-    from cloudtune.infra.environments.spec import Spec
 
 
 def test_its_python_is_its_own_and_has_cloudtune_and_the_requirements(built: Built) -> None:

@@ -1,14 +1,13 @@
 """An instance comes by its Python: from the bucket by its role, or in its image; or it ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +24,6 @@ from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from tests.aws_stand_in.account import Account, start
 from tests.aws_stand_in.image import aws_program, write_program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 READS = {
     "Version": "2012-10-17",
@@ -130,9 +126,6 @@ def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
     return pack if into is None else replace(pack, into=str(into))
 
 
-# ---- an environment from the bucket ----------------------------------------------------------
-
-
 def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
     built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
 ) -> None:
@@ -194,9 +187,6 @@ def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Pat
     assert (code, console) == (1, [missing, "shutdown -P now"])
 
 
-# ---- a Python of the image -------------------------------------------------------------------
-
-
 def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
     code, console = node.boots(Delivery())
     assert code == 1
@@ -222,9 +212,6 @@ def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
     assert (code, console[-1]) == (0, f"python={mine}")
 
 
-# ---- commands --------------------------------------------------------------------------------
-
-
 def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
     node: Node, tmp_path: Path
 ) -> None:
@@ -248,9 +235,6 @@ def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None
     assert len(whole.encode()) < MOST_BYTES
     with pytest.raises(UsageError, match=r"setup.commands: \d+ bytes too long"):
         Delivery(pack=pack, commands=("x" * 14_000,)).check()
-
-
-# ---- packs -----------------------------------------------------------------------------------
 
 
 def test_a_pack_counts_once_its_manifest_is_there(
@@ -289,9 +273,6 @@ def test_a_controller_unpacks_what_it_has_not_built(built: Built, tmp_path: Path
     there = cache.bring(replace(pack, into=str(elsewhere)))
     assert (there.place, there.packages) == (elsewhere, built.packages)
     shutil.rmtree(elsewhere)
-
-
-# ---- a head's own ----------------------------------------------------------------------------
 
 
 def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(

@@ -1,16 +1,11 @@
 """Packages that a script imports and its environment won't have, found before renting."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.infra.environments.imports import missing_imports
 from tests.infra.environments.conftest import experiment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

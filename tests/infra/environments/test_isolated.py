@@ -1,25 +1,19 @@
 """An instance with an address, a root and a role of its own fetches its environment."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from cloudtune.infra.environments.build import Built
 from cloudtune.infra.environments.cache import EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery
 from tests.aws_stand_in import network
 from tests.aws_stand_in.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.infra.environments.build import Built
 
 USES = """
 "$python" -I -c 'import cloudtune, sys, tiny; print("uses", tiny.answer, sys.prefix)'

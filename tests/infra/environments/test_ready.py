@@ -1,26 +1,20 @@
 """Before anything is rented the environment is there, and packed; a command runs by its Python."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.environments import ready as readying
-from cloudtune.infra.environments.build import built_at
+from cloudtune.infra.environments.build import Built, built_at
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.environments.ready import enter, own_environment, ready
 from tests.infra.environments.conftest import experiment
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.infra.environments.build import Built
 
 NEEDS = {"pip": ["tiny"], "commands": ["true"]}
 

@@ -1,7 +1,5 @@
 """What an environment is made from: each mistake with its place, and a hash of all that counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

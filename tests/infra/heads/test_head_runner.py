@@ -1,14 +1,13 @@
 """What a head does with its order: the files laid out, its command run, its record brought away."""
 
-from __future__ import annotations
-
 import signal
 import tarfile
 import threading
 import time
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from cloudtune.infra.heads.bundle import Order, packed, unpack
 from cloudtune.infra.heads.head_runner import Carrier
 from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @pytest.fixture

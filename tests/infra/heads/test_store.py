@@ -1,10 +1,8 @@
 """What a head and those who look on tell each other through a run's storage."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
 from cloudtune.infra.heads.store import PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
 

@@ -1,36 +1,31 @@
 """Sessions on one node, by an agent in this process, with real workers that train."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node.messages import (
+    Body,
     Done,
     Epoch,
     Failure,
     Gone,
     Lost,
+    Message,
     Ready,
     Training,
 )
 from cloudtune.infra.processes import is_running
 from tests.guard import watched
 from tests.one_node import Node, kinds, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cloudtune.infra.node.messages import Body, Message
 
 ROOT = Path(__file__).resolve().parents[3]
 

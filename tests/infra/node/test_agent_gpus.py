@@ -1,13 +1,11 @@
 """Packed workers of an agent under MPS, with stand-ins for NVIDIA's programs; and its lease."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -29,9 +27,6 @@ from cloudtune.infra.node.messages import (
 )
 from cloudtune.infra.processes import is_running
 from tests.infra.mps_stand_in import write_control, write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TRAIN = """
 import os, pathlib, threading

@@ -1,11 +1,9 @@
 """Commands on one node, by an agent in this process: several workers, ends, and what is left."""
 
-from __future__ import annotations
-
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,9 +16,6 @@ from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from tests.guard import watched
 from tests.one_node import Node, kinds, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # As for torchrun: it meets the others itself, rank 0 writes.
 SCRIPT = """

@@ -1,22 +1,17 @@
 """The process that workers are forked from: when it is warm, and what its end ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from cloudtune.infra.node.forks import Forks
 from cloudtune.infra.processes import is_running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 WAITS_FOR_A_WRITER = """
 open("fifo").close()

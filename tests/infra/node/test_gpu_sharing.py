@@ -1,18 +1,13 @@
 """A node's GPUs, real by a stand-in for nvidia-smi, or numbers only."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from tests.infra.mps_stand_in import write_control, write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
 

@@ -1,16 +1,11 @@
 """What workers print is kept beyond their instance, bounded, whatever the storage does."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cloudtune.infra.node.log_copies import LogCopies, shorten
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Messages are kept until they are acknowledged, and settled in any order."""
 
-from __future__ import annotations
-
 import threading
 
 from cloudtune.infra.node.messages import Acks, Done, Gone, Outbox, Ready

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,9 +18,6 @@ from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.mps_daemon import LONGEST_FOLDER
 from cloudtune.infra.processes import is_running
 from tests.infra.mps_stand_in import CLIENT, write_control, write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 A10G, B10G = Gpu(0, "GPU-aaaa", "NVIDIA A10G", 24000), Gpu(1, "GPU-bbbb", "NVIDIA A10G", 24000)
 PATIENCE = 4.0  # a stand-in is a Python of its own: on loaded cores it takes more than one
@@ -104,9 +101,6 @@ def until_served(folder: Path, gpu: int) -> psutil.Process:
     return psutil.Process(int(server.read_text()))
 
 
-# ---- which GPUs there are ------------------------------------------------------------------
-
-
 def test_gpus_are_read_from_nvidia_smi(machine: Machine) -> None:
     write_smi(machine.bin, "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n")
     assert gpus() == (A10G, B10G)
@@ -129,9 +123,6 @@ def test_without_a_driver_there_is_no_gpu(
     assert gpus() == ()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus() == ()
-
-
-# ---- clients -------------------------------------------------------------------------------
 
 
 def test_a_packed_client_gets_its_share_of_threads_and_memory(mps: MpsDaemons, short: Path) -> None:
@@ -164,9 +155,6 @@ def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short:
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
         assert not mps.release(other.pid), "it is no client"
         other.kill()
-
-
-# ---- trouble -------------------------------------------------------------------------------
 
 
 def test_all_is_well(mps: MpsDaemons, short: Path) -> None:
@@ -238,9 +226,6 @@ def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) ->
     daemons.stop()
 
 
-# ---- without MPS ---------------------------------------------------------------------------
-
-
 def test_without_mps_a_gpu_is_shared_by_time_slicing_and_one_notice_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Path
 ) -> None:
@@ -263,9 +248,6 @@ def test_a_control_that_fails_is_told_of(machine: Machine, short: Path) -> None:
 def test_a_folder_with_a_long_name_is_not_used(machine: Machine, tmp_path: Path) -> None:
     daemons = MpsDaemons(tmp_path / ("x" * LONGEST_FOLDER), (A10G,))
     assert "too long" in daemons.notice
-
-
-# ---- a real GPU ----------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

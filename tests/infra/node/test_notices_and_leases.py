@@ -1,7 +1,5 @@
 """What a node does about its own end: it hears of it, and puts it off while somebody wants it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import queue
@@ -10,16 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 
 import pytest
+from mypy_boto3_ec2 import EC2Client
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node import boot
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
@@ -38,13 +38,6 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 from cloudtune.train.programs.program import Program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from mypy_boto3_ec2 import EC2Client
-
-    from cloudtune.infra.emulator.service import Emulator
 
 SOON = 0.05
 
@@ -80,9 +73,6 @@ def node(
 
     yield rent
     ec2.terminate_instances(InstanceIds=rented)
-
-
-# ---- notices -------------------------------------------------------------------------------
 
 
 def test_the_notice_of_an_interruption_is_told_once_with_its_time(
@@ -155,9 +145,6 @@ def test_a_booting_machine_asks_its_metadata_again(
     with contextlib.suppress(HTTPError):
         assert metadata("instance-id", patience=60.0) == "i-1"
     assert len(asked) == tries
-
-
-# ---- leases --------------------------------------------------------------------------------
 
 
 def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(

@@ -1,20 +1,15 @@
 """Trials on one node read what one process loads, whichever GPU each has, or what part of one."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from tests.guard import watched
 from tests.one_node import Node, part_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TRAIN = """
 import os, time

@@ -1,10 +1,8 @@
 """This machine as an instance type, and the environment that its trials get."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +17,6 @@ from cloudtune.infra.node.this_machine import (
     this_machine,
 )
 from tests.infra.mps_stand_in import write_smi
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
 METADATA = "http://127.0.0.1:5/_imds/i-1/key"
@@ -118,9 +113,6 @@ def test_it_costs_what_its_owner_says(machine: Path) -> None:
     assert offer.charge(3600.0) == 0.0
     (offer,) = catalog("us-east-1", 2, 0.5).offers
     assert offer.charge(7.2) == pytest.approx(0.001)  # no minimum, no grain
-
-
-# ---- the environment -----------------------------------------------------------------------
 
 
 def test_its_trials_have_the_user_s_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:

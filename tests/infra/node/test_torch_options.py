@@ -1,10 +1,9 @@
 """What torch is told in real workers: how models are wrapped, with how many threads it computes."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from cloudtune.infra.node.this_machine import physical_cores
 from tests.guard import watched
 from tests.infra.mps_stand_in import write_smi
 from tests.one_node import Node, part_of, reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TRAIN = """
 import os, tempfile
@@ -142,9 +138,6 @@ def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: 
         assert one["metrics"]["weight"] == pytest.approx(other["metrics"]["weight"], abs=0.02)
     node.agent.stop("alone.2")
     node.hear("alone.2")
-
-
-# ---- threads -------------------------------------------------------------------------------
 
 
 def threads_of(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> tuple[int, int]:

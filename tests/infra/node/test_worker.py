@@ -1,7 +1,5 @@
 """What is told of an error in a worker."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When the user's module may be imported where workers are forked, and when not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,16 +1,17 @@
 """`cloudtune aws`: what an account needs, created, checked and deleted, by the command."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.api.experiments import for_renting
+from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place
@@ -24,12 +25,6 @@ from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
 
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"

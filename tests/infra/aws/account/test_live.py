@@ -1,9 +1,8 @@
 """`cloudtune aws check --live`, on the strict emulator: each answer beside what was expected."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import boto3
 import pytest
@@ -14,15 +13,9 @@ from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.emulator.service import Emulator, stop_emulator
 from tests.aws_stand_in.account import set_up, start
 from tests.bench import called
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.service import Emulator
 
 BUCKET = "cloudtune-123456789012-us-east-1"
 

@@ -1,8 +1,7 @@
 """What setup waits for: CloudFormation works on after each call has been answered."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,9 +9,6 @@ import pytest
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import stack
 from cloudtune.infra.aws.account.stack import ChangeSet, Stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture
