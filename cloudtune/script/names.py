@@ -52,7 +52,9 @@ def check_names(path: Path, function: str) -> None:
 
 
 def trains_fused(path: Path, function: str) -> bool:
-    """Whether a training function calls `cloudtune.fused.train`."""
+    """Whether a training function calls `cloudtune.fused.train`; False if its file is missing."""
+    if not path.is_file():
+        return False  # other checks say so
     return any(name == "cloudtune.fused.train" for _, name in _uses(parse_file(path), function))
 
 

@@ -166,7 +166,7 @@ def test_new_limits_are_from_now_or_in_all() -> None:
 def test_a_run_that_has_trained_all_that_it_was_to_is_over() -> None:
     policy, _, ledger = first_leg(SETTING)
     left = replayed(SETTING.policy(), ledger.entries)
-    with pytest.raises(UsageError, match="has ended, and its strategy has trained all"):
+    with pytest.raises(UsageError, match="has ended, and its strategy has trained everything"):
         further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
 
 
