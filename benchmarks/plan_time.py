@@ -3,8 +3,7 @@
     python -m benchmarks.plan_time [--repeats 5]
 
 Each command is a process of its own with its imports, in a CLOUDTUNE_HOME of its own. Prints the
-median seconds by the clock and of the processor (others may work on the same machine), and what the
-parts of the command take (plan_parts.py).
+median seconds by the clock and of the processor (others may work on the same machine).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks import large_job
 from benchmarks.runner import parser
@@ -40,10 +38,7 @@ def main() -> None:
     given = parser(__doc__, repeats=5).parse_args()
     with tempfile.TemporaryDirectory(prefix="ct-plan-time-") as folder:
         os.environ["CLOUDTUNE_HOME"] = str(Path(folder) / "home")
-        commands = cases(Path(folder))
-        whole(commands, given.repeats)
-        for case in commands:
-            parts(case, given.repeats, Path(folder) / "parts.json")
+        whole(cases(Path(folder)), given.repeats)
 
 
 def cases(folder: Path) -> list[Case]:
@@ -88,21 +83,6 @@ def output(case: Case) -> str:
     """Return what a command prints."""
     command = [sys.executable, "-m", "cloudtune", "plan", *case.arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def parts(case: Case, repeats: int, file: Path) -> None:
-    """Print what the parts of a command take: medians."""
-    runs = [_parts(case, file) for _ in range(repeats)]
-    print(f"\n{case.name + ', by part':<54}{'clock':>8}{'processor':>11}")
-    for number, (label, *_) in enumerate(runs[0]):
-        wall, cpu = (median(run[number][column] for run in runs) for column in (1, 2))
-        print(f"  {label:<52}{wall:>7.3f}s{cpu:>10.3f}s", flush=True)
-
-
-def _parts(case: Case, file: Path) -> Any:
-    command = [sys.executable, "-m", "benchmarks.plan_parts", str(file), "--", *case.arguments]
-    subprocess.run(command, check=True)
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
