@@ -21,18 +21,23 @@ ASHA = by_name("asha", eta=2, max_epochs=8)
 
 
 class WideAfterwards(ByWidth):
-    """One GPU for what is new, `width` for what goes on from a rung."""
+    """`new` GPUs, in turn, for what is new, and `width` for what goes on from a rung."""
 
     name = "wide-afterwards"
 
-    def __init__(self, width: Width) -> None:
+    def __init__(self, width: Width, new: Sequence[Width] = (1.0,)) -> None:
         self.width = width
+        self.new = new
 
     def min_width(self, view: View) -> Width:
         return 1.0
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        return [self.width if task.trial.id in view.trials else 1.0 for task in tasks]
+        numbers = [int(task.trial.id[1:]) for task in tasks]
+        return [
+            self.width if task.trial.id in view.trials else self.new[number % len(self.new)]
+            for task, number in zip(tasks, numbers, strict=True)
+        ]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         return trial.width
@@ -135,6 +140,14 @@ def test_f15_what_is_free_is_kept_for_a_wide_one_that_goes_on(width: float) -> N
     assert count > 24
     assert differing == 0
     assert width in played.widths
+
+
+def test_f15_what_is_kept_stays_kept_behind_a_new_one_that_waits() -> None:
+    """Of new trials every other wants 2 GPUs: the next, of 1 GPU, would fit into what is kept."""
+    played = play(game(allocator=lambda: WideAfterwards(4.0, (2.0, 1.0))), ASHA)
+    count, differing = decisions(played, [1, 2, 4, 8], 2)
+    assert count > 24
+    assert differing == 0
 
 
 def test_nothing_is_kept_for_what_no_instance_could_hold() -> None:
