@@ -224,6 +224,7 @@ class Aws(Ec2Speaking):
             Attempt,
             mistakes,
             quotas_lacking,
+            without_driver,
         )
 
         settings = experiment.cloud
@@ -246,6 +247,7 @@ class Aws(Ec2Speaking):
         here = this_instance() if head is None else None
         return [
             *(here.obstacles(settings) if here else ()),
+            *without_driver(cloud.endpoint, types, settings.image),
             *mistakes(
                 self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
             ),

@@ -96,6 +96,13 @@ def test_each_mistake_is_a_line_and_nothing_is_launched(
     assert told.count("\n") == 1, "once, not for each type"
 
 
+def test_a_type_whose_gpu_the_base_image_does_not_drive_is_named(tmp_path: Path) -> None:
+    told = refused(experiment(tmp_path, instances=["g4dn.xlarge", "p3.2xlarge"]))
+    assert "p3.2xlarge: AWS's deep learning base image has no driver for GPUs before" in told
+    wanted = experiment(tmp_path, instances=["p3.2xlarge"], image="ami-0123456789abcdef0")
+    assert "no driver" not in refused(wanted), "an image of one's own may have one"
+
+
 def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> None:
     ec2 = boto3.client("ec2", "us-east-1")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
