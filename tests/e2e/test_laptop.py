@@ -94,7 +94,8 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 
 
 def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside) -> None:
-    outside.script_on("ann", "import time; time.sleep(0.7)")
+    # Long enough for three others to look at it before it is over.
+    outside.script_on("ann", "import time; time.sleep(1.5)")
     process = outside.start("ann", "python3", "-c", FROM_PYTHON)
     (node,) = wait_for_nodes(outside, 1, process)
     outside.world.cut("ann")

@@ -77,7 +77,7 @@ def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Pat
         ([], "not a ledger: its first line isn't a header"),
         (
             ['{"cloudtune_ledger": 3, "run": "r1"}'],
-            ":1: a damaged header, of no job ('experiment')",
+            ":1: a damaged header, of no job (experiment: Field required",
         ),
         (['{"cloudtune_ledger": 4}'], "written by a later cloudtune (ledger version 4; this"),
         (['{"cloudtune_ledger": "x"}'], "written by another cloudtune (ledger version x; this"),

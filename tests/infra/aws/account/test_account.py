@@ -335,7 +335,7 @@ def test_without_credentials_one_line_says_what_to_do(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     done = called(capsys, "aws", "check")
-    assert done.code == 1
+    assert done.code == 2
     assert done.err.count("\n") == 1
     assert "log in as for the aws command" in done.err
 
