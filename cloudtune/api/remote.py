@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cloudtune.api.contact import Contact, to_stderr
+from cloudtune.api.contact import Contact
 from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
@@ -29,6 +29,7 @@ from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.running import runner
 from cloudtune.runs import control, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.train.storage import StorageError
 
@@ -239,12 +240,12 @@ class Following:
             return state.code
         if time.monotonic() >= self._asked_at + _DEAD_SECONDS:
             self._asked_at = time.monotonic()
-            _refuse_dead(self.sent, self._calls, state)
+            _refuse_dead(self.sent, self._calls, self._store, state)
         return None
 
     def _report_boot(self) -> None:
         """Report what the head does until it runs the command."""
-        lines = _boot_log(self.sent.remote)
+        lines = _boot_log(self._store)
         for line in lines[self._boot_lines :]:
             if said := _HEAD_SAYS.match(line):
                 self._say(f"head: {line[said.end() :]}")
@@ -352,9 +353,9 @@ def ask_to_stop(remote: Remote) -> None:
     HeadStore(remote.storage).write(STOP, b"stop\n")
 
 
-def _boot_log(remote: Remote) -> list[str]:
+def _boot_log(store: HeadStore) -> list[str]:
     """Return the whole lines that a head has uploaded of its boot."""
-    text = (HeadStore(remote.storage).read(BOOT) or b"").decode(errors="replace")
+    text = (store.read(BOOT) or b"").decode(errors="replace")
     return text.rpartition("\n")[0].splitlines()
 
 
@@ -365,7 +366,7 @@ def _try_to_stop(sent: Sent) -> None:
         to_stderr(f"not stopped: {error}. Try again with `cloudtune stop {sent.folder.name}`")
 
 
-def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
+def _refuse_dead(sent: Sent, calls: Calls, store: HeadStore, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
     name, instances = sent.folder.name, calls.ours(launch.head_of(sent.folder.name))
     if any(instance.billing for instance in instances):
@@ -373,7 +374,7 @@ def _refuse_dead(sent: Sent, calls: Calls, state: State | None) -> None:
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
     if state is None and young and not any(instance.id == sent.head for instance in instances):
         return  # the cloud doesn't list it yet
-    console = (_boot_log(sent.remote) or telling_lines(calls.console(sent.head)))[-5:]
+    console = (_boot_log(store) or telling_lines(calls.console(sent.head)))[-5:]
     last_lines = "".join(f"\n  {line}" for line in console)
     raise CloudtuneError(
         f"head {sent.head} of run {name} is gone{'; its last output:' if last_lines else ''}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies
 
@@ -32,6 +33,23 @@ def needs_boto3() -> bool:
     return bool(proxied) or any(map(os.environ.get, _CA)) or aws_session.configured()
 
 
+def file_system(bucket: str) -> S3:
+    """Return the file system of a bucket: one for all of this process that need it.
+
+    Raises:
+        PermissionError: there are no credentials, or they can't be renewed.
+        OSError: the bucket can't be asked for its region.
+    """
+    # A fork has none of the threads that its parent's file system needs.
+    return _file_system(bucket, aws_session.session(), os.getpid())
+
+
+@lru_cache(maxsize=8)
+def _file_system(bucket: str, session: object, process: int) -> S3:
+    del session, process  # the cache's key
+    return S3(bucket)
+
+
 class S3:
     """Arrow's file system of a bucket, with boto3's credentials; has all its methods.
 
@@ -47,6 +65,11 @@ class S3:
         self._credentials: ReadOnlyCredentials | None = None
         self._made: Any = None
         self._options = _options(bucket)
+
+    @property
+    def region(self) -> str:
+        """The region that the bucket is in."""
+        return str(self._options["region"])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._current(), name)
@@ -79,7 +102,7 @@ def upload_address(uri: str, seconds: int) -> str:
 
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     client = aws_session.session().client(
-        "s3", region_name=_options(bucket)["region"], config=Config(signature_version="s3v4")
+        "s3", region_name=file_system(bucket).region, config=Config(signature_version="s3v4")
     )
     wanted = {"Bucket": bucket, "Key": key}
     address = client.generate_presigned_url("put_object", Params=wanted, ExpiresIn=seconds)

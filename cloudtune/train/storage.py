@@ -88,6 +88,17 @@ class Patience:
         raise AssertionError("the last try returns or raises")
 
 
+@contextlib.contextmanager
+def storage_errors(uri: str) -> Iterator[None]:
+    """Raise what pyarrow raises of a storage as a StorageError that names it."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's own are either
+        raise StorageError(f"storage {uri}: {error}") from None
+
+
 def try_storage(uri: str) -> None:
     """Write a small file under `uri`, read it back and delete it.
 
@@ -124,7 +135,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
     if "://" not in uri:
         return fs.LocalFileSystem(), os.fspath(Path(uri).absolute())
     if parts.scheme == "s3" and s3.needs_boto3():
-        return s3.S3(parts.netloc), f"{parts.netloc}{parts.path}".rstrip("/")
+        return s3.file_system(parts.netloc), f"{parts.netloc}{parts.path}".rstrip("/")
     if parts.scheme == "s3" and endpoint:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "us-east-1")
         arrow = fs.S3FileSystem(endpoint_override=endpoint, region=region)

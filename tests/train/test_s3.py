@@ -126,6 +126,16 @@ def test_the_storage_takes_the_credentials_of_an_assumed_role(
     assert {key[:4] for key in proxy.keys} == {"ASIA"}, "temporary keys of the role"
 
 
+def test_a_bucket_is_asked_for_its_region_once_a_process(
+    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "base")
+    for number in range(3):
+        storage, root = filesystem("s3://shelf/runs")
+        storage.get_file_info(f"{root}/{number}")
+    assert len(re.findall(rb"HEAD http://[^/]+/shelf HTTP", proxy.seen)) == 1
+
+
 def test_keys_that_expire_are_renewed_for_an_open_storage(
     profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
