@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +11,9 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.model.text import counted
 from cloudtune.model.units import format_seconds
 from cloudtune.runs import control, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import job_of_ledger
+from cloudtune.runs.report import build
 from cloudtune.train.storage import StorageError
 
 if TYPE_CHECKING:
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-
-
-def to_stderr(text: str) -> None:
-    """Print a line for the person who follows a run."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 class Contact:
@@ -73,12 +68,10 @@ class Contact:
         """Return what the run's instances cost an hour, by the ledger as it was last fetched."""
         ledger = self._folder / home.LEDGER
         try:
-            policy = job_of_ledger(ledger).policy()
-            for entry in read_entries(ledger):
-                policy.handle(entry.event)
+            report = build(job_of_ledger(ledger), tuple(read_entries(ledger)))
         except (CloudtuneError, OSError):
             return ""
-        rented = policy.state.fleet.alive()
+        rented = report.policy.state.fleet.alive()
         dollars = sum(instance.offer.usd_per_hour for instance in rented)
         return (
             f"; its {counted(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"

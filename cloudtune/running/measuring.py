@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from cloudtune.profiles.measurements import (
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
@@ -187,9 +187,9 @@ class _Unfinished:
         if unfinished.cloud != empty.cloud or not unfinished.figures.any:
             return empty
         widths = ", ".join(map(gpus_text, sorted(unfinished.figures.epoch))) or "one core"
-        sys.stderr.write(
+        to_stderr(
             f"note: goes on with what a measurement of {unfinished.measured_at} had done before it "
-            f"was killed: {widths} (delete {path} to measure it again)\n"
+            f"was killed: {widths} (delete {path} to measure it again)"
         )
         return unfinished
 

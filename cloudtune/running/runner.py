@@ -31,6 +31,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.policy.base import Policy
 from cloudtune.runs import control, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
@@ -101,9 +102,9 @@ def check_script(experiment: Experiment) -> None:
     )
     if done.returncode != 0 and experiment.setup.commands:
         last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
-        sys.stderr.write(
+        to_stderr(
             f"note: {experiment.train_file}: can't be imported here, where setup.commands didn't "
-            f"run ({last})\n"
+            f"run ({last})"
         )
     elif done.returncode != 0:
         raise UsageError(
@@ -119,7 +120,7 @@ def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:
         UsageError: it can't be built, or kept.
     """
     storage = home.storage(experiment.storage)
-    return environments.ready(experiment, storage, home.home(), _say)
+    return environments.ready(experiment, storage, home.home(), to_stderr)
 
 
 def enter_environment(experiment: Experiment) -> None:
@@ -128,12 +129,7 @@ def enter_environment(experiment: Experiment) -> None:
     Raises:
         UsageError: as `environment`.
     """
-    environments.enter(experiment, home.storage(experiment.storage), home.home(), _say)
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    environments.enter(experiment, home.storage(experiment.storage), home.home(), to_stderr)
 
 
 def check_storage(experiment: Experiment) -> None:
@@ -151,7 +147,7 @@ def check_storage(experiment: Experiment) -> None:
     except StorageError as error:
         if error.denied and experiment.cloud.instance_profile is not None:
             why = "not tried from this machine, which isn't let in; its instances may be"
-            sys.stderr.write(f"note: storage {where}: {why} ({error})\n")
+            to_stderr(f"note: storage {where}: {why} ({error})")
             return
         raise UsageError(f"storage {where}: {error}; nothing was launched") from None
 

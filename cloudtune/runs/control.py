@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -194,3 +195,9 @@ def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signal
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def to_stderr(text: str) -> None:
+    """Print a line beside a command's output, at once."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

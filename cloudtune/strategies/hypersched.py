@@ -31,10 +31,9 @@ class HyperSched(Judging):
     with the others, and counts from then on (`_Rung.check_to_kill` of the published code,
     ucbrise/hypersched at 8b5435e).
 
-    Room goes to paused trials that no rung would
-    pause any more (the highest rung first), then to new ones, then to any that are paused. Once
-    there is too little time for anything that doesn't run (`Admission`), whatever doesn't run has
-    ended. `atom` is how many GPUs a trial starts with.
+    Room goes to paused trials that no rung would pause any more (the highest rung first), then to
+    new ones, then to any that are paused. Once there is too little time for anything that doesn't
+    run (`Admission`), whatever doesn't run has ended. `atom` is how many GPUs a trial starts with.
 
     As published a paused trial is promoted where the rung at which it was paused would let it go
     on, though another may pause it at its next result; and once there is nothing new, any paused

@@ -29,7 +29,7 @@ from cloudtune.infra.environments.delivery import (
 )
 from cloudtune.infra.environments.spec import ROOT, pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
-from cloudtune.train.storage import StorageError, filesystem, is_local
+from cloudtune.train.storage import filesystem, is_local, storage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,15 +114,13 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     place = root / digest
     data = _source(wanted, f"{place}.source")
     uri = f"{storage.rstrip('/')}/{FOLDER}/{digest}/source.tar.gz"
-    try:
+    with storage_errors(uri):
         fs, path = filesystem(uri)
         if fs.get_file_info(path).size != len(data):
             if is_local(fs):  # S3 has no folders
                 fs.create_dir(path.rpartition("/")[0], recursive=True)
             with fs.open_output_stream(path, compression=None) as out:
                 out.write(data)
-    except (OSError, ValueError) as error:  # pyarrow's own are of these two
-        raise StorageError(f"storage {uri}: {error}") from None
     source = Pack(uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0)
     return Foundation(source, str(place), python, EnvironmentCache(storage, place).pack())
 

@@ -9,7 +9,6 @@ and the last manifest names one of them. Whoever packs the same a day later dele
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import secrets
@@ -23,10 +22,18 @@ from typing import TYPE_CHECKING
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.build import Built, built_at
 from cloudtune.infra.environments.delivery import Pack, zip_program
-from cloudtune.train.storage import StorageError, best_effort, delete, entries, filesystem, is_local
+from cloudtune.train.storage import (
+    StorageError,
+    best_effort,
+    delete,
+    entries,
+    filesystem,
+    is_local,
+    storage_errors,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 FOLDER = "environments"
@@ -41,7 +48,7 @@ def is_there(pack: Pack) -> bool:
     Raises:
         StorageError: the storage can't be reached.
     """
-    with _storage_errors(pack.uri):
+    with storage_errors(pack.uri):
         fs, path = filesystem(pack.uri)
         return bool(fs.get_file_info(path).size == pack.bytes)
 
@@ -56,12 +63,12 @@ class EnvironmentCache:
     def __init__(self, storage: str, place: Path) -> None:
         self.place = place
         self.uri = f"{storage.rstrip('/')}/{FOLDER}/{place.name}"
-        with _storage_errors(self.uri):
+        with storage_errors(self.uri):
             self._fs, self._root = filesystem(self.uri)
 
     def pack(self) -> Pack | None:
         """Return the pack that counts; None if there is none."""
-        with _storage_errors(self.uri):
+        with storage_errors(self.uri):
             try:
                 with self._fs.open_input_stream(f"{self._root}/{MANIFEST}") as file:
                     pack = Pack(**json.loads(file.read())["pack"])
@@ -77,7 +84,7 @@ class EnvironmentCache:
         if shutil.which("zstd") is not None:
             tail, compress = ".tar.zst", "zstd -q -T0 -3"
         name = f"{int(time.time())}-{secrets.token_hex(4)}{tail}"
-        with _storage_errors(self.uri):
+        with storage_errors(self.uri):
             if is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(self._root, recursive=True)
             size, digest = self._write(f"{self._root}/{name}", compress)
@@ -105,7 +112,7 @@ class EnvironmentCache:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         try:
-            with _storage_errors(self.uri):
+            with storage_errors(self.uri):
                 self._unpack(pack, part)
         except StorageError as error:
             raise CloudtuneError(f"setup: {pack.uri} can't be unpacked: {error}") from None
@@ -156,13 +163,3 @@ class EnvironmentCache:
             is_old = began.isdecimal() and int(began) < time.time() - _OLD_SECONDS
             if is_old and counts is not None and info.base_name != counts.uri.rpartition("/")[2]:
                 delete(self._fs, info)
-
-
-@contextlib.contextmanager
-def _storage_errors(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except (OSError, ValueError) as error:  # pyarrow's own are of these two
-        raise StorageError(f"storage {uri}: {error}") from None

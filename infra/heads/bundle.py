@@ -70,7 +70,7 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
         for path, data in files.items():
             _add(tar, f"{_HERE}{path}", data)
         for name in ("profiles", "knowledge"):
-            for path in sorted((home / name).rglob("*")):
+            for path in sorted(filter(Path.is_file, (home / name).rglob("*"))):
                 tar.add(path, f"{_HOME}/{path.relative_to(home)}", recursive=False)
     return buffer.getvalue()
 

@@ -136,8 +136,8 @@ def launch(
     """Launch a run's head, and return its id; asked again for the same attempt, the same one.
 
     `request(user data)` is what a launch needs besides `offer.request`; `boot_log` is an address to
-    which the head may upload what it prints as it boots. `remote` must be kept by
-    now: whoever asks again asks for the same.
+    which the head may upload what it prints as it boots. `remote` must be kept by now: whoever asks
+    again asks for the same.
 
     Raises:
         CloudtuneError: the cloud refused, and nothing was launched; or gave no answer, and the head

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.train import s3
 from cloudtune.train.checkpoint import leads_out
-from cloudtune.train.storage import StorageError, filesystem, is_local
+from cloudtune.train.storage import StorageError, filesystem, is_local, storage_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 FOLDER = "head"
@@ -79,14 +79,14 @@ class HeadStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        with self._errors():
+        with storage_errors(self.uri):
             self._fs, root = filesystem(f"{self.uri}/{FOLDER}")
         self._root = root
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
         path = f"{self._root}/{name}"
-        with self._errors():
+        with storage_errors(self.uri):
             if is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(path.rpartition("/")[0], recursive=True)
             with self._fs.open_output_stream(path) as out:
@@ -94,7 +94,7 @@ class HeadStore:
 
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
-        with self._errors():
+        with storage_errors(self.uri):
             try:
                 with self._fs.open_input_stream(f"{self._root}/{name}") as file:
                     return bytes(file.read())
@@ -105,12 +105,12 @@ class HeadStore:
         """Return an address to which anyone may write a file (HTTP PUT); "" if it's a folder."""
         if is_local(self._fs):
             return ""
-        with self._errors():
+        with storage_errors(self.uri):
             return s3.upload_address(f"{self.uri}/{FOLDER}/{name}", seconds)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""
-        with self._errors():
+        with storage_errors(self.uri):
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
                     file.seek(min(begin, file.size()))
@@ -120,7 +120,7 @@ class HeadStore:
 
     def remove(self, name: str) -> None:
         """Remove a file that may not be there."""
-        with self._errors(), contextlib.suppress(FileNotFoundError):
+        with storage_errors(self.uri), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def listed(self) -> Mapping[str, tuple[int, float]]:
@@ -129,7 +129,7 @@ class HeadStore:
 
         top = f"{self._root}/{RECORD}"
         selector = fs.FileSelector(top, recursive=True, allow_not_found=True)
-        with self._errors():
+        with storage_errors(self.uri):
             files = self._fs.get_file_info(selector)
         return {
             info.path.removeprefix(f"{top}/"): (info.size, _seconds(info.mtime))
@@ -150,17 +150,6 @@ class HeadStore:
     def tell(self, state: State) -> None:
         """Say how the head is."""
         self.write(STATE, json.dumps(asdict(state)).encode())
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except (OSError, ValueError) as error:  # pyarrow's own are of these two
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise StorageError(f"storage {self.uri}: {error}") from None
 
 
 class Mirror:

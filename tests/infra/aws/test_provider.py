@@ -11,19 +11,11 @@ from cloudtune.infra.aws.account import inventory
 from cloudtune.infra.aws.account.inventory import RunDefaults
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.model.catalog import quota_of
+from tests.builders.experiments import small_experiment
 
 
 def experiment(folder: Path, **cloud: str) -> Experiment:
-    return Experiment(
-        name="x",
-        train="train.py:train",
-        metric={"name": "loss", "mode": "min"},
-        search={"lr": {"uniform": [0, 1]}},
-        trials=2,
-        epochs={"max": 2},
-        cloud={"provider": "aws", **cloud},
-        directory=folder,
-    )
+    return small_experiment(folder, cloud={"provider": "aws", **cloud})
 
 
 @pytest.fixture(autouse=True)

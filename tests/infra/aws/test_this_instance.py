@@ -8,6 +8,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import this_instance
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.aws.provider import AWS
+from tests.builders.experiments import small_experiment
 
 GROUPS = "network/interfaces/macs/02:01/security-group-ids"
 MEMBER = {
@@ -19,16 +20,8 @@ MEMBER = {
 
 
 def experiment(folder: Path) -> Experiment:
-    return Experiment(
-        name="x",
-        train="train.py:train",
-        metric={"name": "loss", "mode": "min"},
-        search={"lr": {"uniform": [0, 1]}},
-        trials=2,
-        epochs={"max": 2},
-        cloud={"provider": "aws", "region": "us-east-1", "security_group": "sg-ours"},
-        directory=folder,
-    )
+    place = {"provider": "aws", "region": "us-east-1", "security_group": "sg-ours"}
+    return small_experiment(folder, cloud=place)
 
 
 @pytest.mark.parametrize(

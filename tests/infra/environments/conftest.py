@@ -11,21 +11,13 @@ import pytest
 from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.build import Built, build
 from cloudtune.infra.environments.spec import Spec, spec_of
+from tests.builders.experiments import small_experiment
 from tests.builders.wheels import stand_ins, wheel
 
 
 def experiment(folder: Path, **setup: Any) -> Experiment:
     """Return an experiment in a folder, with this section `setup`."""
-    return Experiment(
-        name="x",
-        train="train.py:train",
-        metric={"name": "loss", "mode": "min"},
-        search={"lr": {"uniform": [0, 1]}},
-        trials=2,
-        epochs={"max": 2},
-        setup=setup,
-        directory=folder,
-    )
+    return small_experiment(folder, setup=setup)
 
 
 @pytest.fixture(scope="session")
