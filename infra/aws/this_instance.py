@@ -18,7 +18,7 @@ _INTERFACES = "network/interfaces/macs/"
 
 @dataclass(frozen=True)
 class ThisInstance:
-    """An instance's region and security groups; None where its metadata don't say."""
+    """An instance's region and security groups; None where its metadata doesn't say."""
 
     region: str | None
     groups: frozenset[str] | None
