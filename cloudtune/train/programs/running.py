@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 _POLL: Final = 0.02
 _END_SECONDS: Final = 1.5
+_SUSPEND_SECONDS: Final = 2.0
+_SUSPEND_POLL: Final = 0.001
+_STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 _DRAIN_SECONDS: Final = 5.0
 _SAVE_PATIENCE: Final = 10.0
 """Seconds that a script may take after its report until it begins to save."""
@@ -322,6 +325,18 @@ class CommandRun:
         for process in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
+
+    def suspend(self) -> None:
+        """Stop all of its processes, and return once they stand still.
+
+        A signal is only sent by then: the system call that a process is in goes on, and one that
+        opens a file has emptied it before others see it open.
+        """
+        give_up = time.monotonic() + _SUSPEND_SECONDS
+        self.signal(signal.SIGSTOP)
+        while any(map(_moves, self.tree())) and time.monotonic() < give_up:
+            time.sleep(_SUSPEND_POLL)
+            self.signal(signal.SIGSTOP)  # it may have started another process
 
     def _end(self) -> None:
         """End what is left of it: processes that ignore SIGTERM are killed, orphans as well."""
@@ -605,7 +620,7 @@ class ReadRun(CommandRun):
         first, after this one.
         """
         if self._changes is None:
-            self.signal(signal.SIGSTOP)
+            self.suspend()
             return None
         took = time.monotonic() - self._continued
         folder, ended = self._changes.path, self._stopping.is_set
@@ -622,12 +637,12 @@ class ReadRun(CommandRun):
         if is_last_epochs or not written:
             self._changes.news()
             self._await_save(took)
-        self.signal(signal.SIGSTOP)
+        self.suspend()
         while self._open.saving():
             self.signal(signal.SIGCONT)
             if not self._open.wait(ended):
                 return None
-            self.signal(signal.SIGSTOP)
+            self.suspend()
         written = self._saved()
         self._newest = max(map(_written_at, written), default=0.0)
         assert self._process is not None
@@ -664,6 +679,13 @@ class ReadRun(CommandRun):
 
     def _pids(self) -> list[int]:
         return [process.pid for process in self.tree()]
+
+
+def _moves(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in _STANDS
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _written_at(path: Path) -> float:

@@ -158,6 +158,7 @@ def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) ->
     assert "quota" not in ask("faults", "--add", lifted)
     assert "Did you mean 'g5.xlarge'?" in refused("faults", '{"kind": "kill", "type": "g5.xlrge"}')
     assert refused("faults", '{"kind": ').startswith("not JSON: ")
+    ask("faults", "--clear")
 
 
 def test_spot_is_reclaimed_with_or_without_notice(

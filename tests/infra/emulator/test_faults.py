@@ -179,8 +179,10 @@ def test_a_failed_boot_ends_by_itself(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.add({"kind": "failed-boot"})
-    (instance,) = launch(ec2)
-    assert state(ec2, instance) == "pending"
+    request: Any = {"ImageId": "ami-1", "InstanceType": KIND, "MinCount": 1, "MaxCount": 1}
+    (answer,) = ec2.run_instances(**request)["Instances"]
+    assert answer["State"]["Name"] == "pending"  # the boot takes a tenth of a second
+    instance = answer["InstanceId"]
     eventually(lambda: state(ec2, instance) == "terminated")
     found = describe(ec2, instance)
     assert found["StateReason"]["Code"] == "Server.InternalError"
