@@ -6,7 +6,8 @@ The paces are learned at the width that a run first trains at, and there take up
 profile has wrong; the factors, where trials go on at another width or begin there. The profile is
 the prior: a width that was measured replaces the profile's; between two such widths the factor is
 interpolated; and beyond the widest (or narrowest) each doubling is expected to be wrong by as much
-as those that were seen, times d / (d + 1) after d doublings.
+as those that were seen, times d / (d + 1) after d doublings. Published figures are of another
+program: they count as wrong by `DOUBT` in one doubling more.
 
 Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from cloudtune.model.scaling import Delay
+from cloudtune.model.scaling import PUBLISHED, Delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = tuple[str, Width]  # instance type and width
 
+DOUBT = 1.15
+"""How many times longer an epoch of another program's profile may take at each doubling of the
+width. A share of 1 % more dollars insures a run against that (docs/benchmarks.md)."""
 WEIGHT = 0.2
 """What the newest ratio counts in an average, once there are more than five."""
 _SAVINGS = 15
@@ -204,7 +208,9 @@ class SpeedEstimates:
         curve = self._curves.get(kind)
         if curve is None or curve.keys() != profile.epoch.keys():
             seen = self._seen(kind)
-            curve = {width: self._expected(seen, width) for width in profile.widths}
+            doubt = math.log(DOUBT) if profile.provenance.origin == PUBLISHED else 0.0
+            steepness = self._steepness(doubt)
+            curve = {width: self._expected(seen, width, steepness) for width in profile.widths}
             self._curves[kind] = curve
         return curve
 
@@ -215,34 +221,30 @@ class SpeedEstimates:
             factors[self._reference[1]] = 1.0
         return dict(sorted(factors.items()))
 
-    def _expected(self, seen: Mapping[Width, float], width: Width) -> float:
+    def _expected(self, seen: Mapping[Width, float], width: Width, steepness: float) -> float:
         if width in seen:
             return seen[width]
         narrower = max((trained for trained in seen if trained < width), default=None)
         wider = min((trained for trained in seen if trained > width), default=None)
         if narrower is None and wider is None:  # a type that nothing has trained on
             reference = 1.0 if self._reference is None else self._reference[1]
-            return self._beyond(1.0, reference, width)
+            return _beyond(1.0, reference, width, steepness)
         if narrower is None or wider is None:
             edge = wider if narrower is None else narrower
             assert edge is not None
-            return self._beyond(seen[edge], edge, width)
+            return _beyond(seen[edge], edge, width, steepness)
         share = math.log(width / narrower) / math.log(wider / narrower)
         return math.exp((1 - share) * math.log(seen[narrower]) + share * math.log(seen[wider]))
 
-    def _beyond(self, factor: float, edge: Width, width: Width) -> float:
-        """Return the factor of a width beyond those seen, the outermost of which is `edge`."""
-        doublings = math.log2(max(1.0, width) / max(1.0, edge))
-        return factor * math.exp(self._steepness() * doublings)
-
-    def _steepness(self) -> float:
+    def _steepness(self, doubt: float) -> float:
         """Return by how much the logarithm of the factor grows with a doubling of the width.
 
-        Of the widest span of whole GPUs that was seen on any type, and doubted if that is short.
+        Of the widest span of whole GPUs that was seen on any type, with `doubt` as one doubling
+        more.
         """
         spans = [self._span(kind) for kind in sorted({name for name, _ in self._factors})]
         rise, doublings = max(spans, key=lambda span: span[1], default=(0.0, 0.0))
-        return rise / (doublings + 1)
+        return (rise + doubt) / (doublings + 1)
 
     def _span(self, kind: str) -> tuple[float, float]:
         """Return the rise of the factor's logarithm on a type, and over how many doublings."""
@@ -251,6 +253,12 @@ class SpeedEstimates:
             return 0.0, 0.0
         first, last = min(whole), max(whole)
         return math.log(whole[last] / whole[first]), math.log2(last / first)
+
+
+def _beyond(factor: float, edge: Width, width: Width, steepness: float) -> float:
+    """Return the factor of a width beyond those seen, the outermost of which is `edge`."""
+    doublings = math.log2(max(1.0, width) / max(1.0, edge))
+    return factor * math.exp(steepness * doublings)
 
 
 class DelayEstimates:

@@ -1,5 +1,6 @@
 """A planned run whose world isn't that of its profile: the rest is planned anew, and told."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -9,12 +10,15 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
 from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.model.catalog import pool
+from cloudtune.infra.aws import pricing
+from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.commands import Launch, PlanAnew, StartTrial
 from cloudtune.model.events import EpochDone, LaunchFailed
 from cloudtune.model.plans import Estimate, Limits, Rentable
+from cloudtune.model.scaling import DELAYS
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.profiles import bundled
 from cloudtune.runs.report import build, to_json
 from tests.builders import (
     LINEAR,
@@ -84,6 +88,29 @@ def test_r1_the_winner_of_a_slower_run_is_trained_in_full(times: float) -> None:
     assert (played.policy.ending, played.furthest) == (EndReason.DONE, 16)
     assert played.bill()[0] <= 130.0
     assert any("times the profile's" in change.why for change in changes(played))
+
+
+@pytest.mark.parametrize("per_doubling", [1.0, 1.15, 1.3])
+def test_published_speeds_are_doubted_at_widths_without_an_epoch(per_doubling: float) -> None:
+    """The last stages are the first wide ones: too late to learn that they are slower."""
+    machine = pricing.instance_types()["p3.8xlarge"]
+    published = bundled.load("resnet50-cifar10@v100", machine)
+    planned = {width: published.epoch_seconds(width) for width in published.widths}
+    real = {width: s * per_doubling ** math.log2(width) for width, s in planned.items()}
+    delays = {name: getattr(published, name).mean for name in DELAYS}
+    foreign = replace(profile(planned, **delays), provenance=published.provenance)
+    job = Setting(
+        trials=64,
+        max_epochs=64,
+        offer=Offer(machine, "on-demand", "", 12.24),
+        profile=foreign,
+        max_instances=16,
+        by="sha",
+        limits=Limits(3600.0, 400.0),
+    )
+    played = play(job.but(real=(Rentable(job.offer, profile(real, **delays), 16),)))
+    assert (played.policy.ending, played.furthest) == (EndReason.DONE, 64)
+    assert played.bill()[1] < {1.0: 21.9, 1.15: 23.3, 1.3: 26.0}[per_doubling]
 
 
 def test_a_faster_run_is_cheaper_than_its_plan() -> None:
