@@ -289,6 +289,8 @@ class Aws(Ec2Speaking):
         theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
         request = {name: value for name, value in cloud.request.items() if name not in theirs}
         request["IamInstanceProfile"] = {"Name": head_role(region)}
+        # It boots from the same image as the others: with a disk of that size, and an address.
+        price += experiment.charges.per_instance_hour or 0.0
         return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags)
 
     def own_address(self) -> str:

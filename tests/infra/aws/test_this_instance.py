@@ -21,7 +21,7 @@ MEMBER = {
 
 def experiment(folder: Path) -> Experiment:
     place = {"provider": "aws", "region": "us-east-1", "security_group": "sg-ours"}
-    return small_experiment(folder, cloud=place)
+    return small_experiment(folder, cloud=place, charges={"per_instance_hour": "$0.02"})
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,8 @@ def test_a_head_is_rented_unless_instances_reach_this_machine(
     )
     offer = AWS.head(experiment(tmp_path), tmp_path, force=force)
     assert (offer is not None) == rented
+    if offer is not None:
+        assert offer.usd_per_hour == pytest.approx(0.1008 + 0.02), "with its disk and address"
     found = this_instance.this_instance()
     obstacles = [] if found is None else list(found.obstacles(experiment(tmp_path).cloud))
     assert bool(obstacles) == (rented and bool(metadata) and not force)
