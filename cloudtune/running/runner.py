@@ -348,23 +348,31 @@ class Runner:
         return provider_named(self.experiment.cloud.provider)
 
     def _training(self) -> Training:
-        experiment = self.experiment
-        return Training(
-            train=experiment.train_function
-            if experiment.runs_command
-            else f"{experiment.train_file.name}:{experiment.train_function}",
-            program=program_of(experiment),
-            progress=Progress(**experiment.progress.model_dump()),
-            metric_name=experiment.metric.name,
-            metric_mode=experiment.metric.mode,
-            max_epoch=self.last_epoch,
-            storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
-            seed=experiment.seed,
-            compared=experiment.trial.sync != "trusted",
-            has_gpus=self._provider.has_gpus,
-            fused=experiment.trains_fused,
-            losses_per_hour=max((o.interruptions_per_hour for o in self.offers), default=0.0),
-        )
+        storage = f"{home.storage(self.experiment.storage).rstrip('/')}/{self.run}"
+        losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
+        return training_of(self.experiment, storage, self.last_epoch, losses)
+
+
+def training_of(
+    experiment: Experiment, storage: str, last_epoch: int, losses_per_hour: float = 0.0
+) -> Training:
+    """Return what the sessions of an experiment have in common; `losses_per_hour`: of instances."""
+    return Training(
+        train=experiment.train_function
+        if experiment.runs_command
+        else f"{experiment.train_file.name}:{experiment.train_function}",
+        program=program_of(experiment),
+        progress=Progress(**experiment.progress.model_dump()),
+        metric_name=experiment.metric.name,
+        metric_mode=experiment.metric.mode,
+        max_epoch=last_epoch,
+        storage=storage,
+        seed=experiment.seed,
+        compared=experiment.trial.sync != "trusted",
+        has_gpus=provider_named(experiment.cloud.provider).has_gpus,
+        fused=experiment.trains_fused,
+        losses_per_hour=losses_per_hour,
+    )
 
 
 def program_of(experiment: Experiment) -> Program | None:
