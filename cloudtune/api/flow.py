@@ -232,7 +232,7 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
         saved.experiment, [rentable.profile for rentable in saved.rentables], force=force
     )
     with home.with_module(saved.experiment):
-        runner.check_script(saved.experiment)
+        dry_run.check_script(saved.experiment)
         paced = pace and provider_named(saved.experiment.cloud.provider).paced
         onlooker.taken_over(saved)
         return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)

@@ -88,44 +88,49 @@ class Tried:
         return f"tried on this machine: one trial ran for {self.seconds:.0f} s without an error"
 
 
-def check_script(experiment: Experiment, *, has_run: bool, carried: bool = False) -> None:
-    """Try the script before anything is rented, unless it `has_run` or isn't to be tried.
+def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool = False) -> None:
+    """Try a script before anything is rented; one that `has_run`, or is not to be, is imported.
 
-    Then it is imported, as far as its packages are here. `carried`: a head controls the run, and
-    builds the environment. A head itself, which is small, tries nothing.
+    `carried`: a head controls the run, and builds the environment. A head itself, which is small,
+    trains nothing.
 
     Raises:
         UsageError: the script has an error.
     """
-    here, setup = PROVIDERS[experiment.cloud.provider].here, experiment.setup
-    wanted = experiment.trial.try_first
-    if wanted is None:
-        wanted = not here and not has_run
-    elsewhere = carried and setup.builds  # the head builds the environment
-    if not wanted or home.BEGAN_VARIABLE in os.environ:
-        if not elsewhere:
-            runner.check_script(experiment)
+    setup, trains = experiment.setup, experiment.trial.try_first
+    if trains is None:
+        trains = not has_run and not PROVIDERS[experiment.cloud.provider].here
+    trains = trains and home.BEGAN_VARIABLE not in os.environ
+    built = None if carried and setup.builds else runner.environment(experiment)[1]
+    if not trains and (experiment.runs_command or (carried and setup.builds)):
         return
-    built = None if elsewhere else runner.environment(experiment)[1]
     python = sys.executable if built is None else str(built.python)
     complete = built is not None and not setup.commands
-    tried = try_script(experiment, python, complete=complete)
-    to_stderr(f"note: {tried}; the run goes on" if tried.reason else str(tried))
+    tried = try_script(experiment, python, complete=complete, trains=trains)
+    if tried.reason:
+        to_stderr(f"note: {tried}; the run goes on")
+    elif trains:
+        to_stderr(str(tried))
 
 
 def try_script(
-    experiment: Experiment, python: str = sys.executable, *, complete: bool = False
+    experiment: Experiment,
+    python: str = sys.executable,
+    *,
+    complete: bool = False,
+    trains: bool = True,
 ) -> Tried:
     """Train the first trial of an experiment for an epoch, or a minute, on this machine's CPUs.
 
     A process of its own trains in a copy of what is sent to instances, by a worker's code; nothing
-    of it is left. `complete`: `python` has all packages that rented instances have.
+    of it is left. `complete`: `python` has all packages that rented instances have. Unless it
+    `trains`, the script is only imported.
 
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
     """
     least = experiment.trial.gpus.min or 1
-    if least > 1:
+    if least > 1 and trains:
         return Tried(reason=f"a trial needs {least} GPUs")
     if sys.platform != "linux":
         return Tried(reason=f"workers run on Linux, and this is {sys.platform}")
@@ -134,7 +139,9 @@ def try_script(
     assert trial is not None
     with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
-        _copy(experiment.train_folder, folder / "code")
+        code = folder / "code" if trains else experiment.train_folder
+        if trains:
+            _copy(experiment.train_folder, code)
         training = runner.training_of(experiment, str(folder / "storage"), experiment.span.max)
         slot = WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
         begin = Begin(
@@ -147,9 +154,9 @@ def try_script(
             asked_at=time.time(),
             environment=environment(slot, 1, ""),
         )
-        end = _train(begin, python, folder)
+        end = _first_message(begin, python, code, ready=not trains)
         seconds = time.monotonic() - began
-        if end is None or isinstance(end, Epoch):
+        if end is None or isinstance(end, Epoch | Ready):
             return Tried(seconds, reported=end is not None)
         failure = cause([end])
         if isinstance(failure, Lost):
@@ -160,7 +167,9 @@ def try_script(
             return Tried(seconds, reason=error)
         if (path := _PATH.search(error)) and (experiment.train_folder / path[1]).exists():
             error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
-    raise UsageError(_message(error, trace, experiment.train_folder, trial.config))
+    advice = _advice(trial.config) if trains else ""
+    message = _message(error, trace, experiment.train_folder)
+    raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -174,18 +183,19 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copy(path, copy)
 
 
-def _train(begin: Begin, python: str, folder: Path) -> Body | None:
-    """Return the worker's first message besides that it is ready; None if none came in time."""
+def _first_message(begin: Begin, python: str, code: Path, *, ready: bool) -> Body | None:
+    """Return what a worker says first, besides that it is `ready`; None after a minute."""
     ours, its = socket.socketpair()
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
-            cwd=folder / "code",
+            cwd=code,
             env={
                 **os.environ,
-                "TMPDIR": str(folder),
+                "TMPDIR": str(Path(begin.log).parent),
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+                "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
                 "WANDB_MODE": "disabled",  # a run that nobody wants to see
             },
             pass_fds=[its.fileno()],
@@ -199,7 +209,8 @@ def _train(begin: Begin, python: str, folder: Path) -> Body | None:
     try:
         connection.send(begin)
         while connection.poll(max(0.0, give_up - time.monotonic())):
-            if not isinstance(body := connection.recv(), Ready):
+            body = connection.recv()
+            if ready or not isinstance(body, Ready):
                 return body
     except (EOFError, OSError):
         return Lost(how_it_ended(process.wait()))
@@ -239,19 +250,21 @@ def _reasons(
         yield not place.is_relative_to(experiment.train_folder.resolve())
 
 
-def _message(error: str, trace: str, code: Path, config: Mapping[str, object]) -> str:
-    """Return what to tell of a script's error: where it is, the traceback's end, what to do."""
+def _message(error: str, trace: str, code: Path) -> str:
+    """Return where a script's error is, and the end of its traceback."""
     lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
     own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]
     frame = _FRAME.search(lines[own[-1]]) if own else None
     place = f"{frame[1]}:{frame[2]}: " if frame else ""
-    shown_lines = lines[own[0] :][-_LINES:] if own else []
+    return "\n".join([f"{place}{error}", *(lines[own[0] :][-_LINES:] if own else [])])
+
+
+def _advice(config: Mapping[str, object]) -> str:
     values = ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={shown(value)}"
         for name, value in config.items()
     )
-    advice = (
-        f"This is the first epoch of one trial, tried on this machine with {values}. Correct the "
-        "script, or add --no-try-first if it can only run on instances; nothing was launched"
+    return (
+        f"The script was tried on this machine, with {values}. Correct it, or add --no-try-first if "
+        "it can only run on instances; "
     )
-    return "\n".join([f"{place}{error}", *shown_lines, advice])

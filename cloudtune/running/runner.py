@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -73,44 +71,6 @@ class Controlled(Policy, Protocol):
 _LEAST_FREE = 256 * 2**20
 SCREEN_LOG = "screen.log"
 _DELIVERY = "environment.json"
-
-
-def check_script(experiment: Experiment) -> None:
-    """Import the user's script in a process of its own, before anything is rented.
-
-    Raises:
-        UsageError: it can't be imported; the message has its traceback.
-    """
-    if experiment.runs_command:
-        environment(experiment)
-        return  # it runs as a program, which `check_train` has looked at
-    built = environment(experiment)[1]
-    code = (
-        "import sys; from pathlib import Path; "
-        "from cloudtune.train.user_script import load_function; "
-        "load_function(Path(sys.argv[1]), sys.argv[2])"
-    )
-    spec = f"{experiment.train_file.name}:{experiment.train_function}"
-    folder = experiment.train_file.parent
-    done = subprocess.run(
-        [sys.executable if built is None else str(built.python), "-c", code, str(folder), spec],
-        cwd=folder,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and experiment.setup.commands:
-        last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
-        to_stderr(
-            f"note: {experiment.train_file}: can't be imported here, where setup.commands didn't "
-            f"run ({last})"
-        )
-    elif done.returncode != 0:
-        raise UsageError(
-            f"{experiment.train_file}: can't be imported; nothing was launched.\n"
-            f"{done.stderr.strip()}"
-        )
 
 
 def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Body, Done, Failure, Lost
-from cloudtune.running import dry_run, runner
+from cloudtune.running import dry_run
 from cloudtune.running.dry_run import Tried, try_script
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
@@ -48,7 +48,7 @@ def test_a_misspelled_key_in_a_module_ends_a_run_before_anything_is_rented(bench
     assert done.code == 2, done.out + done.err
     assert f"error: {bench.folder}/rates.py:2: KeyError: 'learning_rate'\n" in done.err
     assert f'File "{bench.folder}/train.py", line ' in done.err
-    assert "tried on this machine with lr=0.0" in done.err
+    assert "tried on this machine, with lr=0.0" in done.err
     assert "--no-try-first" in done.err
     assert bench.nothing_launched()
     assert {path.name for path in bench.folder.iterdir()} == {
@@ -68,8 +68,11 @@ def test_what_may_be_on_instances_alone_is_a_line_and_the_run_goes_on(bench: Ben
     assert "measuring it first" in done.out
 
 
-def test_a_script_that_reports_is_run(bench: Bench, simulated: list[Job]) -> None:
+def test_a_script_that_reports_is_run(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it has started ends with it."""
+    monkeypatch.setattr(dry_run, "try_script", try_script)
     path, started = with_module(bench, "lr"), bench.home.parent / "pid"
     with (bench.folder / "rates.py").open("a") as module:
         module.write(f"import subprocess\nopen({str(started)!r}, 'w').write(")
@@ -131,19 +134,18 @@ def test_when_a_script_is_tried(
     on_head: bool,
     tries: bool,
 ) -> None:
-    called: list[str] = []
+    called: list[bool] = []
 
-    def tried(*_: object, **__: object) -> Tried:
-        called.append("tried")
+    def tried(*_: object, trains: bool, **__: object) -> Tried:
+        called.append(trains)
         return Tried()
 
     monkeypatch.setattr(dry_run, "try_script", tried)
-    monkeypatch.setattr(runner, "check_script", lambda _: called.append("imported"))
     if on_head:
         monkeypatch.setenv(home.BEGAN_VARIABLE, "1.0")
     fields = {"cloud": {"provider": cloud}, "trial": {"try_first": try_first}}
     dry_run.check_script(experiment(bench, **fields), has_run=has_run)
-    assert called == ["tried" if tries else "imported"]
+    assert called == [tries]
 
 
 NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
@@ -170,7 +172,7 @@ OURS: dict[str, Body] = {
 def test_what_may_be_different_on_instances_is_no_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(dry_run, "_train", lambda *_: ELSEWHERE[name])
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE[name])
     assert try_script(experiment(bench)).reason
 
 
@@ -178,7 +180,7 @@ def test_what_may_be_different_on_instances_is_no_error(
 def test_what_is_the_same_on_instances_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(dry_run, "_train", lambda *_: OURS[name])
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS[name])
     with pytest.raises(dry_run.UsageError):
         try_script(experiment(bench))
 
@@ -187,7 +189,7 @@ def test_where_instances_are_this_machine_what_is_missing_here_is_missing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = experiment(bench, cloud={"provider": "emulated"})
-    monkeypatch.setattr(dry_run, "_train", lambda *_: ELSEWHERE["package"])
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE["package"])
     with pytest.raises(dry_run.UsageError, match="No module named 'x'"):
         try_script(wanted)
 
@@ -196,7 +198,7 @@ def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.Monk
     wanted = experiment(bench)
     (bench.folder / "train.csv").touch()
     (bench.folder / ".gitignore").write_text("*.csv\n")
-    monkeypatch.setattr(dry_run, "_train", lambda *_: OURS["relative data"])
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS["relative data"])
     with pytest.raises(dry_run.UsageError, match=r"train.csv'; it is there, but isn't sent"):
         try_script(wanted)
 
