@@ -265,6 +265,6 @@ def _advice(config: Mapping[str, object]) -> str:
         for name, value in config.items()
     )
     return (
-        f"The script was tried on this machine, with {values}. Correct it, or add --no-try-first if "
-        "it can only run on instances; "
+        f"The script was tried on this machine, with {values}. Correct it, or add --no-try-first "
+        "if it can only run on instances; "
     )

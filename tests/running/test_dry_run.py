@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Body, Done, Failure, Lost
 from cloudtune.running import dry_run
@@ -181,7 +182,7 @@ def test_what_is_the_same_on_instances_is_an_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS[name])
-    with pytest.raises(dry_run.UsageError):
+    with pytest.raises(UsageError):
         try_script(experiment(bench))
 
 
@@ -190,7 +191,7 @@ def test_where_instances_are_this_machine_what_is_missing_here_is_missing(
 ) -> None:
     wanted = experiment(bench, cloud={"provider": "emulated"})
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE["package"])
-    with pytest.raises(dry_run.UsageError, match="No module named 'x'"):
+    with pytest.raises(UsageError, match="No module named 'x'"):
         try_script(wanted)
 
 
@@ -199,7 +200,7 @@ def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.Monk
     (bench.folder / "train.csv").touch()
     (bench.folder / ".gitignore").write_text("*.csv\n")
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS["relative data"])
-    with pytest.raises(dry_run.UsageError, match=r"train.csv'; it is there, but isn't sent"):
+    with pytest.raises(UsageError, match=r"train.csv'; it is there, but isn't sent"):
         try_script(wanted)
 
 
