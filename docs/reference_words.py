@@ -90,8 +90,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "end the run if this many trials fail alike before one finishes an epoch",
     ),
     "trial.try_first": (
-        "whether one trial is tried on this machine before renting; left out: on aws, unless "
-        "profiled",
+        "whether one trial is tried on this machine before renting",
+        "on aws, unless profiled",
     ),
     "limits.deadline": (
         "time from the start of the command until everything is given back",
