@@ -89,6 +89,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "trial.max_failures": (
         "end the run if this many trials fail alike before one finishes an epoch",
     ),
+    "trial.try_first": (
+        "whether one trial is tried on this machine before renting",
+        "on aws, unless profiled",
+    ),
     "limits.deadline": (
         "time from the start of the command until everything is given back",
         "three times the plan and an hour; longer if the budget pays for it",

@@ -306,7 +306,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     from cloudtune.engine.ledger import FileLedger
     from cloudtune.engine.loop import run as drive
     from cloudtune.engine.simulator import SimWorld, synthetic_metric
-    from cloudtune.running import runner
+    from cloudtune.running import dry_run, runner
     from cloudtune.runs import home
 
     jobs: list[Job] = []
@@ -324,7 +324,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
     monkeypatch.setattr(runner, "run_job", run_job)
     # It imports the script, and torch with it, in a process of its own.
-    monkeypatch.setattr(runner, "check_script", lambda _experiment: None)
+    monkeypatch.setattr(dry_run, "try_script", lambda *_, **__: dry_run.Tried())
     # Virtual epochs have no files.
     monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: None)
     return jobs

@@ -48,6 +48,7 @@ OVERRIDES = {
     "storage": "storage",
     "history": "history",
     "objective": "objective",
+    "try_first": "trial.try_first",
 }
 """The field of the experiment that each option overrides."""
 

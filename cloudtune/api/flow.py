@@ -20,7 +20,7 @@ from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.running import measuring, runner
+from cloudtune.running import dry_run, measuring, runner
 from cloudtune.running.resume import resume_job
 from cloudtune.runs import history, home
 from cloudtune.runs.job import choice_of
@@ -108,7 +108,7 @@ def measured_first(
         CloudtuneError: the script can't be imported, or can't be measured within the limits.
     """
     profiles = stored_profiles(wanted, profile)
-    runner.check_script(wanted)
+    dry_run.check_script(wanted, has_run=any(profile.script_hash for profile in profiles))
     spent = 0.0
     if not profiles:
         onlooker.confirm(wanted, None)
@@ -232,7 +232,7 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
         saved.experiment, [rentable.profile for rentable in saved.rentables], force=force
     )
     with home.with_module(saved.experiment):
-        runner.check_script(saved.experiment)
+        dry_run.check_script(saved.experiment)
         paced = pace and provider_named(saved.experiment.cloud.provider).paced
         onlooker.taken_over(saved)
         return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)

@@ -27,7 +27,8 @@ from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
-from cloudtune.running import runner
+from cloudtune.planning.problem import stored_profiles
+from cloudtune.running import dry_run, runner
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import job_of_ledger
@@ -81,8 +82,9 @@ def send(
     """
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
-    if not wanted.setup.builds:  # else the head does, in the environment that it builds
-        runner.check_script(wanted)
+    profile = next((word[10:] for word in words if word.startswith("--profile=")), None)
+    has_run = plan is not None or bool(stored_profiles(wanted, profile, note=str))
+    dry_run.check_script(wanted, has_run=has_run, carried=True)
     _check_imports(wanted)
     runner.preflight(wanted, offer)
     words, files = _with_profile(words)

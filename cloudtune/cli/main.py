@@ -51,6 +51,11 @@ COMMANDS = (
     ("status", "cleanup", "Show cloudtune's live instances, their runs and their prices."),
     ("gc", "cleanup", "Terminate what dead runs left behind: instances and local processes."),
     ("rm", "cleanup", "Delete runs: local records, and checkpoints and logs in storage."),
+    (
+        "try",
+        "run",
+        "Train one trial on this machine for an epoch, or a minute, to find a script's errors.",
+    ),
     ("run", "run", "Tune: rent instances, train and select trials, and report."),
     ("resume", "run", "Resume a run that died, was interrupted, or reached a limit."),
     ("stop", "run", "Stop a run gracefully, as Ctrl-C does in its own terminal."),
@@ -76,7 +81,8 @@ class Deferred(click.Command):
         self._module = module
 
     def load(self) -> click.Command:
-        command = getattr(importlib.import_module(f"cloudtune.cli.{self._module}"), str(self.name))
+        module = importlib.import_module(f"cloudtune.cli.{self._module}")
+        command = getattr(module, str(self.name), None) or getattr(module, f"{self.name}_")
         assert isinstance(command, click.Command)
         return command
 

@@ -211,6 +211,11 @@ HERE = click.option(
     default=None,
     help="Control the run from this machine, which must be in the VPC, or from a head (aws).",
 )
+TRY_FIRST = click.option(
+    "--try-first/--no-try-first",
+    default=None,
+    help="Train one trial for an epoch on this machine before renting (aws: unless profiled).",
+)
 OUTPUT = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.api.experiments import for_renting, limits_of
-from cloudtune.cli.options import PACE, GroupedCommand, experiment_options
+from cloudtune.cli.options import PACE, TRY_FIRST, GroupedCommand, experiment_options
 from cloudtune.clock import unix_time
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.units import format_dollars
-from cloudtune.planning.problem import instance_types
+from cloudtune.planning.problem import instance_types, stored_profiles
 from cloudtune.runs import control
 from cloudtune.runs.basis import basis_of
 
@@ -84,6 +84,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @PACE
+@TRY_FIRST
 @click.option(
     "--epochs",
     type=click.IntRange(min=2),
@@ -126,11 +127,11 @@ def profile(
     """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.flow import limits_left, refuse_interrupted
     from cloudtune.profiles import store
-    from cloudtune.running import measuring, runner
+    from cloudtune.running import dry_run, measuring, runner
 
     wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)
-    runner.check_script(wanted)
+    dry_run.check_script(wanted, has_run=bool(stored_profiles(wanted)))
     confirm_rental(wanted, None, yes=yes)
     profiles: list[ScalingProfile] = []
     spent, began = 0.0, unix_time()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import for_renting, head_for
+from cloudtune.api.experiments import for_renting, head_for, load_experiment
 from cloudtune.api.scripts import is_script
 from cloudtune.cli.options import (
     HERE,
@@ -19,6 +19,7 @@ from cloudtune.cli.options import (
     PROFILE,
     RUN,
     STRATEGY,
+    TRY_FIRST,
     USUAL,
     GroupedCommand,
     experiment_options,
@@ -31,7 +32,7 @@ from cloudtune.cli.options import (
 from cloudtune.cli.reporters import JsonLines, Quiet, Terminal, tell
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
-from cloudtune.errors import UnsavedError, UsageError
+from cloudtune.errors import CloudtuneError, UnsavedError, UsageError
 from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.plan_file import TOLERANCE, load_plan, refuse_moved_prices
@@ -57,6 +58,7 @@ _INTERRUPTED = 130
 @planning_options
 @PROFILE
 @PACE
+@TRY_FIRST
 @click.option(
     "--force", is_flag=True, help="Start even if no plan meets the limits (still enforced)."
 )
@@ -296,6 +298,21 @@ def _followed(sent: Sent, what: str) -> int:
         return _INTERRUPTED
     click.echo(f"Head {sent.head} has terminated.", err=True)
     return code
+
+
+@click.command("try", cls=GroupedCommand)
+@click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
+@experiment_options
+@search_options
+@STRATEGY
+def try_(experiment: Path, **given: Any) -> None:
+    """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
+    from cloudtune.running.dry_run import try_script
+
+    tried = try_script(load_experiment(file_of(experiment, given), given))
+    if tried.reason:
+        raise CloudtuneError(str(tried))
+    click.echo(str(tried))
 
 
 @click.command(cls=GroupedCommand)

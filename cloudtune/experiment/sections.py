@@ -93,13 +93,15 @@ class TrialSettings(Section):
     `sync`: workers of a trial that don't train one model are found in its first epoch. With
     "checked" the run then goes on with one GPU a trial, with "required" it ends; what is "trusted"
     isn't looked at. `max_failures`: where this many trials fail with the same error before any has
-    finished an epoch, the run ends.
+    finished an epoch, the run ends. `try_first`: whether one trial trains an epoch on this machine
+    before anything is rented; left out, for AWS and a script without a profile.
     """
 
     gpus: Gpus = Field(default=Gpus(), examples=["{max: 4}"])
     sync: Literal["checked", "required", "trusted"] = "checked"
     stall: Stall = Field(default=Stall(), examples=["{factor: 10, least: 10m}"])
     max_failures: Whole = Field(default=3, ge=1, examples=["1"])
+    try_first: Annotated[bool, Strict()] | None = Field(default=None, examples=["false"])
 
 
 def _below(value: str) -> str:

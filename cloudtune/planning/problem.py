@@ -25,7 +25,7 @@ from cloudtune.runs import history, home
 from cloudtune.runs.identity import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.experiment import Experiment
     from cloudtune.model.catalog import Catalog, InstanceType, Market
@@ -58,13 +58,20 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     return replace(catalog, offers=offers)
 
 
+def _note(line: str) -> None:
+    sys.stderr.write(f"note: {line}\n")
+
+
 def stored_profiles(
-    experiment: Experiment, given: str | None = None, types: Sequence[InstanceType] | None = None
+    experiment: Experiment,
+    given: str | None = None,
+    types: Sequence[InstanceType] | None = None,
+    note: Callable[[str], object] = _note,
 ) -> list[ScalingProfile]:
     """Return the usable profiles of what an experiment runs, on its instance types.
 
-    Where GPUs are real, one of emulated seconds is none, unless it is named. What has changed since
-    the script was measured is said on standard error.
+    Where GPUs are real, one of emulated seconds is none, unless it is named. `note` is called with
+    what has changed since the script was measured; by default it goes to standard error.
     """
     profiles = store.resolve(
         given,
@@ -73,7 +80,7 @@ def stored_profiles(
         store=home.home() / "profiles",
         beside=experiment.directory,
         identity=identity_of(experiment),
-        note=lambda line: sys.stderr.write(f"note: {line}\n"),
+        note=note,
     )
     if given is not None or provider_named(experiment.cloud.provider).paced:
         return profiles

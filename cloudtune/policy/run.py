@@ -36,7 +36,7 @@ from cloudtune.policy.limits import LimitKeeper
 from cloudtune.policy.sessions import SessionKeeper
 from cloudtune.policy.stalls import TIMER, StallWatch
 from cloudtune.policy.widths import unsynced_text
-from cloudtune.strategies.base import Go, Shape
+from cloudtune.strategies.base import Breeds, Go, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -207,10 +207,13 @@ class RunPolicy:
         return self._limits.safe_until()
 
     def dispensable(self) -> list[TrialId]:
-        """Return the trials whose checkpoints are of no more use: over, and not the best."""
-        best = None if self.best is None else self.best.trial
+        """Return the trials whose checkpoints are of no more use: over, and not needed."""
+        strategy = self.strategy
+        needed = set(strategy.parents(self.state)) if isinstance(strategy, Breeds) else set()
+        if self.best is not None:
+            needed.add(self.best.trial)
         over = [trial.id for trial in list(self.trials.values()) if trial.status in OVER]
-        return [trial for trial in over if trial != best]
+        return [trial for trial in over if trial not in needed]
 
     def forecast(self, at: float) -> float:
         """Return the dollars that the run will have cost: by its plan, or if it uses its limits."""

@@ -15,7 +15,7 @@ from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_dollars, format_seconds, parse_dollars, parse_seconds
 from cloudtune.planning.make import longest
 from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.running import runner
+from cloudtune.running import dry_run, runner
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
 
@@ -197,7 +197,7 @@ def resume_job(
         job = replace(job, limits=within or policy.limits)
         if not changed_script:
             refuse_changed_files(job.run, job.identity, job.experiment)
-        runner.check_script(job.experiment)
+        dry_run.check_script(job.experiment)
         runner.preflight(job.experiment)
         if left.ended:
             confirm(job)

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -73,44 +71,6 @@ class Controlled(Policy, Protocol):
 _LEAST_FREE = 256 * 2**20
 SCREEN_LOG = "screen.log"
 _DELIVERY = "environment.json"
-
-
-def check_script(experiment: Experiment) -> None:
-    """Import the user's script in a process of its own, before anything is rented.
-
-    Raises:
-        UsageError: it can't be imported; the message has its traceback.
-    """
-    if experiment.runs_command:
-        environment(experiment)
-        return  # it runs as a program, which `check_train` has looked at
-    built = environment(experiment)[1]
-    code = (
-        "import sys; from pathlib import Path; "
-        "from cloudtune.train.user_script import load_function; "
-        "load_function(Path(sys.argv[1]), sys.argv[2])"
-    )
-    spec = f"{experiment.train_file.name}:{experiment.train_function}"
-    folder = experiment.train_file.parent
-    done = subprocess.run(
-        [sys.executable if built is None else str(built.python), "-c", code, str(folder), spec],
-        cwd=folder,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # the folder is the user's
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and experiment.setup.commands:
-        last = (done.stderr.strip().splitlines() or ["no word of why"])[-1]
-        to_stderr(
-            f"note: {experiment.train_file}: can't be imported here, where setup.commands didn't "
-            f"run ({last})"
-        )
-    elif done.returncode != 0:
-        raise UsageError(
-            f"{experiment.train_file}: can't be imported; nothing was launched.\n"
-            f"{done.stderr.strip()}"
-        )
 
 
 def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:
@@ -348,23 +308,31 @@ class Runner:
         return provider_named(self.experiment.cloud.provider)
 
     def _training(self) -> Training:
-        experiment = self.experiment
-        return Training(
-            train=experiment.train_function
-            if experiment.runs_command
-            else f"{experiment.train_file.name}:{experiment.train_function}",
-            program=program_of(experiment),
-            progress=Progress(**experiment.progress.model_dump()),
-            metric_name=experiment.metric.name,
-            metric_mode=experiment.metric.mode,
-            max_epoch=self.last_epoch,
-            storage=f"{home.storage(experiment.storage).rstrip('/')}/{self.run}",
-            seed=experiment.seed,
-            compared=experiment.trial.sync != "trusted",
-            has_gpus=self._provider.has_gpus,
-            fused=experiment.trains_fused,
-            losses_per_hour=max((o.interruptions_per_hour for o in self.offers), default=0.0),
-        )
+        storage = f"{home.storage(self.experiment.storage).rstrip('/')}/{self.run}"
+        losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
+        return training_of(self.experiment, storage, self.last_epoch, losses)
+
+
+def training_of(
+    experiment: Experiment, storage: str, last_epoch: int, losses_per_hour: float = 0.0
+) -> Training:
+    """Return what the sessions of an experiment have in common; `losses_per_hour`: of instances."""
+    return Training(
+        train=experiment.train_function
+        if experiment.runs_command
+        else f"{experiment.train_file.name}:{experiment.train_function}",
+        program=program_of(experiment),
+        progress=Progress(**experiment.progress.model_dump()),
+        metric_name=experiment.metric.name,
+        metric_mode=experiment.metric.mode,
+        max_epoch=last_epoch,
+        storage=storage,
+        seed=experiment.seed,
+        compared=experiment.trial.sync != "trusted",
+        has_gpus=provider_named(experiment.cloud.provider).has_gpus,
+        fused=experiment.trains_fused,
+        losses_per_hour=losses_per_hour,
+    )
 
 
 def program_of(experiment: Experiment) -> Program | None:

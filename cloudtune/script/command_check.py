@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Final
 from cloudtune.errors import ExperimentError, nearest
 from cloudtune.script.command import words_of
 from cloudtune.script.functions import mentions, parse_file
-from cloudtune.script.options import has_all_options, options_in
 
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Iterable
-
     from cloudtune.script.command import Word
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
@@ -56,19 +52,18 @@ def _plain(word: Word) -> str:
 
 
 def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> None:
-    """Pass if the command's program and script are there, and the script knows its options.
+    """Pass if the command's program and script are there, and something reports.
 
     `reads`: the experiment says where its numbers are read. `here`: it will run on this machine.
 
     Raises:
         ExperimentError: it can't train; the message says why.
     """
-    words = words_of(command)
-    _check_program(_plain(words[0]), folder, here=here)
+    _check_program(_plain(words_of(command)[0]), folder, here=here)
     script = script_of(command, folder)
     if script.suffix != ".py":
         return
-    _check_options(script, parse_file(script), words, command)
+    parse_file(script)
     if not reads and not mentions(folder, b"cloudtune"):
         raise ExperimentError(
             f"{script}: nothing reports: no file in {folder} names cloudtune. Call "
@@ -106,35 +101,3 @@ def _near(path: Path) -> str:
     if path.name in beside:
         return f"; the file beside the experiment is ./{path.name}, or python {path.name}"
     return nearest(path.name, beside)
-
-
-def _check_options(script: Path, tree: ast.Module, words: Iterable[Word], command: str) -> None:
-    """Raise if the script's only argparse parser lacks an option, or requires another one."""
-    options = list(options_in(tree))
-    plain = [_plain(word) for word in words]
-    after = next((n for n, word in enumerate(plain) if Path(word).name == script.name), None)
-    if after is None or not options or not has_all_options(tree):
-        return
-    arguments = plain[after + 1 :]
-    if "--" in arguments:
-        arguments = arguments[: arguments.index("--")]
-    names = [word.partition("=")[0] for word in arguments]
-    used_names = [name for name in names if re.fullmatch(r"--?[A-Za-z][\w-]*", name)]
-    existing = sorted({name for option in options for name in option.names})
-    for name in used_names:
-        if not any(_means(name, option) for option in [*existing, "-h", "--help"]):
-            raise ExperimentError(
-                f"{script}: no option {name} for `{command}`; its parser has: "
-                f"{', '.join(existing)}.{nearest(name, existing)}"
-            )
-    for option in options:
-        used = any(_means(name, own) for name in used_names for own in option.names)
-        if option.required and not used:
-            raise ExperimentError(
-                f"{script}: its parser requires {option.names[-1]}; add it to `{command}`"
-            )
-
-
-def _means(name: str, option: str) -> bool:
-    """Whether argparse takes a name for an option: an abbreviation, or -b64 for -b."""
-    return option.startswith(name) if name.startswith("--") else name[:2] == option[:2]

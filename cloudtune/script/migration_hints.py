@@ -21,8 +21,6 @@ _HINTS: Final = {
     "get_dataset_shard": "read the data in the script: prepare_data_loader() gives each worker its "
     "share of every batch",
     "accelerate": "take torch.autocast and torch.amp.GradScaler, which work as they are",
-    "init": _IN_THE_FILE,
-    "remote": _IN_THE_FILE,
     "from_dict": _FOLDER,
     **dict.fromkeys(_SPACES, _SPACE),
 }
@@ -34,9 +32,7 @@ def is_of_ray(full: str) -> bool:
 
 
 def hint_for(full: str) -> str:
-    """Say what to write for a full name, such as "write cloudtune.report"; "" if nothing fits."""
-    if not is_of_ray(full):
-        return _HINTS.get(full.rpartition(".")[2], "")
+    """Say what to write for a full name of Ray, such as "write cloudtune.report"."""
     if "transformers" in full:
         return "write cloudtune.integrations.transformers.prepare(trainer)"
     if "lightning" in full:

@@ -1,20 +1,17 @@
-"""Names of cloudtune and of Ray that a training function uses, and that don't exist.
+"""Names of Ray that a training function uses, though Ray doesn't run it.
 
-Looked at are the function, the top level, and what these call in the file. What other files do
-shows when `run` imports the script, or in the first epoch.
+Looked at are the function, the top level, and what these call in the file. Other mistakes show when
+`run` tries the script, or in the first epoch.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import re
 from collections import defaultdict
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cloudtune.errors import ExperimentError, nearest
+from cloudtune.errors import ExperimentError
 from cloudtune.script.functions import parse_file
 from cloudtune.script.migration_hints import hint_for, is_of_ray
 
@@ -24,26 +21,26 @@ if TYPE_CHECKING:
 
 _LEAVE: Final = b"# cloudtune: leave"
 """At the end of a line: don't check it."""
-_LIGHT: Final = ("cloudtune.train", "cloudtune.errors", "cloudtune.fused", "cloudtune.models")
-"""Where names for scripts come from; importing these modules imports neither torch nor Ray."""
 _MAX_LINES: Final = 8
 
 
 def check_names(path: Path, function: str) -> None:
-    """Pass if a training function uses no name of Ray, and none that cloudtune lacks.
+    """Pass if a training function uses no name of Ray, and divides no batch twice.
 
     Raises:
-        ExperimentError: some don't exist; each with its file, its line and what to write.
+        ExperimentError: it does; each use with its file, its line and what to write.
     """
     lines = path.read_bytes().splitlines()
     tree = parse_file(path)
-    flaws = {(line, _mistake(name)) for line, name in _uses(tree, function)}
+    flaws = {
+        (line, f"{name} is Ray's, which doesn't run this script; {hint_for(name)}")
+        for line, name in _uses(tree, function)
+        if is_of_ray(name)
+    }
     if b"prepare_data_loader" in path.read_bytes():
         flaws |= set(_divided_batches(tree, function))
     mistakes = [
-        f"{path}:{line}: {text}"
-        for line, text in sorted(flaws)
-        if text and _LEAVE not in lines[line - 1]
+        f"{path}:{line}: {text}" for line, text in sorted(flaws) if _LEAVE not in lines[line - 1]
     ]
     if len(mistakes) > _MAX_LINES:
         mistakes[_MAX_LINES:] = [f"… and {len(mistakes) - _MAX_LINES} more"]
@@ -135,33 +132,3 @@ def _imports(tree: ast.Module) -> dict[str, str]:
             for alias in node.names:
                 sources[alias.asname or alias.name].add(f"{node.module}.{alias.name}")
     return {name: full.pop() for name, full in sources.items() if len(full) == 1}
-
-
-def _mistake(full: str) -> str:
-    """Return what is wrong with a use of a name and what to write; empty if nothing is."""
-    if is_of_ray(full):
-        return f"{full} is Ray's, which doesn't run this script; {hint_for(full)}"
-    package, *names = full.split(".")
-    owner: Any = importlib.import_module("cloudtune") if package == "cloudtune" else None
-    for name in names:
-        if not isinstance(owner, ModuleType | type) or not _is_light(owner, name):
-            break
-        if not hasattr(owner, name):
-            where = full[: full.rindex(f".{name}")]
-            hint = hint_for(full)
-            existing = getattr(owner, "__all__", None) or dir(owner)
-            return f"{where} has no {name}{f'; {hint}' if hint else f'.{nearest(name, existing)}'}"
-        owner = getattr(owner, name)
-    return ""
-
-
-def _is_light(owner: Any, name: str) -> bool:
-    """Whether a name can be looked up without importing torch, Ray or a program's own names."""
-    if owner.__name__ == "cloudtune.fused":
-        return name not in owner.__all__
-    if owner.__name__ != "cloudtune":
-        return True
-    if name not in dir(owner):
-        return importlib.util.find_spec(f"cloudtune.{name}") is None
-    home: str = vars(owner)["_HOMES"].get(name, "cloudtune.train")
-    return name != "integrations" and home.startswith(_LIGHT)

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = object()
 """The value of an expression that only a run of the script could tell."""
-_HIDDEN: Final = frozenset(
-    {"add_subparsers", "parse_known_args", "parse_known_intermixed_args", "parents", "prefix_chars"}
-)
-"""Names in a script that say that it may have options besides those written in it."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,6 @@ class Option:
     line: int
     default: Any = UNKNOWN
     choices: tuple[Any, ...] = ()
-    required: bool = False
     takes_value: bool = True
 
 
@@ -50,34 +45,8 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
                 line=node.lineno,
                 default=literal(keywords["default"]) if "default" in keywords else UNKNOWN,
                 choices=tuple(choices) if isinstance(choices, list | tuple) else (),
-                required="required" in keywords and literal(keywords["required"]) is True,
                 takes_value=not action,
             )
-
-
-def has_all_options(tree: ast.Module) -> bool:
-    """Whether `options_in` gives all options of a script: one parser, which nothing else sees."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    functions = [called(node) for node in calls]
-    names = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(tree)}
-    names |= {word.arg for call in calls for word in call.keywords}
-    if _HIDDEN & names or functions.count("ArgumentParser") != 1 or "parse_args" not in functions:
-        return False
-    parsers = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and "ArgumentParser(" in ast.unparse(node.value)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    for call in calls:
-        values = [*call.args, *(word.value for word in call.keywords)]
-        if any(isinstance(value, ast.Name) and value.id in parsers for value in values):
-            return False  # the function that gets it may add options
-        plain = all(isinstance(word, ast.Constant) for word in call.args)
-        if called(call) == "add_argument" and (not plain or any(not w.arg for w in call.keywords)):
-            return False
-    return True
 
 
 def called(call: ast.Call) -> str:

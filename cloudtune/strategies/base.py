@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -326,6 +326,15 @@ class Strategy(Protocol):
         Asked as a run that has ended goes on, with the new limits in `view`. A strategy that was
         done isn't any more.
         """
+        ...
+
+
+@runtime_checkable
+class Breeds(Protocol):
+    """A strategy in which a trial may begin from the checkpoint of another."""
+
+    def parents(self, view: View) -> Collection[TrialId]:
+        """Return the trials from which others may begin, over or not. Another thread may ask."""
         ...
 
 

@@ -183,6 +183,11 @@ class PopulationBased(Judging):
         ranked = self._ranked()
         return ranked[: len(ranked) // 4]
 
+    def parents(self, view: View) -> set[TrialId]:
+        """Return the parents of clones that wait, and all that may become one."""
+        waiting = {parent for _, parent in list(self._unborn.values()) if parent is not None}
+        return waiting | {name for name in list(self._latest) if self._has_more(view.trials[name])}
+
     def _has_more(self, trial: TrialProgress) -> bool:
         """Whether a clone of a trial would have something left to train."""
         return trial.checkpoint_epoch < capped(trial.trial, self._max_epochs)

@@ -168,16 +168,22 @@ def staging_folder(size: int = 0) -> str:
 def entries(filesystem: Any, folder: str) -> list[Any]:
     """Give what is in a folder; nothing if there is none.
 
+    What has a name that isn't UTF-8 is left out: pyarrow can't read it, and it isn't ours.
+
     Raises:
-        OSError: the storage fails, or has a name that isn't UTF-8, which pyarrow can't read.
+        OSError: the storage fails.
     """
     from pyarrow import fs  # noqa: PLC0415
 
+    selected = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return [info for info in selected if _is_readable(info)]
+
+
+def _is_readable(info: Any) -> bool:
     try:
-        selected = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return [info for info in selected if info.path]  # it is decoded as it is looked at
-    except UnicodeError as error:
-        raise OSError(f"{folder} has a file whose name isn't UTF-8") from error
+        return bool(info.path)  # it is decoded as it is looked at
+    except UnicodeError:
+        return False
 
 
 def delete(filesystem: Any, info: Any) -> None:

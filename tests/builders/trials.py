@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from cloudtune.model.trial import Trial, TrialId
-from cloudtune.strategies.base import Strategy, TrialGroup, View
+from cloudtune.strategies.base import Breeds, Strategy, TrialGroup, View
 
 
 def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ...]:
@@ -49,6 +49,8 @@ class Watched:
         self.on_result, self.on_failure = inner.on_result, inner.on_failure
         self.preempt, self.wake_at, self.done = inner.preempt, inner.wake_at, inner.done
         self.more = inner.more
+        if isinstance(inner, Breeds):
+            self.parents = inner.parents
         self.groups: list[TrialGroup] = []
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:

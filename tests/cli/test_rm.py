@@ -62,6 +62,38 @@ def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
     assert "No run on this machine yet" in bench.here("runs").out
 
 
+@pytest.mark.parametrize("place", ["", "t00", "t00/epoch-00001"])
+def test_a_file_name_that_is_not_utf_8_is_removed_as_any(
+    bench: Bench, run: Path, place: str
+) -> None:
+    stored = bench.home / "storage" / run.name
+    for folder in (stored / place, run):
+        (folder / os.fsdecode(b"n\xff.pt")).touch(0o600)
+    done = bench.here("rm", run.name, "--yes")
+    assert (done.code, done.err) == (0, "")
+    assert f"  3 files, 9.01 kB in {stored}\n" in done.out
+    assert not run.exists()
+    assert not stored.exists()
+
+
+@pytest.mark.parametrize("command", ["report", "export", "runs", "logs"])
+def test_a_file_name_that_is_not_utf_8_is_no_hindrance_to_readers(
+    bench: Bench, simulated: list[Job], command: str
+) -> None:
+    path = bench.experiment()
+    bench.profile()
+    assert bench.here("run", path, "-q").code == 0
+    [run] = (bench.home / "runs").iterdir()
+    stored = bench.home / "storage" / run.name
+    fill(stored)
+    for folder in (stored, stored / "logs", stored / "t00", stored / "t00/epoch-00001", run):
+        (folder / os.fsdecode(b"n\xff.pt")).touch(0o600)
+    more = ["--to", "csv"] if command == "export" else []
+    done = bench.here(command, *([] if command == "runs" else [run.name]), *more)
+    assert "Traceback" not in done.err
+    assert done.code == 0, done.err
+
+
 def test_rm_asks_on_a_terminal(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([False, True])
 

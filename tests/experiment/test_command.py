@@ -13,16 +13,6 @@ from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 
 PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
-SCRIPT = """
-import argparse
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lr", type=float, required=True)
-    parser.add_argument("-b", "--batch-size", type=int)
-    parser.add_argument("--amp", action=argparse.BooleanOptionalAction)
-    parser.add_argument("data", nargs="?")
-    args = parser.parse_args()
-"""
 FIELDS: dict[str, Any] = {
     "name": "a",
     "train": "python main.py --lr {lr}",
@@ -37,7 +27,7 @@ FIELDS: dict[str, Any] = {
 @pytest.fixture
 def wrong(tmp_path: Path) -> Callable[..., str]:
     """Return what is said of an experiment with these fields, which is beside a script."""
-    (tmp_path / "main.py").write_text(SCRIPT)
+    (tmp_path / "main.py").write_text("pass")
 
     def told(**fields: Any) -> str:
         path = tmp_path / "experiment.yaml"
@@ -90,9 +80,6 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
         ("./mian.py --lr {lr}", "no program ./mian.py in HERE. Did you mean 'main.py'?"),
         ("python mian.py --lr {lr}", "mian.py: no such file"),
         ("python -c 'pass' {lr}", "nothing in `python -c 'pass' {lr}` is a file in HERE"),
-        ("python main.py --lr {lr} --bach-size 3", "main.py: no option --bach-size for"),
-        ("python main.py --lr {lr} --bach-size 3", "Did you mean '--batch-size'?"),
-        ("python main.py -b {lr}", "main.py: its parser requires --lr; add it to"),
         ("train.py: train", "'train.py: train' is not file.py:function"),
     ],
 )
@@ -124,21 +111,6 @@ def test_wrong_fields_beside_a_command_are_refused(
     wrong: Callable[..., str], fields: dict[str, Any], message: str
 ) -> None:
     assert message in wrong(**fields)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "p = argparse.ArgumentParser()\nadd(p)\np.add_argument('-x')\np.parse_args()",
-        "p = argparse.ArgumentParser()\np.add_argument('-x')\np.parse_known_args()",
-        "from transformers import HfArgumentParser",
-    ],
-)
-def test_options_that_are_not_all_in_sight_are_not_judged(
-    wrong: Callable[..., str], tmp_path: Path, script: str
-) -> None:
-    (tmp_path / "main.py").write_text(script)
-    assert wrong() == ""
 
 
 def test_what_reports_may_be_a_file_that_the_script_imports(

@@ -26,7 +26,7 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import crowded, propose, to_json
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.running import measuring, runner
+from cloudtune.running import dry_run, measuring
 from cloudtune.running.runner import Runner, Swept
 from cloudtune.runs.job import Job
 from tests.builders import profile
@@ -277,7 +277,7 @@ def first(
 
     monkeypatch.setattr(measuring, "open_cloud", opened)
     monkeypatch.setattr(measuring, "preflight", lambda _: None)
-    monkeypatch.setattr(runner, "check_script", lambda _: None)
+    monkeypatch.setattr(dry_run, "check_script", lambda *_, **__: None)
     monkeypatch.setattr(Runner, "go", go)
     problem, _ = measured_first(experiment, None, time.time(), Quiet(), pace=True)
     assert make.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0

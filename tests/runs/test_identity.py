@@ -14,7 +14,7 @@ from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of, load_plan, save_plan
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.profiles import store
-from cloudtune.running import runner
+from cloudtune.running import dry_run
 from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identity_of
@@ -183,10 +183,10 @@ def test_a_run_goes_on_with_a_changed_script_only_where_that_is_said(
     FileLedger(folder / home.LEDGER, job.to_json()).close()
     assert job_of_ledger(folder / home.LEDGER).identity == job.identity
 
-    def checked(_: object) -> None:
+    def checked(*_: object) -> None:
         raise _CheckedError
 
-    monkeypatch.setattr(runner, "check_script", checked)
+    monkeypatch.setattr(dry_run, "check_script", checked)
     with pytest.raises(_CheckedError):
         resume_job(folder, lambda *_: lambda *_: None)
     (place.folder / "parts" / "model.py").write_text("net = print\n")

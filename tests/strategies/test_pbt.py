@@ -9,7 +9,9 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Uniform
-from cloudtune.model.commands import StartTrial
+from cloudtune.model.commands import Command, StartTrial
+from cloudtune.model.events import Event
+from cloudtune.model.progress import OVER
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.runs.job import policy_of
 from cloudtune.strategies.base import Sampler, Strategy
@@ -92,6 +94,34 @@ def test_the_worst_quarter_goes_on_as_clones_of_the_best() -> None:
     assert played.policy.trials["t01"].status == "cut"
     assert played.epochs["t00"] == played.epochs["t01"] == 4
     assert played.epochs["t07"] == 12
+
+
+def test_a_full_storage_keeps_what_a_clone_may_begin_from() -> None:
+    """t06 is over long before the others, without its last two epochs in the storage."""
+    setting = eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], extra=16).but(
+        saves_every=5, pace=lambda config, _: 0.2 if config["x"] in {1, 6} else 1.0
+    )
+    policy = setting.but(by=pbt(interval=2)).policy()
+    handle = policy.handle
+    dropped: set[str] = set()
+    clones_of: dict[str, list[str]] = {}
+
+    def watched(event: Event) -> tuple[Command, ...]:
+        alive = [trial for trial in policy.trials.values() if trial.status not in OVER]
+        loaded = {trial.checkpoint.split("/")[-2] for trial in alive if trial.checkpoint}
+        dropped.update(set(policy.dispensable()) - loaded)
+        commands = handle(event)
+        for command in commands:
+            if isinstance(command, StartTrial) and command.checkpoint is not None:
+                parent = command.checkpoint.split("/")[-2]
+                assert parent not in dropped
+                clones_of.setdefault(parent, []).append(policy.trials[parent].status)
+        return commands
+
+    policy.handle = watched  # type: ignore[method-assign]
+    play(setting, policy)
+    assert "finished" in clones_of["t06"]
+    assert dropped, "what is of no more use makes room"
 
 
 def test_fewer_than_four_results_cut_nobody() -> None:

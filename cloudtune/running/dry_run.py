@@ -1,0 +1,270 @@
+"""One epoch of one trial on this machine, as a worker trains it, before anything is rented."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cloudtune.errors import UsageError, shown
+from cloudtune.infra.cluster.trial_session import cause
+from cloudtune.infra.node.forks import how_it_ended
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Begin,
+    Epoch,
+    Failure,
+    Lost,
+    Ready,
+    Stop,
+    WorkerSlot,
+)
+from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.provider import provider_named
+from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.model.providers import PROVIDERS
+from cloudtune.running import runner
+from cloudtune.runs import home
+from cloudtune.runs.control import to_stderr
+from cloudtune.runs.job import sampler_of
+from cloudtune.train.storage import LOGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.infra.node.messages import Body
+
+SECONDS: Final = 60.0
+"""What a script that works gets: it is tried, not trained."""
+_END_SECONDS: Final = 8.0
+"""What it gets to end once it was told to; as on an instance."""
+_LINKED_BYTES: Final = 64 << 20
+"""Larger files of the folder are data: linked, as a script reads them."""
+_LINES: Final = 12
+_WORKER: Final = (
+    "import sys; from multiprocessing.connection import Connection; "
+    "open('/proc/self/oom_score_adj', 'w').write('1000'); "  # it, and nothing else on a laptop
+    "from cloudtune.infra.node import worker; "
+    "worker.Worker(Connection(int(sys.argv[1]))).run(); worker.leave()"
+)
+_MEMORY: Final = re.compile(r"MemoryError|out of memory", re.IGNORECASE)
+_DEVICE: Final = re.compile(r"cuda|nvidia|nccl|\bgpus?\b", re.IGNORECASE)
+_PACKAGE: Final = re.compile(r"(ModuleNotFound|Import)Error\b|can't be started|not found$")
+_NETWORK: Final = re.compile(
+    r"\b(Connection\w*|URL|HTTP|SSL|Timeout|\w*Credentials?)Error\b|gaierror|Max retries|timed out"
+)
+_PATH: Final = re.compile(r"\[Errno \d+\] [^:]+: '([^']+)'")
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A script that ran here for `seconds`; `reported`: to the end of an epoch.
+
+    `reason` is why it can't be tried here, though it may run on instances; "" if it was.
+    """
+
+    seconds: float = 0.0
+    reported: bool = False
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"the script can't be tried on this machine: {self.reason}"
+        if self.reported:
+            return f"tried on this machine: one trial reported after {self.seconds:.1f} s"
+        return f"tried on this machine: one trial ran for {self.seconds:.0f} s without an error"
+
+
+def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool = False) -> None:
+    """Try a script before anything is rented; one that `has_run`, or is not to be, is imported.
+
+    `carried`: a head controls the run, and builds the environment. A head itself, which is small,
+    trains nothing.
+
+    Raises:
+        UsageError: the script has an error.
+    """
+    setup, trains = experiment.setup, experiment.trial.try_first
+    if trains is None:
+        trains = not has_run and not PROVIDERS[experiment.cloud.provider].here
+    trains = trains and home.BEGAN_VARIABLE not in os.environ
+    built = None if carried and setup.builds else runner.environment(experiment)[1]
+    if not trains and (experiment.runs_command or (carried and setup.builds)):
+        return
+    python = sys.executable if built is None else str(built.python)
+    complete = built is not None and not setup.commands
+    tried = try_script(experiment, python, complete=complete, trains=trains)
+    if tried.reason:
+        to_stderr(f"note: {tried}; the run goes on")
+    elif trains:
+        to_stderr(str(tried))
+
+
+def try_script(
+    experiment: Experiment,
+    python: str = sys.executable,
+    *,
+    complete: bool = False,
+    trains: bool = True,
+) -> Tried:
+    """Train the first trial of an experiment for an epoch, or a minute, on this machine's CPUs.
+
+    A process of its own trains in a copy of what is sent to instances, by a worker's code; nothing
+    of it is left. `complete`: `python` has all packages that rented instances have. Unless it
+    `trains`, the script is only imported.
+
+    Raises:
+        UsageError: the script has an error; the message has its place and the end of its traceback.
+    """
+    least = experiment.trial.gpus.min or 1
+    if least > 1 and trains:
+        return Tried(reason=f"a trial needs {least} GPUs")
+    if sys.platform != "linux":
+        return Tried(reason=f"workers run on Linux, and this is {sys.platform}")
+    began = time.monotonic()
+    trial = sampler_of(experiment).ask()
+    assert trial is not None
+    with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        code = folder / "code" if trains else experiment.train_folder
+        if trains:
+            _copy(experiment.train_folder, code)
+        training = runner.training_of(experiment, str(folder / "storage"), experiment.span.max)
+        slot = WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+        begin = Begin(
+            training=training,
+            slot=slot,
+            assignment=Assignment(trial.id, trial.config, None, 0, 1, 0),
+            rendezvous="",
+            listens=False,
+            log=str(folder / LOGS),
+            asked_at=time.time(),
+            environment=environment(slot, 1, ""),
+        )
+        end = _first_message(begin, python, code, ready=not trains)
+        seconds = time.monotonic() - began
+        if end is None or isinstance(end, Epoch | Ready):
+            return Tried(seconds, reported=end is not None)
+        failure = cause([end])
+        if isinstance(failure, Lost):
+            return Tried(seconds, reason=f"its process {failure.reason}")
+        trace = _as_users(failure.traceback, experiment.train_folder, folder)
+        error = _as_users(failure.error, experiment.train_folder, folder)
+        if any(_reasons(failure, error, trace, experiment, complete=complete)):
+            return Tried(seconds, reason=error)
+        if (path := _PATH.search(error)) and (experiment.train_folder / path[1]).exists():
+            error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
+    advice = _advice(trial.config) if trains else ""
+    message = _message(error, trace, experiment.train_folder)
+    raise UsageError(f"{message}\n{advice}nothing was launched")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in sent_files(source):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.stat().st_size > _LINKED_BYTES:
+            copy.symlink_to(path.absolute())
+        else:
+            shutil.copy(path, copy)
+
+
+def _first_message(begin: Begin, python: str, code: Path, *, ready: bool) -> Body | None:
+    """Return what a worker says first, besides that it is `ready`; None after a minute."""
+    ours, its = socket.socketpair()
+    with its, Path(begin.log).open("wb") as log:
+        process = subprocess.Popen(
+            [python, "-P", "-c", _WORKER, str(its.fileno())],
+            cwd=code,
+            env={
+                **os.environ,
+                "TMPDIR": str(Path(begin.log).parent),
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+                "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
+                "WANDB_MODE": "disabled",  # a run that nobody wants to see
+            },
+            pass_fds=[its.fileno()],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    connection: Connection[object, Body] = Connection(ours.detach())
+    give_up = time.monotonic() + SECONDS
+    try:
+        connection.send(begin)
+        while connection.poll(max(0.0, give_up - time.monotonic())):
+            body = connection.recv()
+            if ready or not isinstance(body, Ready):
+                return body
+    except (EOFError, OSError):
+        return Lost(how_it_ended(process.wait()))
+    else:
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            connection.send(Stop())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        connection.close()
+
+
+def _as_users(text: str, code: Path, folder: Path) -> str:
+    """Return a text with the paths of the copy as those of the user's folder."""
+    return re.sub(rf"{re.escape(str(folder))}/(code|cloudtune-[^/\s]+/run)\b", str(code), text)
+
+
+def _reasons(
+    failure: Failure, error: str, trace: str, experiment: Experiment, *, complete: bool
+) -> Iterator[bool]:
+    """Yield whether an error may be of this machine, by each way in which instances differ."""
+    frames = list(_FRAME.finditer(trace))
+    raised = "".join(trace[frames[-1].end() :].splitlines()[1:2]) if frames else ""
+    provider, here = experiment.cloud.provider, PROVIDERS[experiment.cloud.provider].here
+    yield failure.out_of_memory or _MEMORY.search(error) is not None
+    yield provider_named(provider).has_gpus and _DEVICE.search(f"{error}\n{raised}") is not None
+    if here:
+        return
+    yield not complete and _PACKAGE.search(error) is not None
+    yield _NETWORK.search(error) is not None
+    if path := _PATH.search(error):
+        place = (experiment.train_folder / path[1]).resolve()
+        yield not place.is_relative_to(experiment.train_folder.resolve())
+
+
+def _message(error: str, trace: str, code: Path) -> str:
+    """Return where a script's error is, and the end of its traceback."""
+    lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
+    own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]
+    frame = _FRAME.search(lines[own[-1]]) if own else None
+    place = f"{frame[1]}:{frame[2]}: " if frame else ""
+    return "\n".join([f"{place}{error}", *(lines[own[0] :][-_LINES:] if own else [])])
+
+
+def _advice(config: Mapping[str, object]) -> str:
+    values = ", ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={shown(value)}"
+        for name, value in config.items()
+    )
+    return (
+        f"The script was tried on this machine, with {values}. Correct it, or add --no-try-first "
+        "if it can only run on instances; "
+    )

@@ -1,0 +1,210 @@
+"""A script is tried on this machine before anything is rented, as a worker trains it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.node.messages import Body, Done, Failure, Lost
+from cloudtune.running import dry_run
+from cloudtune.running.dry_run import Tried, try_script
+from cloudtune.runs import home
+from cloudtune.runs.job import Job
+from tests.bench import Bench, wait_for
+
+AWS = ("--provider", "aws", "--instances", "g4dn.xlarge", "--here", "--yes")
+MODULE = "def rate(config):\n    return config['{key}']\n"
+COMMAND = """
+name: small
+train: python main.py {lr} {epochs}
+metric: {name: loss, mode: min}
+reports: {printed: 'loss (?P<loss>[0-9.]+)'}
+search: {lr: {uniform: [0.01, 0.1]}}
+trials: 2
+epochs: {min: 1, max: 4}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(temp: Path) -> Iterator[None]:
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert not list(temp.glob("cloudtune-*"))
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def with_module(bench: Bench, key: str) -> Path:
+    """Write a script that reads its configuration in a module of its own; return the experiment."""
+    path = bench.experiment("import rates; rates.rate(config)")
+    (bench.folder / "rates.py").write_text(MODULE.format(key=key))
+    return path
+
+
+def test_a_misspelled_key_in_a_module_ends_a_run_before_anything_is_rented(bench: Bench) -> None:
+    done = bench.here("run", with_module(bench, "learning_rate"), *AWS)
+    assert done.code == 2, done.out + done.err
+    assert f"error: {bench.folder}/rates.py:2: KeyError: 'learning_rate'\n" in done.err
+    assert f'File "{bench.folder}/train.py", line ' in done.err
+    assert "tried on this machine, with lr=0.0" in done.err
+    assert "--no-try-first" in done.err
+    assert bench.nothing_launched()
+    assert {path.name for path in bench.folder.iterdir()} == {
+        *("experiment.yaml", "train.py", "rates.py")
+    }
+
+
+def test_what_may_be_on_instances_alone_is_a_line_and_the_run_goes_on(bench: Bench) -> None:
+    path = bench.experiment()
+    script = bench.folder / "train.py"
+    script.write_text(f"import brought_by_the_image\n{script.read_text()}")
+    done = bench.here("run", path, *AWS)
+    assert (
+        "note: the script can't be tried on this machine: ModuleNotFoundError: No module named "
+        "'brought_by_the_image'; the run goes on"
+    ) in done.err
+    assert "measuring it first" in done.out
+
+
+def test_a_script_that_reports_is_run(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has started ends with it."""
+    monkeypatch.setattr(dry_run, "try_script", try_script)
+    path, started = with_module(bench, "lr"), bench.home.parent / "pid"
+    with (bench.folder / "rates.py").open("a") as module:
+        module.write(f"import subprocess\nopen({str(started)!r}, 'w').write(")
+        module.write("str(subprocess.Popen(['sleep', '600']).pid))\n")
+    bench.profile()
+    done = bench.here("run", path, "--try-first")
+    assert done.code == 0, done.err
+    assert "tried on this machine: one trial reported after " in done.err
+    assert len(simulated) == 1
+    wait_for(lambda: not psutil.pid_exists(int(started.read_text())))
+
+
+def test_a_command_is_tried_as_a_function_is(bench: Bench) -> None:
+    path = bench.folder / "command.yaml"
+    path.write_text(COMMAND)
+    (bench.folder / "main.py").write_text("print('los: 0.5')\n")
+    done = bench.here("try", path)
+    assert done.code == 2
+    assert "no line of what it printed has loss" in done.err
+    (bench.folder / "main.py").write_text("print('loss 0.5', flush=True)\ninput()\n")
+    done = bench.here("try", path)
+    assert done.code == 0, done.err
+    assert "one trial reported after " in done.out
+
+
+def experiment(bench: Bench, **fields: Any) -> Experiment:
+    fields = {"cloud": {"provider": "aws"}, "limits": {"deadline": "1h"}, **fields}
+    path = bench.experiment("import nothing.of.that.name")
+    data = Experiment.load(path).to_json()
+    return Experiment(**{**data, **fields})
+
+
+def test_a_minute_without_an_error_is_enough(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "SECONDS", 0.0)
+    tried = try_script(experiment(bench))
+    assert not tried.reported
+    assert not tried.reason
+    assert str(tried).endswith("without an error")
+
+
+@pytest.mark.parametrize(
+    ("cloud", "try_first", "has_run", "on_head", "tries"),
+    [
+        ("aws", None, False, False, True),
+        ("aws", None, True, False, False),
+        ("aws", False, False, False, False),
+        ("aws", None, False, True, False),
+        ("emulated", None, False, False, False),
+        ("emulated", True, True, False, True),
+    ],
+)
+def test_when_a_script_is_tried(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    cloud: str,
+    try_first: bool | None,
+    *,
+    has_run: bool,
+    on_head: bool,
+    tries: bool,
+) -> None:
+    called: list[bool] = []
+
+    def tried(*_: object, trains: bool, **__: object) -> Tried:
+        called.append(trains)
+        return Tried()
+
+    monkeypatch.setattr(dry_run, "try_script", tried)
+    if on_head:
+        monkeypatch.setenv(home.BEGAN_VARIABLE, "1.0")
+    fields = {"cloud": {"provider": cloud}, "trial": {"try_first": try_first}}
+    dry_run.check_script(experiment(bench, **fields), has_run=has_run)
+    assert called == [tries]
+
+
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: "
+ELSEWHERE: dict[str, Body] = {
+    "package": Failure("ModuleNotFoundError: No module named 'x'", ""),
+    "program": Failure("CommandFailedError: `x y`: x can't be started: No such file", ""),
+    "no GPU": Failure("RuntimeError: No CUDA GPUs are available", ""),
+    "asserted GPU": Failure(
+        "AssertionError", '  File "train.py", line 3, in f\n    assert torch.cuda.is_available()\n'
+    ),
+    "data": Failure(f"{NO_FILE}'/mnt/imagenet/train'", ""),
+    "memory": Failure("RuntimeError: DefaultCPUAllocator", "", out_of_memory=True),
+    "killed": Lost("was killed by SIGKILL"),
+    "network": Failure("requests.exceptions.ConnectionError: Max retries exceeded", ""),
+}
+OURS: dict[str, Body] = {
+    "name": Failure("NameError: name 'x' is not defined", ""),
+    "relative data": Failure(f"{NO_FILE}'train.csv'", ""),
+    "returned": Done(),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_may_be_different_on_instances_is_no_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE[name])
+    assert try_script(experiment(bench)).reason
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_the_same_on_instances_is_an_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS[name])
+    with pytest.raises(UsageError):
+        try_script(experiment(bench))
+
+
+def test_where_instances_are_this_machine_what_is_missing_here_is_missing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = experiment(bench, cloud={"provider": "emulated"})
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE["package"])
+    with pytest.raises(UsageError, match="No module named 'x'"):
+        try_script(wanted)
+
+
+def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = experiment(bench)
+    (bench.folder / "train.csv").touch()
+    (bench.folder / ".gitignore").write_text("*.csv\n")
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS["relative data"])
+    with pytest.raises(UsageError, match=r"train.csv'; it is there, but isn't sent"):
+        try_script(wanted)
+
+
+def test_a_trial_of_several_gpus_is_not_tried(bench: Bench) -> None:
+    assert (
+        try_script(experiment(bench, trial={"gpus": {"min": 2}})).reason == "a trial needs 2 GPUs"
+    )
