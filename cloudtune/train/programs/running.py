@@ -536,7 +536,7 @@ class ReadRun(CommandRun):
             return
         program, log = self._program, self._post.log
         self._printed = self.folder / program.file if program.file else log
-        lines = Lines(self._printed, 0 if program.file else self._log_start)
+        lines = Lines(self._printed)
         where, metric = program.file or "its output", self._place["metric_name"]
         self._readings = Readings(lines, where, metric, program.printed)
         with self._session.activate():
