@@ -144,7 +144,7 @@ def printed(show: Any) -> list[str]:
 
 
 def told_run(made: Job, *, taken_over: bool = False) -> tuple[list[str], Report]:
-    """Return what the screen says of a run, and its report; `taken_over` after each event."""
+    """Return what the screen says of a run, and its report; `taken_over` as each trial stops."""
     reports = []
 
     def show(out: Console) -> None:
@@ -153,7 +153,7 @@ def told_run(made: Job, *, taken_over: bool = False) -> tuple[list[str], Report]
 
             def watch(event: Event, commands: tuple[Command, ...]) -> None:
                 screens[-1].watch(event, commands)
-                if taken_over:
+                if taken_over and any(isinstance(command, StopTrial) for command in commands):
                     screens.append(RunScreen(out, policy, rung_epochs(1, 9, 3)))
 
             return watch
