@@ -252,10 +252,10 @@ def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> Non
 
 def test_a_file_that_gitignore_keeps_back_is_named_with_what_to_do(tmp_path: Path) -> None:
     it = trial(tmp_path, "open('data/train.bin')", "python main.py", program={"file": "m"})
-    with pytest.raises(CommandFailedError, match="directory: 'data/train.bin'$"):
+    with pytest.raises(CommandFailedError, match=r"directory: 'data/train\.bin'$"):
         it.run()
     (it.folder / "code" / ".gitignore").write_text("*.bin")  # as in karpathy/nanoGPT
-    with pytest.raises(CommandFailedError, match="copied to trials: write !data/train.bin into it"):
+    with pytest.raises(CommandFailedError, match=r"copied to trials: write !data/train\.bin"):
         it.run()
 
 
