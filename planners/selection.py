@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.model.plans import Limits
@@ -93,9 +93,10 @@ def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
         ends = f"The cheapest takes {described(cheapest)}"
     else:
         ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
+    options = [f"--{name}" for name, limit in asdict(limits).items() if limit is not None]
     return (
         f"no plan finishes {' '.join(wanted)}. {ends}. "
-        "Raise --deadline or --budget, try fewer trials, or let the run stop at its limits "
+        f"Raise {' or '.join(options)}, try fewer trials, or let the run stop at its limits "
         "with `cloudtune run --force`."
     )
 
@@ -110,7 +111,8 @@ def described(plan: Plan) -> str:
             most[name] = max(most.get(name, 0), group.instances)
     fleet = ", ".join(f"{count} x {name}" for name, count in most.items())
     estimate = plan.estimate
-    return f"{format_seconds(estimate.seconds)} and {format_dollars(estimate.dollars)} ({fleet})"
+    price = f" and {format_dollars(estimate.dollars)}" if estimate.dollars else ""
+    return f"{format_seconds(estimate.seconds)}{price} ({fleet})"
 
 
 def with_gap(request: PlanRequest, plan: Plan) -> Plan:

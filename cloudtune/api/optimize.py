@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cloudtune.api.experiments import refuse_while_loading
 from cloudtune.api.runs import run
 from cloudtune.errors import UsageError
+from cloudtune.experiment.defaults import STAYING
 from cloudtune.integrations.optuna import METRIC, discovered, run_trial
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def optimize(
     space, cloudtune calls the objective locally up to its first report to find its suggestions.
     `options` are those of `cloudtune.run`, such as `deadline` and `budget`; `experiment` has
     further fields of an experiment. Each trial has one GPU and saves no checkpoints: it starts
-    again if it loses its instance.
+    again if it loses its instance, and the default strategy, `asha-stopping`, pauses none.
 
         cloudtune.optimize(objective, n_trials=64, direction="maximize", epochs=10, budget="$5")
 
@@ -60,6 +61,7 @@ def optimize(
         "metric": {"name": METRIC, "mode": "max" if direction == "maximize" else "min"},
         "search": dict(search),
         "epochs": {"max": epochs or 1},
+        "strategy": STAYING,
         "trial": {"gpus": {"max": 1}},
         **(experiment or {}),
     }

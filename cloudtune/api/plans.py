@@ -215,7 +215,8 @@ class Plan:
         low, high = format_seconds(forecast.seconds.p5), format_seconds(forecast.seconds.p95)
         yield "takes", f"{format_seconds(self.seconds)} ({low} to {high})"
         low, high = format_dollars(forecast.dollars.p5), format_dollars(forecast.dollars.p95)
-        yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
+        if not self.proposal.plan.free:
+            yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
         if self.within is not None:
             yield "keeps its limits", f"in {self.within:.0%} of {forecast.samples} simulated runs"
         fleet = ", ".join(

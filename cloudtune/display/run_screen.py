@@ -111,8 +111,13 @@ class RunScreen:
         self._policy = policy
         self._rungs = frozenset(rungs)
         self._shown_at = 0.0
-        self._widths: dict[str, float] = {}
-        self._paused: set[str] = set()
+        trials = policy.trials.values()  # of a run that is taken over, there are some
+        self._widths = {trial.id: trial.width for trial in trials if trial.sessions}
+        self._paused = {
+            trial.id
+            for trial in trials
+            if (trial.after if trial.status == "stopping" else trial.status) == "parked"
+        }
         self._ending = False
         self._bottom = (
             Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")

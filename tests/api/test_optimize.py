@@ -164,6 +164,8 @@ def test_the_run_is_an_experiment_whose_function_workers_load(
     wanted = load_experiment(fields, more)
     assert (wanted.metric.mode, wanted.span.max, wanted.trial.gpus.max) == ("max", 1, 1)
     assert len(trials(wanted)) == 5
+    assert wanted.strategy_name == "asha-stopping", "a paused objective would begin again"
+    assert load_experiment(fields, {**more, "strategy": "asha"}).strategy_name == "asha"
     function = load_function(tmp_path, f"{wanted.train_file.name}:{wanted.train_function}")
     told: list[EpochReport] = []
     worker = session(1, told)

@@ -71,6 +71,18 @@ def test_a_plan_has_the_figures_of_the_command(
     assert bench.nothing_launched()
 
 
+def test_a_plan_on_a_machine_without_a_price_shows_no_dollars(bench: Bench) -> None:
+    path = bench.experiment()
+    path.write_text(
+        path.read_text().partition("limits:")[0] + "cloud: {provider: local, slots: 2}\n"
+    )
+    profile = bench.profile()
+    profile.write_text(profile.read_text().replace("g7.12xlarge", "local-2x-cpu"))
+    plan = cloudtune.plan(path, profile=str(profile), deadline="10m")
+    assert "takes: " in repr(plan)
+    assert "$" not in repr(plan) + str(plan)
+
+
 def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
     path = bench.experiment()
     bench.profile()

@@ -163,8 +163,10 @@ def test_a_deadline_alone_says_how_much_can_be_tried(tmp_path: Path) -> None:
     options = stages.PlanOptions("trials")
     planned = make.make_plan(problem(load(tmp_path)), Limits(60.0), options)
     assert planned.problem.experiment.fixed_trials > 6
-    with pytest.raises(InfeasibleError, match="no plan finishes"):
+    with pytest.raises(InfeasibleError, match="no plan finishes") as caught:
         make.make_plan(problem(load(tmp_path)), Limits(14.0))
+    assert "Raise --deadline, try fewer trials" in str(caught.value)
+    assert "$" not in str(caught.value)  # this machine is free, and a budget is refused
 
 
 def test_a_price_of_its_own_is_planned_with(tmp_path: Path) -> None:

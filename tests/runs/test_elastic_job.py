@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.replay import ReplayWorld
-from cloudtune.model.commands import StartTrial, StopTrial
-from cloudtune.model.events import EpochDone, NodeLost
+from cloudtune.model.commands import Command, StartTrial, StopTrial
+from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
@@ -143,12 +144,21 @@ def printed(show: Any) -> list[str]:
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def told_run(made: Job) -> tuple[list[str], Report]:
+def told_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
+    """Return what the screen says, and the report; `taken_over` as that many trials stop."""
     reports = []
 
     def show(out: Console) -> None:
         def watching(policy: RunPolicy) -> Any:
-            return RunScreen(out, policy, rung_epochs(1, 9, 3)).watch
+            screens = [RunScreen(out, policy, rung_epochs(1, 9, 3))]
+
+            def watch(event: Event, commands: tuple[Command, ...]) -> None:
+                screens[-1].watch(event, commands)
+                stops = any(isinstance(command, StopTrial) for command in commands)
+                if stops and len(screens) <= taken_over:
+                    screens.append(RunScreen(out, policy, rung_epochs(1, 9, 3)))
+
+            return watch
 
         reports.append(report_of(made, watch=watching))
 
@@ -171,6 +181,15 @@ def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
     assert any(line.startswith("resumes ") and ", on 1 GPU" in line for line in lines)
     assert any(line.startswith("finished: ") for line in lines)
     assert any(line.startswith("done; the best checkpoint") for line in lines)
+
+
+def test_the_screen_of_a_run_that_is_taken_over_knows_its_trials() -> None:
+    def restarts(times: int) -> list[str]:
+        lines, _ = told_run(elastic_job(), taken_over=times)
+        return [line for line in lines if re.match(r"resumes|starts|\w+ moves", line)]
+
+    assert any(line.startswith("resumes ") for line in restarts(0))
+    assert restarts(0) == restarts(3) == restarts(99)
 
 
 def test_the_line_of_progress_counts_trials_money_time_and_instances() -> None:

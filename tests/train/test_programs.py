@@ -188,6 +188,18 @@ def test_a_plain_script_is_read_and_resumes_from_its_folder(
     assert not (tmp_path / "code" / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_lines_that_came_back_with_a_checkpoint_are_no_reports(tmp_path: Path, mode: str) -> None:
+    """As in facebookresearch/ConvNeXt, whose log stands among its checkpoints."""
+    script = WRITES.replace('"metrics.jsonl", "a"', f'"out/log", "{mode}"')
+    script = script.replace('"epoch": epoch, "acc', '"acc')
+    it = trial(tmp_path, script, COMMAND, program={"file": "out/log", "folder": "out"})
+    it.run(until=2, last=9)
+    it.run(until=3, last=9, restore=it.reports[1].checkpoint)
+    values = [report.metrics["accuracy"] for report in it.reports]
+    assert (it.epochs, values) == ([1, 2, 3], [0.5, 1.0, 1.5])
+
+
 def test_what_a_script_prints_is_read_as_well(tmp_path: Path) -> None:
     pattern = r"Accuracy: \d+/\d+ \((?P<accuracy>[\d.]+)%\)"
     it = trial(tmp_path, WRITES, COMMAND, program={"printed": pattern})
@@ -235,6 +247,15 @@ def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> Non
     assert "line 3, in <module>" in failure.traceback
     it.command = "no-such-program main.py"
     with pytest.raises(CommandFailedError, match="no-such-program can't be started: No such file"):
+        it.run()
+
+
+def test_a_file_that_gitignore_keeps_back_is_named_with_what_to_do(tmp_path: Path) -> None:
+    it = trial(tmp_path, "open('data/train.bin')", "python main.py", program={"file": "m"})
+    with pytest.raises(CommandFailedError, match=r"directory: 'data/train\.bin'$"):
+        it.run()
+    (it.folder / "code" / ".gitignore").write_text("*.bin")  # as in karpathy/nanoGPT
+    with pytest.raises(CommandFailedError, match=r"copied to trials: write !data/train\.bin"):
         it.run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,16 +32,18 @@ class Reading(NamedTuple):
 
 
 class Lines:
-    """The whole lines that come to a file, from a place in it on; it may not be there yet."""
+    """The whole lines that come to a file from now on; it may not be there yet."""
 
-    def __init__(self, path: Path, start: int = 0) -> None:
-        self._path, self._at, self._rest = path, start, b""
-        self.count = 0
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest = path, b""
+        self._at = path.stat().st_size if path.exists() else 0
 
     def more(self, *, ended: bool = False) -> list[str]:
         """Return the lines since; once all is `ended`, with a last one that has no end."""
         try:
             with self._path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._at:  # the script began it again
+                    self._at, self._rest = 0, b""
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
@@ -49,7 +52,6 @@ class Lines:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if ended and self._rest:
             lines, self._rest = [*lines, self._rest], b""
-        self.count += len(lines)
         return [line.decode(errors="replace") for line in lines]
 
 

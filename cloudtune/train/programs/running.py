@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -62,6 +63,7 @@ _SHORTEST_PATIENCE: Final = 0.5
 """Seconds; a quarter of an epoch where that is longer, until a save after a report was seen."""
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
+_MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 
@@ -259,11 +261,19 @@ class CommandRun:
         if code:
             last = tail.strip().rpartition("\n")[2]
             message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
+            message += self._missing_hint(last)
             raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
         elif self._epoch < self._place["max_epoch"]:
             raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {self._ended_early()}")
+
+    def _missing_hint(self, error: str) -> str:
+        """Return what to do about a file that may be missing since .gitignore names it, or ""."""
+        missing = _MISSING.search(error)
+        if missing is None or not (self._post.code / ".gitignore").exists():
+            return ""
+        return f"; what .gitignore names isn't copied to trials: write !{missing[1]} into it"
 
     def _ended_early(self) -> str:
         progress, unit = self._post.progress, self._post.progress.unit
@@ -536,7 +546,7 @@ class ReadRun(CommandRun):
             return
         program, log = self._program, self._post.log
         self._printed = self.folder / program.file if program.file else log
-        lines = Lines(self._printed, 0 if program.file else self._log_start)
+        lines = Lines(self._printed)
         where, metric = program.file or "its output", self._place["metric_name"]
         self._readings = Readings(lines, where, metric, program.printed)
         with self._session.activate():

@@ -176,8 +176,8 @@ def test_epochs_of_a_script_that_starts_over_are_never_later_ones(
 
 def test_a_number_that_stands_still_is_no_number_of_an_epoch(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("Epoch 1 of it\nvalue=5\n")
     readings = Readings(Lines(path), "its output", "value", PRINTED)
+    path.write_text("Epoch 1 of it\nvalue=5\n")
     assert list(readings.more()) == [Reading({"value": 5.0}, 1)]
     numbers = EpochNumbers(Progress())
     assert [numbers.position(1, reported) for reported in range(3)] == [{"epoch": 1}, {}, {}]
