@@ -13,6 +13,7 @@ from cloudtune.model.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_
 from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile
@@ -303,13 +304,15 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     sure = _sure_enough(plan, options)
     if asked.aim != "cost" and sure:
         return planned
+    done = plan.forecast.epochs.p50 >= asked.request.work[-1].end_epoch
+    if done and sure and _least_dollars(asked.request, steady) >= plan.estimate.dollars:
+        return planned
     without = replace(problem, rentables=steady)
     limits, elapsed = planned.limits, planned.elapsed
     try:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
-    done = plan.forecast.epochs.p50 >= staged.stages[-1].stage.end_epoch
     if done and sure and asked.aim == "cost":
         # Both by simulated runs: a run saves some resizes that stages count.
         begin = elapsed + SETUP_SECONDS
@@ -325,6 +328,12 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     remark = f"not on spot: with its outages {why}"
     other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
     return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
+
+
+def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> float:
+    """Return the dollars that no plan on these rentables can beat, at mean speeds."""
+    costs = fluid(replace(request, rentables=rentables)).dollars
+    return float(costs[-1]) if len(costs) else math.inf
 
 
 def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:

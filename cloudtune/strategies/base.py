@@ -251,7 +251,7 @@ class View(Protocol):
         """Return the mean seconds of a delay on an offer: as `corrected` has it."""
         ...
 
-    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+    def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable at the speed that these trials can be expected to have on it.
 
         Delays are those that are to be expected too.

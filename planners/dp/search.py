@@ -199,8 +199,6 @@ class Search:
             labels = _advance(step, trail[-1], options, aim, rest)
             if self.rounded:
                 labels = labels.only(aim.affords(labels, self.delays))
-            # Before the cut to `most`: a dominated label would take the place of a useful one.
-            labels = labels.only(undominated(labels, self.delays))
             if most is not None and len(labels) > most:
                 self.proven = False
                 labels = labels.only(_nearest(labels, aim, rest, options, most))
@@ -345,7 +343,7 @@ def _of_offer(
 
 
 def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
-    """Return the labels after a stage that may still lead to a plan worth finding."""
+    """Return the undominated labels after a stage that may still lead to a plan worth finding."""
     chunk = max(1, _AT_ONCE // len(options))
     parts = []
     for begin in range(0, len(labels), chunk):
@@ -357,7 +355,8 @@ def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest
         part = taken.labels(here, option)
         part = part.only(undominated(part, step.delays)) if len(part) else part
         parts.append(_moved(part, begin))
-    return _together(parts)
+    together = _together(parts)
+    return together if len(parts) == 1 else together.only(undominated(together, step.delays))
 
 
 def _moved(labels: Labels, begin: int) -> Labels:
