@@ -39,7 +39,7 @@ from cloudtune.policy.widths import narrowed, refitted
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.fleet import Rented

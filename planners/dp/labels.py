@@ -382,7 +382,7 @@ def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
 
 
 def _by_fleet(labels: Labels) -> tuple[NDArray[np.intp], Whole]:
-    """Return the order of the labels by fleet, seconds and dollars, and in it their fleets' numbers.
+    """Return the order of labels by fleet, seconds and dollars, and in it the fleets' numbers.
 
     A fleet is its offers, instances, widths, and whether all is settled.
     """

@@ -145,10 +145,13 @@ class Search:
         aim = aim if incumbent is None else aim.to_beat(incumbent)
         for options, labels in _ROUNDED_ROUNDS if self.rounded else _ROUNDS:
             self.proven = True
-            solution = self._run(aim, self._promising(aim, options), labels)
+            chosen = self._promising(aim, options)
+            solution = self._run(aim, chosen, labels)
             if solution is not None:
                 incumbent = solution
                 aim = aim.to_beat(solution)
+            if self.proven and all(len(rows) < (options or math.inf) for rows in chosen):
+                break  # nothing was left out: a wider round finds no other
         return incumbent
 
     def front(self) -> list[Solution]:
