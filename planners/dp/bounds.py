@@ -85,8 +85,9 @@ def lowest(stairs: Sequence[Staircase]) -> Staircase:
     """Return the staircase that at every time is the least of some staircases."""
     if not stairs:
         return IMPOSSIBLE
-    seconds = np.concatenate([stair.seconds for stair in stairs])
-    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in stairs])).thinned()
+    different = list({id(stair): stair for stair in stairs}.values())
+    seconds = np.concatenate([stair.seconds for stair in different])
+    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in different])).thinned()
 
 
 def chain(stairs: Iterable[Staircase]) -> Staircase:

@@ -110,7 +110,9 @@ class Search:
             changed = step.least(options, fresh=True)
             stay = [_of_offer(options, least, offer, rest[-1]) for offer in range(count)]
             move = lowest([_of_offer(options, changed, offer, rest[-1]) for offer in range(count)])
-            rest.append(Rest(tuple(lowest([stair, move]) for stair in stay)))
+            # Most offers of a catalog have no option worth having: they share one staircase.
+            both = (move if s is IMPOSSIBLE else lowest([s, move]) for s in stay)
+            rest.append(Rest(tuple(both)))
         return rest[::-1]
 
     @cached_property
@@ -339,10 +341,11 @@ def _of_offer(
     rest: Rest,
 ) -> Staircase:
     """Return the least of a stage on one offer, and of what comes after."""
-    mine = options.offer[:, 0] == offer
-    if not mine.any():
+    # Options come offer by offer.
+    begin, end = np.searchsorted(options.offer[:, 0], (offer, offer + 1))
+    if begin == end:
         return IMPOSSIBLE
-    return Staircase.of(least[0][mine], least[1][mine]).then(rest.stairs[offer])
+    return Staircase.of(least[0][begin:end], least[1][begin:end]).then(rest.stairs[offer])
 
 
 def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
