@@ -39,7 +39,9 @@ _DOUBLINGS = range(-3, 5)
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
-"""As many simulated runs on spot pools."""
+"""As many simulated runs on spot pools; one of a job with more epochs than `_FEW_EPOCHS`."""
+_FEW_EPOCHS, _MOST_EPOCHS = 2_000, 20_000
+"""A job with more epochs than the latter is drawn: to play it once takes many seconds."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
 _SECONDS = 5.0
@@ -166,10 +168,17 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
 
 
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
-    """Return other stages as a run of them on spot would go: pools come and go, and it reacts."""
+    """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
+
+    Of a large job the draws, in which instances are lost and waited for, stand in for its runs.
+    """
+    epochs = sum(stage.trials * stage.epochs for stage in request.work)
+    if epochs > _MOST_EPOCHS:
+        return _as_run(planned, request, plan)
+    runs = 1 if epochs > _FEW_EPOCHS else _POOL_RUNS
     problem = replace(planned.problem, rentables=request.rentables)
     return make.run_plan(
-        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
+        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=runs
     )
 
 

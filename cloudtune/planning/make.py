@@ -13,6 +13,7 @@ from cloudtune.model.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_
 from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile
@@ -46,6 +47,8 @@ LEASE_GRACE_SECONDS = 600.0
 """Seconds that an instance may outlive the longest run, if no controller gives it back."""
 _NEAR = 0.95
 """A plan that takes more than this share of a limit says what is beyond that limit's edge."""
+_BY_LUCK = 0.8
+"""The median of a few simulated runs costs no less than this share of what no plan can beat."""
 _CANDIDATES = 8
 """Plans of a front that are judged by simulated runs, at most."""
 _GLANCE, _DOUBT = 7, 0.3
@@ -303,13 +306,16 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     sure = _sure_enough(plan, options)
     if asked.aim != "cost" and sure:
         return planned
+    done = plan.forecast.epochs.p50 >= asked.request.work[-1].end_epoch
+    least = _BY_LUCK * _least_dollars(asked.request, steady)
+    if done and sure and least >= plan.estimate.dollars:
+        return planned
     without = replace(problem, rentables=steady)
     limits, elapsed = planned.limits, planned.elapsed
     try:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
-    done = plan.forecast.epochs.p50 >= staged.stages[-1].stage.end_epoch
     if done and sure and asked.aim == "cost":
         # Both by simulated runs: a run saves some resizes that stages count.
         begin = elapsed + SETUP_SECONDS
@@ -325,6 +331,12 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     remark = f"not on spot: with its outages {why}"
     other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
     return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
+
+
+def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> float:
+    """Return the dollars that no plan on these rentables can beat, at mean speeds."""
+    costs = fluid(replace(request, rentables=rentables)).dollars
+    return float(costs[-1]) if len(costs) else math.inf
 
 
 def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:

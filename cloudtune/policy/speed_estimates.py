@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 from cloudtune.model.scaling import PUBLISHED, Delay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.model.fleet import Rented
     from cloudtune.model.plans import Rentable
@@ -108,6 +108,8 @@ class SpeedEstimates:
         self._reference: Place | None = None
         self._curves: dict[str, Mapping[Width, float]] = {}
         self._slowest = _Slowest(())
+        self._asked: Sequence[TrialId] | None = None  # the trials of the last `pace`, for `_answer`
+        self._answer = 1.0
         self._savings: deque[float] = deque(maxlen=_SAVINGS)
 
     def note(
@@ -126,6 +128,7 @@ class SpeedEstimates:
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
         if expected <= 0 or seconds <= 0:  # what it took is unknown
             return
+        self._asked = None
         usual = median(self._savings) if self._savings else 0.0
         self._savings.append(saving)
         seconds = max(seconds - max(0.0, saving - usual), min(seconds, expected))
@@ -162,13 +165,16 @@ class SpeedEstimates:
         factor = self._curve(rentable.profile)[width] if self._factors else 1.0
         return rentable.epoch_seconds(width) * factor * pace
 
-    def pace(self, trials: Iterable[TrialId]) -> float:
+    def pace(self, trials: Sequence[TrialId]) -> float:
         """Return the slowest pace of some trials, for which the others wait; 1 if unknown.
 
         A trial that was seen to be slow in few noisy epochs is believed to be so in part. Trials
         that have yet to begin are as fast as all those that have.
         """
-        return max((self._pace(trial) for trial in trials), default=1.0)
+        if trials is not self._asked:  # a look at the rest asks for each offer
+            self._asked = trials
+            self._answer = max(map(self._pace, trials), default=1.0)
+        return self._answer
 
     def _pace(self, trial: TrialId) -> float:
         if trial not in self._paces:
@@ -190,7 +196,7 @@ class SpeedEstimates:
         pace = self._slowest.pace(self._all.value)
         return profile.epoch[width].mean * (pace * self._curve(profile)[width])
 
-    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+    def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
         profile, pace = rentable.profile, self.pace(trials)
         scales = {width: pace * factor for width, factor in self._curve(profile).items()}

@@ -39,7 +39,7 @@ from cloudtune.policy.widths import narrowed, refitted
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.fleet import Rented
@@ -192,7 +192,7 @@ class RunState:
         """Return the mean seconds of a delay on an offer, by what this run has seen."""
         return self.delays.mean(self._by_offer[offer].profile, kind)
 
-    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+    def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable at the speeds that these trials can be expected to have on it."""
         return self.delays.corrected(self.speeds.corrected(rentable, trials))
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.fleet import FleetBook, LaunchBackoff
@@ -251,7 +251,7 @@ class View(Protocol):
         """Return the mean seconds of a delay on an offer: as `corrected` has it."""
         ...
 
-    def corrected(self, rentable: Rentable, trials: Iterable[TrialId]) -> Rentable:
+    def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable at the speed that these trials can be expected to have on it.
 
         Delays are those that are to be expected too.

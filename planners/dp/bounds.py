@@ -39,11 +39,15 @@ class Staircase:
     def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> Staircase:
         """Return the staircase under which none of the points lies."""
         time, cost = np.asarray(seconds, float), np.asarray(dollars, float)
-        order = np.lexsort((cost, time))
+        order = np.argsort(time)
         time, cost = time[order], cost[order]
-        before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
-        corner = cost < before
-        return cls(time[corner], cost[corner])
+        corner = np.ones(len(cost), dtype=bool)
+        corner[1:] = cost[1:] < np.minimum.accumulate(cost)[:-1]
+        time, cost = time[corner], cost[corner]
+        # Of those that take as long, in any order so far, the last is the cheapest.
+        last = np.ones(len(time), dtype=bool)
+        last[:-1] = time[1:] > time[:-1]
+        return cls(time[last], cost[last])
 
     def dollars_within(self, seconds: ArrayLike) -> NDArray[np.float64]:
         """Return the least dollars within these seconds, infinite where nothing is so fast."""
@@ -81,8 +85,9 @@ def lowest(stairs: Sequence[Staircase]) -> Staircase:
     """Return the staircase that at every time is the least of some staircases."""
     if not stairs:
         return IMPOSSIBLE
-    seconds = np.concatenate([stair.seconds for stair in stairs])
-    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in stairs])).thinned()
+    different = list({id(stair): stair for stair in stairs}.values())
+    seconds = np.concatenate([stair.seconds for stair in different])
+    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in different])).thinned()
 
 
 def chain(stairs: Iterable[Staircase]) -> Staircase:

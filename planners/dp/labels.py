@@ -368,13 +368,12 @@ def _whole(seconds: Floats, grain: Floats) -> Floats:
 
 def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
     """Return the labels that no other of the same fleet beats in time and in money."""
-    state = _states(labels)
-    order = np.lexsort((labels.dollars, labels.seconds, state))
-    if len(labels) == 0:
-        return order
+    if len(labels) <= 1:
+        return np.arange(len(labels))
+    order, state = _by_fleet(labels)
     if labels.ages is not None:
         return _undominated_with_ages(labels, delays, state, order)
-    state, dollars = state[order], labels.dollars[order]
+    dollars = labels.dollars[order]
     # One running minimum for all states: each begins below whatever the one before reached.
     span = 2.0 * (float(dollars.max(initial=0.0)) + 1.0)
     running = np.minimum.accumulate(dollars - state * span)
@@ -382,16 +381,20 @@ def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
     return np.asarray(order[dollars < before - _TIE * span])
 
 
-def _states(labels: Labels) -> Whole:
-    """Return a number for each fleet: offers, instances, widths, and whether all is settled."""
-    key = np.unique(labels.settled, return_inverse=True)[1]
-    for column in (*labels.offer.T, *labels.count.T, *labels.width.T):
-        if (column == column[:1]).all():  # most are: they don't distinguish fleets
-            continue
-        values, rank = np.unique(column, return_inverse=True)
-        # Ranked again each time, the key stays small however many columns there are.
-        key = np.unique(key * len(values) + rank, return_inverse=True)[1]
-    return np.asarray(key.astype(np.int64))
+def _by_fleet(labels: Labels) -> tuple[NDArray[np.intp], Whole]:
+    """Return the order of labels by fleet, seconds and dollars, and in it the fleets' numbers.
+
+    A fleet is its offers, instances, widths, and whether all is settled.
+    """
+    columns = (labels.settled, *labels.offer.T, *labels.count.T, *labels.width.T)
+    # Most columns are the same in all labels: they don't distinguish fleets.
+    varying = [column for column in columns if (column != column[0]).any()]
+    order = np.lexsort((labels.dollars, labels.seconds, *reversed(varying)))
+    changes = np.zeros(len(labels), dtype=bool)
+    for column in varying:
+        ordered = column[order]
+        changes[1:] |= ordered[1:] != ordered[:-1]
+    return order, np.cumsum(changes)
 
 
 def _undominated_with_ages(
@@ -402,7 +405,7 @@ def _undominated_with_ages(
     # What isn't there is as old in all labels of a fleet.
     ages = np.where(np.isfinite(labels.ages), labels.ages, 0.0)
     kept = np.ones(len(order), dtype=bool)
-    bounds = np.flatnonzero(np.diff(state[order], prepend=-1, append=-1))
+    bounds = np.flatnonzero(np.diff(state, prepend=-1, append=-1))
     several = np.diff(bounds) > 1
     for begin, end in zip(bounds[:-1][several], bounds[1:][several], strict=True):
         rows = order[begin:end]

@@ -110,7 +110,9 @@ class Search:
             changed = step.least(options, fresh=True)
             stay = [_of_offer(options, least, offer, rest[-1]) for offer in range(count)]
             move = lowest([_of_offer(options, changed, offer, rest[-1]) for offer in range(count)])
-            rest.append(Rest(tuple(lowest([stair, move]) for stair in stay)))
+            # Most offers of a catalog have no option worth having: they share one staircase.
+            both = (move if s is IMPOSSIBLE else lowest([s, move]) for s in stay)
+            rest.append(Rest(tuple(both)))
         return rest[::-1]
 
     @cached_property
@@ -145,10 +147,13 @@ class Search:
         aim = aim if incumbent is None else aim.to_beat(incumbent)
         for options, labels in _ROUNDED_ROUNDS if self.rounded else _ROUNDS:
             self.proven = True
-            solution = self._run(aim, self._promising(aim, options), labels)
+            chosen = self._promising(aim, options)
+            solution = self._run(aim, chosen, labels)
             if solution is not None:
                 incumbent = solution
                 aim = aim.to_beat(solution)
+            if self.proven and all(len(rows) < (options or math.inf) for rows in chosen):
+                break  # nothing was left out: a wider round finds no other
         return incumbent
 
     def front(self) -> list[Solution]:
@@ -199,8 +204,6 @@ class Search:
             labels = _advance(step, trail[-1], options, aim, rest)
             if self.rounded:
                 labels = labels.only(aim.affords(labels, self.delays))
-            # Before the cut to `most`: a dominated label would take the place of a useful one.
-            labels = labels.only(undominated(labels, self.delays))
             if most is not None and len(labels) > most:
                 self.proven = False
                 labels = labels.only(_nearest(labels, aim, rest, options, most))
@@ -338,14 +341,15 @@ def _of_offer(
     rest: Rest,
 ) -> Staircase:
     """Return the least of a stage on one offer, and of what comes after."""
-    mine = options.offer[:, 0] == offer
-    if not mine.any():
+    # Options come offer by offer.
+    begin, end = np.searchsorted(options.offer[:, 0], (offer, offer + 1))
+    if begin == end:
         return IMPOSSIBLE
-    return Staircase.of(least[0][mine], least[1][mine]).then(rest.stairs[offer])
+    return Staircase.of(least[0][begin:end], least[1][begin:end]).then(rest.stairs[offer])
 
 
 def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
-    """Return the labels after a stage that may still lead to a plan worth finding."""
+    """Return the undominated labels after a stage that may still lead to a plan worth finding."""
     chunk = max(1, _AT_ONCE // len(options))
     parts = []
     for begin in range(0, len(labels), chunk):
@@ -357,7 +361,8 @@ def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest
         part = taken.labels(here, option)
         part = part.only(undominated(part, step.delays)) if len(part) else part
         parts.append(_moved(part, begin))
-    return _together(parts)
+    together = _together(parts)
+    return together if len(parts) == 1 else together.only(undominated(together, step.delays))
 
 
 def _moved(labels: Labels, begin: int) -> Labels:

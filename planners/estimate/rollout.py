@@ -15,11 +15,12 @@ it:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cloudtune.model.plans import Limits
 from cloudtune.planners.cost_model import Holdings, stays
 from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.training import (
@@ -53,8 +54,26 @@ class Draws:
     slowness: Floats
 
 
+_REMEMBERED = 4
+_recent: list[tuple[tuple[PlanRequest, Plan, int, int], Draws]] = []
+
+
 def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
-    """Return what a plan may take; the same seed and plan give the same draws."""
+    """Return what a plan may take; the same seed and plan give the same draws.
+
+    The last few are remembered: some of a plan's alternatives come to the same stages.
+    """
+    question = (replace(request, limits=Limits(), objective="cost"), plan, samples, seed)
+    for earlier, draws in _recent:
+        if earlier == question:
+            return draws
+    draws = _sampled(request, plan, samples, seed)
+    _recent.insert(0, (question, draws))
+    del _recent[_REMEMBERED:]
+    return draws
+
+
+def _sampled(request: PlanRequest, plan: Plan, samples: int, seed: int) -> Draws:
     play = _Play(request, plan, Dice(samples, seed))
     for planned in plan.stages:
         play.stage(planned.stage, planned.groups)

@@ -375,3 +375,33 @@ def test_on_demand_alone_is_forecast_by_its_stages() -> None:
 def test_mistakes_about_pools_are_told(said: dict[str, float], told: str) -> None:
     with pytest.raises(ExperimentError, match=told):
         spot_problem(**{"cloud.spot": said})
+
+
+def test_on_demand_that_cannot_be_cheaper_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[bool] = []
+    forecast_of = PlayedRuns.forecast
+
+    def recorded(runs: PlayedRuns) -> Forecast:
+        played.append(any(rentable.behaviours for rentable in runs.rentables))
+        return forecast_of(runs)
+
+    monkeypatch.setattr(PlayedRuns, "forecast", recorded)
+    steady = {"losses_per_hour": 0.0, "availability": 1.0}
+    plan = on_spot(**{"cloud.spot": steady, "cloud.market": "any"}).plan
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert played == [True]
+
+
+@pytest.mark.parametrize(
+    ("few", "most", "told"),
+    [(2_000, 20_000, ("pools", 3)), (1, 20_000, ("pools", 1)), (1, 1, ("stages", 200))],
+    ids=["small", "large", "very large"],
+)
+def test_spot_is_compared_by_fewer_runs_of_a_large_job_and_by_draws_of_a_very_large_one(
+    few: int, most: int, told: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtune.planning.alternatives._FEW_EPOCHS", few)
+    monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", most)
+    compared = propose(on_spot(**{"cloud.market": "on-demand"})).alternatives
+    (forecast_on_spot,) = [other.plan.forecast for other in compared if other.name == "on spot"]
+    assert (forecast_on_spot.source, forecast_on_spot.samples) == told

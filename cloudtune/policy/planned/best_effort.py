@@ -63,7 +63,7 @@ class Effort:
         return fewer
 
     def _most_after_the_rung(self) -> BestEffort | None:
-        work = self._rest.work()
+        work = self._rest.work
         if len(work) == 1:
             return None
         most = work[1].trials
@@ -80,7 +80,7 @@ class Effort:
             self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
         ):
             return None
-        work = self._rest.work()
+        work = self._rest.work
         training = set(self._rest.training)
         first = work[0].start_epoch
         now = replace(work[0], trials=len(ranked))
@@ -99,7 +99,7 @@ class Effort:
         first: int,
         members: Callable[[int], tuple[TrialId, ...]],
     ) -> BestEffort | None:
-        last = (self._rest.later() or (self._rest.itinerary.stage_plan.stage,))[-1].end_epoch
+        last = (self._rest.later or (self._rest.itinerary.stage_plan.stage,))[-1].end_epoch
         tight = self._rest.tight
 
         def ask(count: int, epochs: int) -> PlanRequest:

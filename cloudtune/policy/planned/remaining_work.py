@@ -164,7 +164,7 @@ class Rest:
         """The epoch at which the present stage ends."""
         return self.itinerary.stage_plan.stage.end_epoch
 
-    @property
+    @cached_property
     def members(self) -> tuple[TrialId, ...]:
         """The trials of the stage that aren't over, those that wait at its rung included."""
         trials = self.view.trials
@@ -172,6 +172,7 @@ class Rest:
             n for n in self.itinerary.members if n not in trials or trials[n].status not in OVER
         )
 
+    @cached_property
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
         itinerary = self.itinerary
@@ -190,20 +191,21 @@ class Rest:
             for name in self.training
         }
 
+    @cached_property
     def work(self) -> tuple[Stage, ...]:
         """Return the stages that are left; of the present one what its trials have yet to train.
 
         Where they take turns that is the mean, else what is left of the one that is furthest back.
         """
         left = self._epochs_left
-        later = self.later()
+        later = self.later
         turns = any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if turns else max(left.values())
         trials = max(len(left), later[0].trials if later else 0)
         return (Stage(trials, self.rung - epochs, self.rung), *later)
 
-    @property
+    @cached_property
     def rounded(self) -> float:
         """Seconds by which `work` says too much of trials that take turns: it has whole epochs.
 
@@ -213,7 +215,7 @@ class Rest:
         left = self._epochs_left
         if all(group.waves <= 1 for group in groups) or not left:
             return 0.0
-        first = self.work()[0]
+        first = self.work[0]
         counted = first.epochs * first.trials
         rentables = {rentable.offer: rentable for rentable in self.view.rentables}
         spans = []
@@ -278,7 +280,7 @@ class Rest:
 
     def present(self) -> Plan:
         """Return the rest of the present plan at realised figures, as if all were available."""
-        request = self.request(self.work(), self.training, lambda _offer: False)
+        request = self.request(self.work, self.training, lambda _offer: False)
         return price(request, _choices(self.itinerary, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
@@ -352,7 +354,7 @@ class Rest:
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
-        request = self.request(self.work(), self.training, self.not_now)
+        request = self.request(self.work, self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
             plan = plan_within(self.planner, wished)

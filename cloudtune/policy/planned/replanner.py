@@ -288,7 +288,7 @@ class _Look:
         parts = []
         if instead_of:
             parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
-        later = self._rest.later()
+        later = self._rest.later
         if later and not instead_of and best.next_trials < later[0].trials:
             parts.append(f"{best.next_trials} instead of {later[0].trials} to go on")
         if best.epochs < best.full:

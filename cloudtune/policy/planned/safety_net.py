@@ -335,7 +335,7 @@ class SafetyNet:
             rest.view,
             rest.itinerary,
             rest.reserve,
-            work=rest.work(),
+            work=rest.work,
             trials=rest.training,
             barred=rest.view.avoided,
         )
