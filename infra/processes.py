@@ -137,7 +137,9 @@ class ProcessGroup:
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            pid, created, mark = data.pop("pid"), data.pop("created"), data.pop("mark", "")
+            pid = data.pop("pid")
+            created = data.pop("created")
+            mark = data.pop("mark", "")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -175,14 +175,16 @@ class _Step:
     def _settle(self, seconds: float) -> tuple[float, float]:
         """Bring the holdings to the stage's end; return its dollars and the GPU-seconds billed."""
         dollars = seconds * self.request.charges.usd_per_second
-        wait, billed = self._wait(), 0.0
+        wait = self._wait()
+        billed = 0.0
         for offer, count in self._going().items():
             ages = self.holdings.ages[offer]
             dollars += self._return(offer, ages[len(ages) - count :])
             self.holdings.ages[offer] = ages[: len(ages) - count]
         fresh = {group.offer: self._fresh(group) for group in self.groups}
         for group in self.groups:
-            offer, new = group.offer, fresh[group.offer]
+            offer = group.offer
+            new = fresh[group.offer]
             launch = self.request.rentable(offer).profile.launch.mean
             kept = self.holdings.ages.get(offer, [])
             lived = len(kept) * seconds + new * (seconds - wait - launch)

@@ -60,14 +60,18 @@ def _most(
     To plan a size takes long. The bound on all plans is quick and seldom far from the border, so
     the search begins there, goes up or down in growing steps, and ends by halving.
     """
-    size, step = max(1, _bound(ask, most)), 1
-    largest, plan, above = 0, None, most + 1
+    size = max(1, _bound(ask, most))
+    step = 1
+    largest = 0
+    plan = None
+    above = most + 1
     while above - largest > 1:
         candidate = plan_within(planner, ask(size))
         if candidate is None:
             above = size
         else:
-            largest, plan = size, candidate
+            largest = size
+            plan = candidate
         if largest and above <= most:  # the border lies between two sizes that were planned
             size = (largest + above) // 2
         else:
@@ -88,7 +92,8 @@ def plan_within(planner: Planner, request: PlanRequest) -> Plan | None:
 
 def _bound(ask: Callable[[int], PlanRequest], most: int) -> int:
     """Return the largest size up to `most` for which the bound on all plans leaves room."""
-    low, above = 0, most + 1
+    low = 0
+    above = most + 1
     while above - low > 1:
         middle = (low + above) // 2
         low, above = (middle, above) if _may_fit(ask(middle)) else (low, middle)
@@ -96,7 +101,8 @@ def _bound(ask: Callable[[int], PlanRequest], most: int) -> int:
 
 
 def _may_fit(request: PlanRequest) -> bool:
-    search, limits = search_of(request), request.limits
+    search = search_of(request)
+    limits = request.limits
     if not search.possible:
         return False
     deadline = math.inf if limits.deadline is None else limits.deadline

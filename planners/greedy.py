@@ -66,7 +66,8 @@ class GreedyPlanner:
 
 
 def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:
-    mine, theirs = _measures(request, plan), _measures(request, step)
+    mine = _measures(request, plan)
+    theirs = _measures(request, step)
     return request.limits.admit(step.estimate) and theirs[0] < mine[0] * (1 - 1e-12)
 
 
@@ -78,8 +79,10 @@ def _measures(request: PlanRequest, plan: Plan) -> tuple[float, float]:
 
 def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
     """Return what a step saves for each unit that it gives up; without giving up: most of all."""
-    mine, theirs = _measures(request, plan), _measures(request, step)
-    saved, lost = mine[0] - theirs[0], theirs[1] - mine[1]
+    mine = _measures(request, plan)
+    theirs = _measures(request, step)
+    saved = mine[0] - theirs[0]
+    lost = theirs[1] - mine[1]
     return (math.inf, saved) if lost <= 0 else (saved / lost, saved)
 
 

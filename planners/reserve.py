@@ -37,7 +37,8 @@ class Reserve:
 
     def limits(self, limits: Limits) -> Limits:
         """Return the limits of a plan."""
-        deadline, budget = limits.deadline, limits.budget
+        deadline = limits.deadline
+        budget = limits.budget
         return Limits(
             None if deadline is None else max(0.0, deadline) * (1 - self.share),
             None if budget is None else max(0.0, budget) * (1 - self.share),

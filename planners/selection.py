@@ -65,7 +65,8 @@ def start_limits(request: PlanRequest) -> PlanRequest:
 
     A heuristic that lowers it step by step may begin beyond that limit, and end within.
     """
-    deadline, budget = request.limits.deadline, request.limits.budget
+    deadline = request.limits.deadline
+    budget = request.limits.budget
     kept = Limits(deadline, None) if request.objective == "cost" else Limits(None, budget)
     return replace(request, limits=kept)
 

@@ -67,13 +67,15 @@ class _Fixed:
 
     @classmethod
     def of(cls, request: PlanRequest) -> _Fixed:
-        menu, delays = Menu.of(request), Delays.of(request)
+        menu = Menu.of(request)
+        delays = Delays.of(request)
         table = _by_fleet(menu)
         offer = menu.offer[table.max(axis=1, initial=0)]
         count = menu.count[table.max(axis=1, initial=0)]
         arrival = (delays.launch + delays.boot)[offer]
         time = np.where(table >= 0, arrival[:, None], np.inf)
-        settled, back = np.zeros(table.shape, bool), []
+        settled = np.zeros(table.shape, bool)
+        back = []
         for number, stage in enumerate(request.work):
             begin = (delays.start if stage.start_epoch == 0 else delays.resize)[offer][:, None]
             waves = np.where(table >= 0, -(-stage.trials // menu.at_once[table]), 1)
@@ -83,7 +85,8 @@ class _Fixed:
             came = np.broadcast_to(time.argmin(axis=1)[:, None], table.shape)
             own = np.broadcast_to(np.arange(table.shape[1])[None, :], table.shape)
             back.append(np.where(stay <= move, own, came) if number else own)
-            time, settled = np.minimum(move, stay) + train, waves == 1
+            time = np.minimum(move, stay) + train
+            settled = waves == 1
         fleet = (offer, count, delays)
         return cls._ended(request, menu, table=table, back=back, time=time, fleet=fleet)
 
@@ -100,7 +103,8 @@ class _Fixed:
     ) -> _Fixed:
         offer, count, delays = fleet
         fleets = np.arange(len(table))
-        column, rows = time.argmin(axis=1), []
+        column = time.argmin(axis=1)
+        rows = []
         seconds = time[fleets, column] + delays.release[offer]
         for step in reversed(back):
             rows.append(table[fleets, column])

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Width
 
 
-_LAUNCH, _BOOT, _RELEASE = Measurement(20.0, 10.0), Measurement(90.0, 30.0), Measurement(5.0, 3.0)
+_LAUNCH = Measurement(20.0, 10.0)
+_BOOT = Measurement(90.0, 30.0)
+_RELEASE = Measurement(5.0, 3.0)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ class Session:
             self.memory = max(event.memory_mib, self.memory or 0.0)
         self.undisturbed.append(event.seconds - min(event.waited, 0.9 * event.seconds))
         if self.first_at is None:
-            self.first_at, self.first_seconds = event.at, event.seconds
+            self.first_at = event.at
+            self.first_seconds = event.seconds
         elif self.trained < most:
             self.seconds.append(event.seconds)
 

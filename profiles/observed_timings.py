@@ -112,7 +112,8 @@ class _Point:
         """Return the two together, of which the older has so much weight."""
         if weight == 0:
             return self
-        own, names = 1 - weight, dict.fromkeys((*self.shares, *older.shares))
+        own = 1 - weight
+        names = dict.fromkeys((*self.shares, *older.shares))
         count = self.count + older.count
         squares = self.count * self.sd**2 + older.count * older.sd**2
         return _Point(

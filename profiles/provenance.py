@@ -89,7 +89,8 @@ def _runs(profile: ScalingProfile, today: str) -> str:
 
 
 def _source(profile: ScalingProfile, today: str) -> str:
-    origin, source = profile.provenance.origin, profile.derived_from
+    origin = profile.provenance.origin
+    source = profile.derived_from
     if origin == EMULATED:
         return f"emulated, derived from {source}" if source else "emulated"
     days = age(profile.measured_at, today)

@@ -65,7 +65,8 @@ def between(slow: str, fast: str) -> Ratio | None:
 
     Where several others were measured with both, the one that leaves the least doubt is taken.
     """
-    slow, fast = slow.lower(), fast.lower()
+    slow = slow.lower()
+    fast = fast.lower()
     ratios = measured_ratios()
     if (slow, fast) in ratios:
         return ratios[slow, fast]

@@ -96,7 +96,8 @@ def stored_path(store: Path, key: str, instance_type: str) -> Path:
 
 def keep(store: Path, profile: ScalingProfile) -> Path:
     """Put a profile into the store; return where."""
-    identity, name = profile.identity, profile.instance_type
+    identity = profile.identity
+    name = profile.instance_type
     if identity is None:
         path = stored_path(store, profile.script_hash, name)
     else:

@@ -91,7 +91,8 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     function = fields.get("train")
     if not callable(function):
         return fields
-    name, file = getattr(function, "__qualname__", ""), _file_of(function)
+    name = getattr(function, "__qualname__", "")
+    file = _file_of(function)
     if file is None or not name.isidentifier():
         folder = Path(fields.get("directory") or (file or Path.cwd() / "-").parent).resolve()
         return {**fields, "train": written(function, folder), "directory": str(folder)}
@@ -123,7 +124,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     overrides = {
         field: given[option] for option, field in OVERRIDES.items() if given.get(option) is not None
     }
-    deadline, budget = overrides.get("limits.deadline"), overrides.get("limits.budget")
+    deadline = overrides.get("limits.deadline")
+    budget = overrides.get("limits.budget")
     if isinstance(deadline, dt.timedelta):
         deadline = deadline.total_seconds()
     if isinstance(deadline, int | float):

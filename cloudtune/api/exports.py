@@ -144,7 +144,9 @@ def _tensorboard(result: Result, target: str) -> str:
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  torch takes seconds
     from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
 
-    began, epochs, best = _begun(result), _epochs(result), _best(result)
+    began = _begun(result)
+    epochs = _epochs(result)
+    best = _best(result)
     for trial in _trials(result):
         folder = Path(target, trial.id)
         for old in folder.glob("events.out.tfevents.*"):

@@ -122,7 +122,8 @@ def _profile_first(
     profiles: list[ScalingProfile] = []
     spent = 0.0
     watch = onlooker.measures()
-    whole, now = limits_of(wanted), unix_time()
+    whole = limits_of(wanted)
+    now = unix_time()
     deadline = None
     if whole.deadline is not None:
         deadline = _PROFILE_SHARE * (whole.deadline - (now - began))
@@ -175,7 +176,8 @@ def refuse_interrupted(measured: Measured) -> None:
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
     """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
-    deadline, budget = limits.deadline, limits.budget
+    deadline = limits.deadline
+    budget = limits.budget
     return Limits(
         None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
     )

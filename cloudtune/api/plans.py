@@ -210,11 +210,14 @@ class Plan:
         return f"<div><b>Plan of {title}</b><table>{rows}</table>{stages}</div>"
 
     def _lines(self) -> Iterable[tuple[str, str]]:
-        forecast, plan = self.planned.plan.forecast, self.planned.plan
+        forecast = self.planned.plan.forecast
+        plan = self.planned.plan
         yield "strategy", plan.strategy
-        low, high = format_seconds(forecast.seconds.p5), format_seconds(forecast.seconds.p95)
+        low = format_seconds(forecast.seconds.p5)
+        high = format_seconds(forecast.seconds.p95)
         yield "takes", f"{format_seconds(self.seconds)} ({low} to {high})"
-        low, high = format_dollars(forecast.dollars.p5), format_dollars(forecast.dollars.p95)
+        low = format_dollars(forecast.dollars.p5)
+        high = format_dollars(forecast.dollars.p95)
         if not self.proposal.plan.free:
             yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
         if self.within is not None:

@@ -163,7 +163,8 @@ def _with_profile(words: Sequence[str]) -> tuple[list[str], dict[Path, bytes]]:
 
     A value that isn't a file is the name of a published profile.
     """
-    expanded, files = [], {}
+    expanded = []
+    files = {}
     for word in words:
         name, _, value = word.partition("=")
         path = Path(value).absolute()
@@ -323,7 +324,8 @@ def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
         CloudtuneError: the head died or never started; the message says how to continue.
         CleanupError: its cloud didn't confirm its termination.
     """
-    following, ledger = Following(sent), sent.folder / home.LEDGER
+    following = Following(sent)
+    ledger = sent.folder / home.LEDGER
 
     def goes_on() -> bool:
         return following.look() is None
@@ -370,7 +372,8 @@ def _try_to_stop(sent: Sent) -> None:
 
 def _refuse_dead(sent: Sent, calls: Calls, store: HeadStore, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
-    name, instances = sent.folder.name, calls.ours(launch.head_of(sent.folder.name))
+    name = sent.folder.name
+    instances = calls.ours(launch.head_of(sent.folder.name))
     if any(instance.billing for instance in instances):
         return
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
@@ -396,7 +399,9 @@ class _Printed:
     """Prints data added to a file."""
 
     def __init__(self, path: Path, out: Callable[[str], None]) -> None:
-        self._path, self._out, self._at = path, out, 0
+        self._path = path
+        self._out = out
+        self._at = 0
 
     def go_on(self) -> None:
         try:

@@ -266,7 +266,8 @@ class Result:
         `longest` of a trial (epochs); `seconds`, `dollars`; `target`, and `target_at`, the second
         at which the run reached it.
         """
-        summary, target = self.report.summary, self.report.target
+        summary = self.report.summary
+        target = self.report.target
         row = {
             **vars(summary),
             "seconds": self.report.seconds,
@@ -372,7 +373,8 @@ class Result:
 
     def _lines(self) -> Iterable[tuple[str, str]]:
         yield "ended", self.ended or "not yet (it is running, or its controller died)"
-        best, plan = self.best, self.plan
+        best = self.best
+        plan = self.plan
         if best is None:
             yield "best", "nothing was reported"
         else:
@@ -381,9 +383,11 @@ class Result:
             yield "best", f"{self.metric} {value} ({best.trial}, epoch {best.epoch})"
             yield "config", config
             yield "checkpoint", best.checkpoint or "none"
-        took, planned = format_seconds(self.seconds), format_seconds(plan.seconds)
+        took = format_seconds(self.seconds)
+        planned = format_seconds(plan.seconds)
         yield "took", f"{took} (planned {planned})"
-        cost, planned = format_dollars(self.cost.dollars), format_dollars(plan.dollars)
+        cost = format_dollars(self.cost.dollars)
+        planned = format_dollars(plan.dollars)
         yield "cost", f"{cost} (planned {planned})"
         yield "trials", f"{len(self.trials)}, {len(self.history)} epochs in all"
 

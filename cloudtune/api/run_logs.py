@@ -138,7 +138,8 @@ def _of_worker(info: Any) -> Log | None:
     match = _WORKER.fullmatch(info.base_name)
     if match is None:
         return None
-    session, rank = int(match["session"]), int(match["rank"])
+    session = int(match["session"])
+    rank = int(match["rank"])
     return Log(match["trial"], session, rank, "", info.path, (info.size, info.mtime_ns))
 
 

@@ -41,7 +41,8 @@ def _parameter(text: str) -> tuple[str, Any]:
             f"--search {shown(text)}: write NAME=SPACE, as in 'lr=loguniform(1e-4, 1)' or "
             "'batch_size=choice(32, 64)'"
         )
-    name, written = match[1], match[2].strip()
+    name = match[1]
+    written = match[2].strip()
     space = _space(name, written)
     try:
         parse_parameter(space)

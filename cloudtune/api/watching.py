@@ -34,7 +34,9 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
         CloudtuneError: not a ledger that this version can read, or a damaged one.
     """
     read_header(path)
-    number, at, last = 0, 0, False
+    number = 0
+    at = 0
+    last = False
     while True:
         with path.open("rb") as file:  # open again: a head's ledger is a new file after each copy
             file.seek(at)

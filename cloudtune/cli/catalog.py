@@ -187,7 +187,8 @@ def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dic
 
 def _row_data(row: _Row) -> dict[str, Any]:
     """Return a row with null for values that are unknown, or not offered."""
-    kind, band = row.listing.instance_type, row.listing.band
+    kind = row.listing.instance_type
+    band = row.listing.band
     return {
         "instance_type": kind.name,
         "gpus": kind.gpus,
@@ -211,7 +212,8 @@ def _print(data: Mapping[str, Any], output: str) -> None:
         return
     from ruamel.yaml import YAML  # noqa: PLC0415 - only here
 
-    text, yaml = io.StringIO(), YAML()
+    text = io.StringIO()
+    yaml = YAML()
     yaml.width = 10_000  # no sentence is folded
     yaml.dump(data, text)
     click.echo(text.getvalue(), nl=False)

@@ -87,7 +87,9 @@ def gc(
                 head.end()
     abandoned = cleanup.abandoned(end=run is None and not dry_run)
     _print_abandoned(abandoned, "gc would end them" if dry_run else "ending them")
-    left, mute, doomed_count = [], [], 0
+    left = []
+    mute = []
+    doomed_count = 0
     open_clouds = cleanup.open_clouds(region, all_regions=all_regions)
     for cloud in open_clouds:
         try:

@@ -134,7 +134,8 @@ def profile(
     dry_run.check_script(wanted, has_run=bool(stored_profiles(wanted)))
     confirm_rental(wanted, None, yes=yes)
     profiles: list[ScalingProfile] = []
-    spent, began = 0.0, unix_time()
+    spent = 0.0
+    began = unix_time()
     names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
         limits = limits_left(limits_of(wanted), spent, unix_time() - began)

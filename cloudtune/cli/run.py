@@ -205,7 +205,9 @@ def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = Fa
 def _conclude(ended: Ended, output: str = "table") -> int:
     from cloudtune.api.flow import concluded
 
-    run_report, swept, policy = concluded(ended), ended.swept, ended.policy
+    run_report = concluded(ended)
+    swept = ended.swept
+    policy = ended.policy
     if output == "jsonl":
         tell(
             "report", instances_left=0 if swept.unconfirmed is None else None, **to_json(run_report)

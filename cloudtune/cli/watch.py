@@ -111,7 +111,8 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
 
 def _printed(pieces: Iterable[Told]) -> int:
     """Print pieces of logs under the titles of their logs; return their number."""
-    title, count = "", 0
+    title = ""
+    count = 0
     for piece in pieces:
         count += 1
         if piece.log.title != title:

@@ -59,7 +59,8 @@ def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> 
 
 def _kept(proposal: Proposal, plan: RunPlan) -> str:
     """Return how likely a plan keeps the limits, or which it breaks: "over deadline"."""
-    broken, within = proposal.broken(plan), plan.forecast.within
+    broken = proposal.broken(plan)
+    within = plan.forecast.within
     if within is None:
         return "-"
     return f"over {' and '.join(broken)}" if broken else percent(within)
@@ -125,7 +126,8 @@ def _over(proposal: Proposal, plan: Plan) -> str:
 
 def difference(other: Estimate, chosen: Estimate) -> str:
     """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
-    dollars, seconds = other.dollars - chosen.dollars, other.seconds - chosen.seconds
+    dollars = other.dollars - chosen.dollars
+    seconds = other.seconds - chosen.seconds
     parts = []
     if abs(dollars) >= 0.0005:
         parts.append(f"{'+' if dollars > 0 else ''}{format_dollars(dollars)}")
@@ -136,7 +138,8 @@ def difference(other: Estimate, chosen: Estimate) -> str:
 
 def comparison(proposal: Proposal) -> Sheet:
     """Return what each planner, or each choice, comes to, beside the best by the objective."""
-    rows, objective = proposal.comparison, proposal.objective
+    rows = proposal.comparison
+    objective = proposal.objective
     values = [_value(row.plan, objective) for row in rows if row.plan is not None]
     best = min(values, default=0.0)
     word = SUPERLATIVES.get(objective or "", "cheapest")
@@ -174,7 +177,8 @@ def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
         (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
     )
     columns = ("plan", "machines", "time", "cost")
-    left, wraps = frozenset({"plan", "machines"}), frozenset({"machines"})
+    left = frozenset({"plan", "machines"})
+    wraps = frozenset({"machines"})
     return Sheet(beside("The closest plan", basis), columns, rows, left, wraps)
 
 
@@ -244,7 +248,8 @@ def _than(dollars: float, paid: float) -> str:
 
 def random_text(report: Report, against: Against) -> str:
     """Return what random search buys for the same dollars, within the same deadline."""
-    paid, tried = format_dollars(report.dollars), len(report.policy.trials)
+    paid = format_dollars(report.dollars)
+    tried = len(report.policy.trials)
     if against.fully is None:
         return f"For {paid} random search without early stopping trains nothing by the deadline."
     trials = counted(against.fully.trials, "configuration")

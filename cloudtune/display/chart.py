@@ -23,7 +23,11 @@ _TIME_STEPS = (
     *(86400.0 * days for days in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
 )
 
-BOOT, TRAINS, WINNER, IDLE, BEGINS = "~", "=", "#", ".", "|"
+BOOT = "~"
+TRAINS = "="
+WINNER = "#"
+IDLE = "."
+BEGINS = "|"
 _MARKS = {
     BOOT: f"{BOOT} boots",
     TRAINS: f"{TRAINS} trains (with the number of its trial)",
@@ -33,7 +37,8 @@ _MARKS = {
 _MAX_ROWS = 16
 """More GPUs than that get no row each: there is one for each instance."""
 _MAX_TICKS = 6
-_COST_WIDTH, _LEAST_WIDTH = 7, 20
+_COST_WIDTH = 7
+_LEAST_WIDTH = 20
 # What ends where another begins leaves its GPU to that.
 _EARLY = 1e-6
 
@@ -60,7 +65,8 @@ class _Gantt:
 
     def paint(self, row: _Row, begin: float, end: float, text: str) -> None:
         """Fill the cells between two times by the last character of a text that begins them."""
-        first, after = self.cell(begin), self.cell(end)
+        first = self.cell(begin)
+        after = self.cell(end)
         drawn = text.ljust(after - first, text[-1])[: after - first]
         row.cells[first:after] = drawn
 
@@ -73,7 +79,8 @@ class _Gantt:
 
     def train(self, session: Session) -> None:
         """Give a session the first rows of its instances that are free."""
-        trial, begin = session.start.trial, session.begin
+        trial = session.start.trial
+        begin = session.begin
         end = min(session.end, self.seconds)
         fill = WINNER if trial == self.best else TRAINS
         name = trial.removeprefix("t")
@@ -99,7 +106,8 @@ def gantt(report: Report, columns: int = 100) -> list[str]:
     seconds = max((account.end for account in accounts), default=0.0)
     if seconds <= 0:
         return []
-    best, room = report.policy.best, columns - _names_width(accounts) - 2 - _COST_WIDTH
+    best = report.policy.best
+    room = columns - _names_width(accounts) - 2 - _COST_WIDTH
     chart = _Gantt(seconds, max(_LEAST_WIDTH, room), "" if best is None else best.trial)
     by_gpu = sum(account.offer.gpus for account in accounts) <= _MAX_ROWS
     for account in accounts:

@@ -49,7 +49,8 @@ def money(accounting: Accounting, *, free: bool = False) -> Sheet:
 
 
 def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
-    seconds, dollars = amount.gpu_seconds, amount.dollars
+    seconds = amount.gpu_seconds
+    dollars = amount.dollars
     return (
         format_seconds(seconds) if seconds > 0 else "",
         percent(seconds / whole.gpu_seconds) if seconds > 0 else "",

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _STAGES = 8
 """Rows of the table of stages; where there are more, the rest are one."""
-_NOTES, _SPEEDS = 3, 2
+_NOTES = 3
+_SPEEDS = 2
 """Notes, and speeds of different types, that are printed at most."""
 _ENOUGH = 0.1
 """A neighbour on the front is worth a line if it is so much faster, or so much cheaper."""
@@ -53,7 +54,8 @@ class Row(NamedTuple):
 
 def title(proposal: Proposal) -> str:
     """Return what the plan is of: how many trials, how far, and by which strategy."""
-    plan, scale = proposal.plan, proposal.scale
+    plan = proposal.plan
+    scale = proposal.scale
     first, last = proposal.epochs
     if plan.strategy in SEARCHES:
         what = f"a search for the best model, at most {scale.counted(last)} a trial"
@@ -85,8 +87,10 @@ def reason(proposal: Proposal) -> list[Fact]:
 
 def expected(proposal: Proposal) -> Sheet:
     """Return time and cost: as expected, of 19 in 20 runs, the limit, and how often it holds."""
-    plan, limits = proposal.plan, proposal.limits
-    forecast, estimate = plan.forecast, plan.estimate
+    plan = proposal.plan
+    limits = proposal.limits
+    forecast = plan.forecast
+    estimate = plan.estimate
     rows = [_row("time", estimate.seconds, forecast.seconds, limits.deadline, forecast.in_time)]
     if not plan.free:
         rows.append(
@@ -120,13 +124,15 @@ def _row(name: str, value: float, spread: Spread, limit: float | None, chance: f
 
 def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
     """Return the median and the lower end of 19 in 20 runs."""
-    middle, low = spread.p50 * every, spread.p5 * every
+    middle = spread.p50 * every
+    low = spread.p5 * every
     return f"about {middle:,.0f}", f"at least {low:,.0f}"
 
 
 def facts(proposal: Proposal) -> list[Fact]:
     """Return how sure the limits are, on which machines it runs, and how good the plan is."""
-    plan, forecast = proposal.plan, proposal.plan.forecast
+    plan = proposal.plan
+    forecast = proposal.plan.forecast
     lines: list[Fact] = []
     if forecast.within is not None:
         runs = counted(forecast.samples, "simulated run")
@@ -264,7 +270,8 @@ def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     """Yield what half and twice the budget would change, and the other market."""
     limits = proposal.limits
     for other in proposal.alternatives:
-        forecast, every = other.plan.forecast, proposal.scale.every
+        forecast = other.plan.forecast
+        every = proposal.scale.every
         yield (
             _named(other, limits),
             f"{forecast.trials.p50:,.0f}",
@@ -325,7 +332,8 @@ def _line(label: str, fleet: str, estimate: Estimate, chosen: Estimate) -> tuple
 
 def _neighbours(proposal: Proposal) -> Iterator[tuple[str, int, Plan]]:
     """Yield the nearest points of the front that are clearly faster, and clearly cheaper."""
-    chosen, front = proposal.plan.estimate, list(enumerate(proposal.front, start=1))
+    chosen = proposal.plan.estimate
+    front = list(enumerate(proposal.front, start=1))
     for number, plan in reversed(front):
         if plan.estimate.seconds < (1 - _ENOUGH) * chosen.seconds:
             yield "faster", number, plan
@@ -341,7 +349,8 @@ def _neighbours(proposal: Proposal) -> Iterator[tuple[str, int, Plan]]:
 
 def rests_on(proposal: Proposal) -> list[Fact]:
     """Return where speeds and prices come from, what is left out, and the worst-case bill."""
-    prices, plan = proposal.prices, proposal.plan
+    prices = proposal.prices
+    plan = proposal.plan
     stale = prices.age_days > STALE_DAYS
     source = prices.source.partition(" (")[0]
     old = f" ({age_text(prices.age_days)}: `cloudtune catalog --refresh`)" * stale
@@ -371,7 +380,8 @@ def _speed(proposal: Proposal) -> str:
     scale = proposal.scale
     types: dict[str, list[str]] = {}
     for note in proposal.profiles:
-        seconds, gpus = format_seconds(note.epoch_seconds), gpus_text(note.width)
+        seconds = format_seconds(note.epoch_seconds)
+        gpus = gpus_text(note.width)
         takes = f"{seconds} for {scale.counted(1)} on {gpus}"
         types.setdefault(takes, []).append(note.instance_type)
     texts = [f"{takes} of {' or '.join(names)}" for takes, names in types.items()]

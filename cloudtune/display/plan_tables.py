@@ -53,7 +53,8 @@ SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 
 def header(proposal: Proposal) -> list[Fact]:
     """Return what was asked, and what the answer rests on."""
-    plan, concurrent = proposal.plan, proposal.max_concurrent
+    plan = proposal.plan
+    concurrent = proposal.max_concurrent
     return [
         Fact("job", _job(proposal)),
         *deciders(plan, proposal.scale),
@@ -99,7 +100,8 @@ def _widths_and_fleet(plan: RunPlan) -> str:
 
 
 def _job(proposal: Proposal) -> str:
-    (first, last), scale = proposal.epochs, proposal.scale
+    (first, last) = proposal.epochs
+    scale = proposal.scale
     if proposal.trials is None:
         count = "as many trials as the limits allow"
     else:
@@ -128,7 +130,8 @@ def _target(proposal: Proposal) -> str:
 
 
 def _asked(proposal: Proposal) -> str:
-    asked, staged = _ASKED.get(proposal.objective or "", "the best"), proposal.plan.staged
+    asked = _ASKED.get(proposal.objective or "", "the best")
+    staged = proposal.plan.staged
     if proposal.plan.free and proposal.objective == "cost":
         asked = "the shortest time, as nothing costs anything"
     planner = f"; {staged.planner} planner" if staged else ""
@@ -249,7 +252,8 @@ _SOURCES = {
 
 def forecast(proposal: Proposal) -> Sheet:
     """Return what the simulated runs came to, against the limits."""
-    outcome, limits = proposal.plan.forecast, proposal.limits
+    outcome = proposal.plan.forecast
+    limits = proposal.limits
     kept = {
         "seconds": (limits.deadline, outcome.in_time),
         "dollars": (limits.budget, outcome.in_money),
@@ -326,8 +330,10 @@ def certainty(proposal: Proposal) -> list[Fact]:
 
 def _chance(proposal: Proposal) -> Iterator[Fact]:
     """Yield how likely the limits hold, and where that isn't sure, that there are results."""
-    forecast, asked = proposal.plan.forecast, proposal.confidence
-    parts, chances = [], []
+    forecast = proposal.plan.forecast
+    asked = proposal.confidence
+    parts = []
+    chances = []
     if forecast.within is not None:
         both = None not in {proposal.limits.deadline, proposal.limits.budget}
         limits = "both limits are" if both else "the limit is"
@@ -411,7 +417,9 @@ def _worst(proposal: Proposal) -> Fact:
 
 def _caps(proposal: Proposal) -> Iterator[Fact]:
     """Yield when the run is over at the latest, and what it costs at most."""
-    plan, deadline, budget = proposal.plan, proposal.limits.deadline, proposal.limits.budget
+    plan = proposal.plan
+    deadline = proposal.limits.deadline
+    budget = proposal.limits.budget
     if deadline is None:
         yield Fact("over", "when nothing is left to train, or the budget is spent")
     else:
@@ -435,7 +443,8 @@ def _head(proposal: Proposal) -> str:
 
 
 def _charges(proposal: Proposal) -> Iterator[Fact]:
-    charges, head = proposal.plan.charges, proposal.head or 0.0
+    charges = proposal.plan.charges
+    head = proposal.head or 0.0
     hourly = charges.usd_per_second * 3600 - head
     added = max((offer.added_usd_per_hour for offer in proposal.plan.offers), default=0.0)
     parts = [

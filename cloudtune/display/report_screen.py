@@ -69,7 +69,8 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
 def show_report(out: Console, report: Report) -> None:
     """Print what a run did, against what was planned or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
-    plan, rests_on = report.job.plan, basis_text(report)
+    plan = report.job.plan
+    rests_on = basis_text(report)
     word = _came_to(report)
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if plan.strategy in WHOSE:
@@ -265,7 +266,8 @@ def _show_unended(out: Console, report: Report) -> None:
 
 
 def _show_best(out: Console, report: Report) -> None:
-    policy, best = report.policy, report.policy.best
+    policy = report.policy
+    best = report.policy.best
     scale = report.job.experiment.scale
     if best is None:
         out.print("No trial reported a result.")

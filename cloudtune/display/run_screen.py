@@ -231,7 +231,9 @@ class RunScreen:
         width, height = self._out.size
         if height < LEAST_LINES:
             return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
-        forecast, before, free = self._forecast, self._before, self._free
+        forecast = self._forecast
+        before = self._before
+        free = self._free
         seen = overview(self._policy, at, forecast=forecast, before=before, free=free)
         return panel(seen, width, height, emulated=self._basis.emulated, scale=self._scale)
 
@@ -247,8 +249,10 @@ class RunScreen:
 
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and what the run will come to."""
-        policy, before = self._policy, self._before
-        budget, it = policy.limits.budget, policy.itinerary
+        policy = self._policy
+        before = self._before
+        budget = policy.limits.budget
+        it = policy.itinerary
         whole = None if budget is None else budget + before
         text = format_dollars(billed(policy, at) + before) + _of(whole, format_dollars)
         if it is not None:
@@ -257,12 +261,14 @@ class RunScreen:
 
     def _progress(self, at: float) -> str:
         """Return the line of progress."""
-        policy, it = self._policy, self._policy.itinerary
+        policy = self._policy
+        it = self._policy.itinerary
         trials = list(policy.trials.values())
         running = sum(trial.live for trial in trials)
         ended = sum(trial.status in OVER for trial in trials)
         paused = len(trials) - running - ended
-        best, limits = policy.best, policy.limits
+        best = policy.best
+        limits = policy.limits
         name = policy.state.metric.name
         parts = [
             *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
@@ -283,8 +289,10 @@ class RunScreen:
 
     def _tell_stage(self, at: float) -> None:
         """Tell of a new stage, where there are stages."""
-        (stage, plan), (before, old) = self._stage_shown(), self._shown_plan
-        self._shown_plan, it = (stage, plan), self._policy.itinerary
+        (stage, plan) = self._stage_shown()
+        (before, old) = self._shown_plan
+        self._shown_plan = (stage, plan)
+        it = self._policy.itinerary
         if it is None or plan is None or plan is old or stage == before:
             return
         trials = counted(len(it.members), "trial")

@@ -25,7 +25,8 @@ def show_runs(out: Console, runs: Sequence[Listed]) -> None:
         out.print("No run on this machine yet.")
         return
     rows = tuple(_row(run) for run in runs)
-    left, wraps = frozenset(_COLUMNS), frozenset({"best", "cost"})
+    left = frozenset(_COLUMNS)
+    wraps = frozenset({"best", "cost"})
     print_sheet(out, Sheet("Runs", _COLUMNS, rows, left, wraps))
     reasons: dict[str, list[str]] = {}
     for run in runs:
@@ -43,7 +44,8 @@ def _history(run: Listed) -> str:
 
 
 def _row(run: Listed) -> tuple[str, ...]:
-    it, history = run.record, _history(run)
+    it = run.record
+    history = _history(run)
     name = textwrap.fill(run.run, _NAME)
     if it is None:
         return (name, "", "", run.state, history)

@@ -104,7 +104,8 @@ def use_steady_streams() -> None:
 @contextlib.contextmanager
 def never_waiting() -> Iterator[None]:
     """Wait for no reader as long as the context lasts."""
-    before, _State.waits = _State.waits, False
+    before = _State.waits
+    _State.waits = False
     try:
         yield
     finally:

@@ -27,7 +27,8 @@ _STAYS: Final = (
     "its command has no checkpoints to resume from, so each trial stays where it is until it ends "
     "or is cut: checkpoints: {folder: …} lets the search pause and widen trials"
 )
-_SMALLEST, _LARGEST = 8, 64
+_SMALLEST = 8
+_LARGEST = 64
 """Trials of a fixed piece of work where none are named, at least and at most."""
 
 
@@ -93,7 +94,8 @@ def bracket(min_epochs: int, max_epochs: int, eta: int) -> int:
 
     That is how many it takes for one to reach the last epoch where one in `eta` goes on.
     """
-    trials, epoch = 1, min_epochs
+    trials = 1
+    epoch = min_epochs
     while epoch * eta <= max_epochs and trials < _LARGEST:
         trials *= eta
         epoch *= eta

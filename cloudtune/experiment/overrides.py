@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def override(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
     """Return the fields with one set; a section that is no mapping is left to be refused."""
-    name, below = str(path[0]), path[1:]
+    name = str(path[0])
+    below = path[1:]
     if not below:
         return {**fields, name: value}
     section = fields.get(name, {})

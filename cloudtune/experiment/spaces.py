@@ -195,7 +195,8 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
 def _told_apart(one: Nested, other: Nested) -> bool:
     """Whether no configuration can be of both branches."""
     first, second = (Space({"": options}) for options in (one, other))
-    sure, also = _sure(first), _sure(second)
+    sure = _sure(first)
+    also = _sure(second)
     if not set(sure) <= set(second.flat_names) or not set(also) <= set(first.flat_names):
         return True
     both = [(sure[name], also[name]) for name in sure if name in also]
@@ -340,7 +341,8 @@ class Space(Mapping[str, Domain]):
 
     def _fits(self, branching: str, number: str, config: Mapping[str, object]) -> bool:
         """Whether a configuration has what a branch has always, and nothing that it never has."""
-        flat, within = self._names[branching], f"{branching}{_BRANCH}{number}"
+        flat = self._names[branching]
+        within = f"{branching}{_BRANCH}{number}"
         can = {self._names[name] for name in self._domains if _below(name, within)}
         if any(_below(name, flat) and name not in can for name in config):
             return False
@@ -353,7 +355,8 @@ class Space(Mapping[str, Domain]):
             elif self._names[name] not in config:
                 return False
             elif _fixed(domain := self._domains[name]):
-                value, only = config[self._names[name]], _only(domain)
+                value = config[self._names[name]]
+                only = _only(domain)
                 if value != only or isinstance(value, bool) != isinstance(only, bool):
                     return False
         return True
@@ -396,7 +399,8 @@ class Space(Mapping[str, Domain]):
                 continue
             branch = 0
             while here >= (crossed := self._crossed((name, str(branch)))):
-                here, branch = here - crossed, branch + 1
+                here = here - crossed
+                branch = branch + 1
             grids[name] = str(branch)
             grids |= self._crossing(here, (name, str(branch)))
         return grids

@@ -106,7 +106,9 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
 
 
 def _wrong(detail: ErrorDetails) -> str:
-    value, kind, context = shown(detail["input"]), detail["type"], detail.get("ctx", {})
+    value = shown(detail["input"])
+    kind = detail["type"]
+    context = detail.get("ctx", {})
     if kind == "missing":
         return "missing"
     if detail["input"] is None or kind == "too_short":

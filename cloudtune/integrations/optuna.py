@@ -38,7 +38,8 @@ class Trial:
         self.user_attrs: dict[str, Any] = {}
         self.domains: dict[str, dict[str, list[Any]]] = {}
         self.reports = 0
-        self._config, self._seed = config, seed
+        self._config = config
+        self._seed = seed
         self._drawn: dict[str, float] = {}
         self._stopped = False
 

@@ -47,15 +47,18 @@ def prepare(trainer: TrainerT) -> TrainerT:
     The metrics are those of the last evaluation (`eval_loss`, `eval_…` of compute_metrics) and of
     the last log (`loss`, …).
     """
-    args, context = trainer.args, get_context()
+    args = trainer.args
+    context = get_context()
     batch = max(1, args.per_device_train_batch_size // context.get_world_size())
     args.per_device_train_batch_size = batch
     trainer._train_batch_size = args.train_batch_size  # noqa: SLF001  as its own search does
     # transformers multiplies a worker's loss by their number, and trusts the model to have divided
     # by the items of all of them. Many (BERT's classifier) don't: they would learn and score wrong.
     args.average_tokens_across_devices = False
-    args.num_train_epochs, args.max_steps = context.get_max_epochs(), -1
-    args.save_strategy, args.save_only_model = SaveStrategy.EPOCH, False
+    args.num_train_epochs = context.get_max_epochs()
+    args.max_steps = -1
+    args.save_strategy = SaveStrategy.EPOCH
+    args.save_only_model = False
     args.save_total_limit = 1
     args.output_dir = tempfile.mkdtemp(prefix="cloudtune-")  # each worker's own
     if trainer.eval_dataset is not None:

@@ -40,7 +40,8 @@ _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
 """As many simulated runs on spot pools; one of a job with more epochs than `_FEW_EPOCHS`."""
-_FEW_EPOCHS, _MOST_EPOCHS = 2_000, 20_000
+_FEW_EPOCHS = 2_000
+_MOST_EPOCHS = 20_000
 """A job with more epochs than the latter is drawn: to play it once takes many seconds."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
@@ -88,7 +89,8 @@ def at_point(planned: Planned, number: int) -> Planned:
     Raises:
         UsageError: there is no such point, or it breaks a limit.
     """
-    asked, points = planned.asked, front(planned)
+    asked = planned.asked
+    points = front(planned)
     if asked is None or not points:
         raise UsageError(
             f"--point: {planned.plan.strategy} decides as results come in, so there is no front "
@@ -96,13 +98,15 @@ def at_point(planned: Planned, number: int) -> Planned:
         )
     if not 1 <= number <= len(points):
         raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
-    point, kept = points[number - 1], asked.request.limits
+    point = points[number - 1]
+    kept = asked.request.limits
     if not kept.admit(point.estimate):
         raise UsageError(
             f"--point {number} takes {described(point)}, and a plan may take {limits_text(kept)} "
             f"of {limits_text(planned.limits)}; raise --deadline or --budget"
         )
-    best, objective = planned.plan.followed, asked.request.objective
+    best = planned.plan.followed
+    objective = asked.request.objective
     assert best is not None
     gap = _gap(point, best, objective)
     chosen = replace(
@@ -119,7 +123,8 @@ def at_point(planned: Planned, number: int) -> Planned:
 
 
 def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
-    mine, least = measures(plan, objective)[0], measures(best, objective)[0]
+    mine = measures(plan, objective)[0]
+    least = measures(best, objective)[0]
     if best.gap is None or least <= 0:
         return None
     return max(0.0, mine * (1 + best.gap) / least - 1)
@@ -133,13 +138,16 @@ def by_trials(planned: Planned) -> tuple[Plan, ...]:
     Raises:
         UsageError: the run has no stages that are planned beforehand.
     """
-    problem, asked, chosen = planned.problem, planned.asked, planned.plan.followed
+    problem = planned.problem
+    asked = planned.asked
+    chosen = planned.plan.followed
     if asked is None or chosen is None:
         raise UsageError(
             f"--axis trials: {planned.plan.strategy} decides as results come in how many there are"
         )
     limits = Limits(asked.limits.deadline, None)
-    now, epochs = chosen.stages[0].stage.trials, problem.experiment.span.max
+    now = chosen.stages[0].stage.trials
+    epochs = problem.experiment.span.max
     plans = []
     for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
         work = stages.work(problem.experiment, count, epochs)
@@ -194,13 +202,15 @@ def as_planned(planned: Planned) -> RunPlan:
 
 def alternatives(planned: Planned) -> Iterator[Alternative]:
     """Yield what else could be done: other stages, or other limits where there are no stages."""
-    chosen, asked = planned.plan.followed, planned.asked
+    chosen = planned.plan.followed
+    asked = planned.asked
     if asked is None:
         yield from _other_limits(planned)
     if chosen is None or asked is None:
         return
     yield from fixed_and_naive(planned)
-    free, exact = _free(asked.request), stages.EXACT
+    free = _free(asked.request)
+    exact = stages.EXACT
     tries: list[tuple[str, Planner, PlanRequest]] = [
         ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),
@@ -218,7 +228,8 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
 
     By the same simulated runs of the same policy as the plan's own forecast.
     """
-    limits, problem = planned.limits, planned.problem
+    limits = planned.limits
+    problem = planned.problem
     what = "budget" if limits.budget is not None else "deadline"
     value = getattr(limits, what)
     if value is None:
@@ -239,7 +250,8 @@ def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
 
 def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
     """Yield the best cluster of one size, and naive elasticity, within the same limits."""
-    chosen, asked = planned.plan.followed, planned.asked
+    chosen = planned.plan.followed
+    asked = planned.asked
     if chosen is None or asked is None:
         return
     inside = replace(asked.request, limits=asked.limits)
@@ -399,7 +411,8 @@ def compared(planned: Planned) -> Iterator[Comparison]:
     experiment = planned.problem.experiment
     for name in stages.PLANNERS:
         began = time.perf_counter()
-        plan, message = None, ""
+        plan = None
+        message = ""
         try:
             planner = stages.planner_named(name, _seconds_left(began + _SECONDS))
             staged = stages.sure_planner(planner, planned.options, experiment).plan(request)
@@ -427,7 +440,8 @@ def _other_choices(planned: Planned) -> Iterator[Comparison]:
         if choice == chosen:
             continue
         began = time.perf_counter()
-        plan, message = None, ""
+        plan = None
+        message = ""
         try:
             plan = _with(planned, choice)
         except CloudtuneError as error:

@@ -156,7 +156,8 @@ class PlayedRuns:
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a run that is over, and how many events it took."""
-        experiment, metric = self.experiment, self.experiment.metric
+        experiment = self.experiment
+        metric = self.experiment.metric
         policy = policy_of(
             experiment,
             self._likely,
@@ -213,7 +214,9 @@ def _deviation(run: int, base: int) -> float:
 
 def _share_of(run: int, base: int) -> float:
     """Return the number between 0 and 1 of a run."""
-    share, digit, left = 0.0, 1.0 / base, run + 1
+    share = 0.0
+    digit = 1.0 / base
+    left = run + 1
     while left:
         left, rest = divmod(left, base)
         share += rest * digit
@@ -225,7 +228,8 @@ class _Counting:
     """A world that counts its events, and ends after `most` events, whatever goes on."""
 
     def __init__(self, world: SimWorld, most: int | None) -> None:
-        self._world, self._most = world, most
+        self._world = world
+        self._most = most
         self.apply = world.apply
         self.events = 0
 
@@ -249,7 +253,8 @@ def _forecast_of(
     limits: Limits,
     source: str,
 ) -> Forecast:
-    deadline, budget = limits.deadline, limits.budget
+    deadline = limits.deadline
+    budget = limits.budget
     # Counted from the run's begin, when nothing was asked for yet.
     in_time = [deadline is None or policy.over_at <= deadline for policy in played]
     in_money = [budget is None or result.dollars <= budget for result in results]
@@ -277,6 +282,7 @@ def _share(of: Sequence[bool]) -> float:
 
 def _spread(draws: Sequence[float]) -> Spread:
     """Return the percentiles: the least draws that a share of all doesn't exceed."""
-    ordered, count = sorted(draws), len(draws)
+    ordered = sorted(draws)
+    count = len(draws)
     p5, p50, p95 = (ordered[max(0, -(-count * share // 100) - 1)] for share in (5, 50, 95))
     return Spread(p5, p50, p95, sum(draws) / count)

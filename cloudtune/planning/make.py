@@ -51,7 +51,8 @@ _BY_LUCK = 0.8
 """The median of a few simulated runs costs no less than this share of what no plan can beat."""
 _CANDIDATES = 8
 """Plans of a front that are judged by simulated runs, at most."""
-_GLANCE, _DOUBT = 7, 0.3
+_GLANCE = 7
+_DOUBT = 0.3
 """Runs of a first look, and how far their share may lie below what is asked for."""
 
 
@@ -253,12 +254,14 @@ def _cliffs(planned: Planned) -> Iterator[str]:
 
     Between `plan` and `run` some seconds pass. At the edge of a limit they lead to another plan.
     """
-    staged, asked = planned.plan.followed, planned.asked
+    staged = planned.plan.followed
+    asked = planned.asked
     if staged is None or asked is None or asked.aim not in ("cost", "time"):
         return
     if planned.plan.forecast.source == "pools":
         return  # its price isn't that of its stages
-    deadline, budget = planned.limits.deadline, planned.limits.budget
+    deadline = planned.limits.deadline
+    budget = planned.limits.budget
     most = asked.limits
     if not most.admit(staged.estimate):
         return  # the user insists on it
@@ -299,7 +302,10 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
     run has to plan without spot from its beginning: replanning would go back to it.
     """
-    problem, plan, asked, options = planned.problem, planned.plan, planned.asked, planned.options
+    problem = planned.problem
+    plan = planned.plan
+    asked = planned.asked
+    options = planned.options
     steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
@@ -311,7 +317,8 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     if done and sure and least >= plan.estimate.dollars:
         return planned
     without = replace(problem, rentables=steady)
-    limits, elapsed = planned.limits, planned.elapsed
+    limits = planned.limits
+    elapsed = planned.elapsed
     try:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
@@ -392,8 +399,10 @@ def run_plan(
     Raises:
         UsageError: a choice has no such name, or the run would never end.
     """
-    experiment, choice = problem.experiment, choice_of(problem.experiment)
-    cloud, offers = experiment.cloud, tuple(rentable.offer for rentable in problem.rentables)
+    experiment = problem.experiment
+    choice = choice_of(problem.experiment)
+    cloud = experiment.cloud
+    offers = tuple(rentable.offer for rentable in problem.rentables)
     estimator: Estimator
     by_stages = request is not None and staged is not None and follows(choice)
     begin = elapsed + SETUP_SECONDS
@@ -440,13 +449,15 @@ def _largest_fleet(
     if choice.fleet == BY_PLAN:
         return (Machines(dearest, problem.experiment.cloud.max_instances),)
     policy = policy_of(problem.experiment, problem.rentables, limits, staged)
-    rule, state = policy.fleet_rule, policy.state
+    rule = policy.fleet_rule
+    state = policy.state
     wanted = rule.target(state, rule.max_gpus(state))
     return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
 
 
 def _too_rarely(planned: Planned) -> str:
-    forecast, confidence = planned.plan.forecast, planned.options.confidence
+    forecast = planned.plan.forecast
+    confidence = planned.options.confidence
     runs = counted(forecast.samples, "simulated run")
     return (
         f"the best plan does all of its work within {limits_text(planned.limits)} in "
@@ -457,8 +468,10 @@ def _too_rarely(planned: Planned) -> str:
 
 
 def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
-    experiment, cap = problem.experiment, problem.experiment.cloud.max_instances
-    rentables, scale = problem.rentables, experiment.scale
+    experiment = problem.experiment
+    cap = problem.experiment.cloud.max_instances
+    rentables = problem.rentables
+    scale = experiment.scale
     takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
     return (
         f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "

@@ -34,7 +34,8 @@ TOLERANCE = 0.05
 
 def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
     """Return the job that carries a plan out."""
-    wanted, catalog = planned.problem.experiment, planned.problem.catalog
+    wanted = planned.problem.experiment
+    catalog = planned.problem.catalog
     with home.with_module(wanted):
         identity = identity_of(wanted)
         script_hash = store.script_hash(wanted.train_file) if wanted.train_file.exists() else ""
@@ -116,7 +117,8 @@ def load_plan(path: Path) -> Job | None:
 
 def _damage(job: Job) -> str:
     """Return what makes a plan impossible to carry out, "" where nothing does."""
-    plan, choice = job.plan, choice_of(job.experiment)
+    plan = job.plan
+    choice = choice_of(job.experiment)
     if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
         return "its strategy, allocator and fleet aren't those of its experiment"
     if choice.planned != (plan.staged is not None):

@@ -51,7 +51,8 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     cloud = experiment.cloud
     provider = provider_named(cloud.provider)
     catalog = provider.catalog(cloud, markets or markets_of(experiment), home.home())
-    added, billing = experiment.charges.per_instance_hour or 0.0, cloud.billing
+    added = experiment.charges.per_instance_hour or 0.0
+    billing = cloud.billing
     offers = tuple(replace(offer, added_usd_per_hour=added) for offer in catalog.offers)
     if billing.unit is not None:
         offers = tuple(offer.billed(billing.unit, billing.minimum) for offer in offers)
@@ -103,9 +104,11 @@ def problem_of(
     measurements can't say of a profile's spread is assumed. What earlier runs of the script saw is
     in the profiles.
     """
-    catalog, wanted = catalog_of(experiment, markets), markets or markets_of(experiment)
+    catalog = catalog_of(experiment, markets)
+    wanted = markets or markets_of(experiment)
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
-    provider, times = provider_named(experiment.cloud.provider), history.times_of(experiment)
+    provider = provider_named(experiment.cloud.provider)
+    times = history.times_of(experiment)
     types = provider.known_types()
     spot = spot_pools(experiment) if "spot" in wanted else {}
     timed = partial(
@@ -191,7 +194,8 @@ def spot_pools(experiment: Experiment) -> dict[str, SpotPools]:
 
     As the experiment says, else as the account's own data says, else as public traces did.
     """
-    said, cloud = experiment.cloud.spot, experiment.cloud
+    said = experiment.cloud.spot
+    cloud = experiment.cloud
     if said.losses_per_hour is not None and said.availability is not None:
         return {"": SpotPools("", (SpotBehaviour(said.losses_per_hour, said.availability),), "")}
     own = provider_named(cloud.provider).spot_pools(cloud, home.home())

@@ -143,7 +143,8 @@ class Proposal:
         sure = self.confidence
         if sure is None and plan.followed is not None and plan.forecast.source == "stages":
             return self.exceeded(plan.followed)
-        sure, forecast = _LIKELY if sure is None else sure, plan.forecast
+        sure = _LIKELY if sure is None else sure
+        forecast = plan.forecast
         chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
         limited = {name: chance for name, chance in chances.items() if chance is not None}
         rare = tuple(name for name, chance in limited.items() if chance < sure)
@@ -171,8 +172,11 @@ def propose(
     Raises:
         UsageError: other numbers of trials are asked for, where nothing is planned by stages.
     """
-    experiment, plan, asked = planned.problem.experiment, planned.plan, planned.asked
-    catalog, staged = planned.problem.catalog, planned.plan.staged
+    experiment = planned.problem.experiment
+    plan = planned.plan
+    asked = planned.asked
+    catalog = planned.problem.catalog
+    staged = planned.plan.staged
     today = time.strftime("%Y-%m-%d")
     worst, why = worst_bill(plan, planned.limits, planned.rentables)
     notes = (profile_note(rentable.profile, today) for rentable in planned.rentables)
@@ -217,8 +221,10 @@ def propose(
 
 def _short_of(planned: Planned) -> str:
     """Return what one full training takes, where the limits don't allow even one."""
-    experiment, rentables = planned.problem.experiment, planned.problem.rentables
-    cap, last = experiment.cloud.max_instances, experiment.span.max
+    experiment = planned.problem.experiment
+    rentables = planned.problem.rentables
+    cap = experiment.cloud.max_instances
+    last = experiment.span.max
     left = usable_limits(planned.limits, rentables, planned.elapsed)
     if planned.plan.staged is not None or fits(rentables, last, cap, left):
         return ""
@@ -263,7 +269,9 @@ def _unsure(planned: Planned) -> Iterator[str]:
 
 
 def _assumptions(planned: Planned) -> Iterator[str]:
-    plan, asked, sure = planned.plan, planned.asked, planned.options.confidence
+    plan = planned.plan
+    asked = planned.asked
+    sure = planned.options.confidence
     charges = plan.charges
     if plan.forecast.source in {"policy", "pools"}:
         yield (
@@ -297,7 +305,8 @@ def _spot_text(planned: Planned) -> Iterator[str]:
         return
     for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
         chances = [way.availability for way in ways]
-        there, losses = (_range(chances, ".0%"), _range([w.losses_per_hour for w in ways], ".2g"))
+        there = _range(chances, ".0%")
+        losses = _range([w.losses_per_hour for w in ways], ".2g")
         if said:
             on_average = math.fsum(chances) / len(chances)
             source = f"on average {on_average:.0%}; {said}"
@@ -314,7 +323,8 @@ def _spot_text(planned: Planned) -> Iterator[str]:
 
 
 def _range(values: Sequence[float], form: str) -> str:
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
@@ -334,7 +344,8 @@ def crowded(
 
 def _core_share(profile: ScalingProfile) -> float:
     """Return how much of a core an emulated GPU needs to keep its pace; 0 where unknown."""
-    alone, width = profile.provenance.core_seconds, profile.widths[0]
+    alone = profile.provenance.core_seconds
+    width = profile.widths[0]
     return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
 
 
@@ -437,7 +448,8 @@ def _launches(plan: RunPlan) -> list[dict[str, Any]]:
 
 
 def _alternative(proposal: Proposal, other: Alternative) -> dict[str, Any]:
-    chosen, estimate = proposal.plan.estimate, other.plan.estimate
+    chosen = proposal.plan.estimate
+    estimate = other.plan.estimate
     return {
         "name": other.name,
         "plan": plan_json(other.plan),

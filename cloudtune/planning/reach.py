@@ -91,7 +91,8 @@ def derived_deadline(
     spend the budget by then, and never longer than the budget pays for one instance.
     """
     rentable = by_worth(rentables, Limits(None, budget), max_instances)[0]
-    profile, price = rentable.profile, rentable.offer.usd_per_second
+    profile = rentable.profile
+    price = rentable.offer.usd_per_second
     arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
     training = epochs * profile.epoch_seconds(cheapest_width(rentable))
     alone = budget / price if price > 0 else math.inf

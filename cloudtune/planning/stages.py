@@ -168,8 +168,10 @@ def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
 
 def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
     """Return what a planner is asked, for limits that are the plan's own."""
-    experiment, rentables = problem.experiment, problem.rentables
-    cloud, count = experiment.cloud, len(trials(experiment))
+    experiment = problem.experiment
+    rentables = problem.rentables
+    cloud = experiment.cloud
+    count = len(trials(experiment))
     ways = sum(len(rentable.profile.widths) for rentable in rentables) * cloud.max_instances
     return PlanRequest(
         work=work(experiment, count, experiment.span.max),
@@ -193,7 +195,8 @@ def staged_plan(
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
-    how, usable = _planning(problem), usable_limits(limits, problem.rentables, elapsed)
+    how = _planning(problem)
+    usable = usable_limits(limits, problem.rentables, elapsed)
     wished = Limits(usable.deadline, None) if how.in_time else usable
     try:
         return _stages_within(problem, limits, options, usable, wished)
@@ -217,7 +220,8 @@ def _stages_within(
 ) -> tuple[Problem, Asked, Plan]:
     """Return the best stages within the wished limits; `limits` are the user's own."""
     asked = wished if options.confidence is not None else fitting(wished)
-    how, request = _planning(problem), request_for(problem, asked, options.aim)
+    how = _planning(problem)
+    request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
     planner = sure_planner(planner, options, problem.experiment)
     try:
@@ -248,7 +252,8 @@ def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float 
 def _seer(problem: Problem, request: PlanRequest) -> Plan:
     """Return SEER's first plan, for as many trials as the limits pay for."""
     experiment = problem.experiment
-    count, epochs = len(trials(experiment)), experiment.span
+    count = len(trials(experiment))
+    epochs = experiment.span
     schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
     explored = explore(
         EXACT,
@@ -326,7 +331,8 @@ def _explored(
         max_trials=there_are,
         max_epochs=experiment.span.max,
     )
-    first, every = experiment.span.min, experiment.progress.every
+    first = experiment.span.min
+    every = experiment.progress.every
     fitting = Epochs(min=min(first, explored.epochs) * every, max=explored.epochs * every)
     changed = experiment.model_copy(update={"trials": explored.trials, "epochs": fitting})
     stages_found = work(experiment, explored.trials, explored.epochs)
@@ -350,7 +356,8 @@ def _explained(
 
 def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
     """Return the plan that comes nearest to both limits, where there are two."""
-    deadline, budget = request.limits.deadline, request.limits.budget
+    deadline = request.limits.deadline
+    budget = request.limits.budget
     if deadline is None or budget is None or error.fastest is None:
         return None
 

@@ -54,7 +54,8 @@ class BuildContext:
         Raises:
             UsageError: trials of that width weren't measured.
         """
-        asked, widths = self.switches.atom, self.cheapest.profile.widths
+        asked = self.switches.atom
+        widths = self.cheapest.profile.widths
         if asked is None:
             return self.one_gpu
         if asked not in widths:

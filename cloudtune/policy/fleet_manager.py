@@ -115,7 +115,8 @@ class FleetKeeper:
         state = self._state
         wanted = self.rule.target(state, needed)
         self._target = {offer: count for offer, count in wanted.items() if count > 0}
-        self._beyond_limits, self._asks_at = False, math.inf
+        self._beyond_limits = False
+        self._asks_at = math.inf
         if self._target.items() == state.held.items() and not state.fleet.returning():
             return []
         target = Counter(self._target)
@@ -148,7 +149,8 @@ class FleetKeeper:
 
     def hopeless(self) -> EndReason | None:
         """Return why the run ends, where nothing trains and nothing it needs can be rented."""
-        state, target = self._state, self._target
+        state = self._state
+        target = self._target
         if not self._idle():
             return None
         if self._given_up():
@@ -170,7 +172,8 @@ class FleetKeeper:
 
     def _failed(self, offer: Offer) -> bool:
         """Whether instances of an offer came, but never to take a trial."""
-        backoff, most = self._state.backoff(offer), self._state.brakes.refusals
+        backoff = self._state.backoff(offer)
+        most = self._state.brakes.refusals
         return backoff.for_good or (backoff.no_shows >= most and offer.market == "on-demand")
 
     def _idle(self) -> bool:
@@ -196,7 +199,8 @@ class FleetKeeper:
         A pool that is dry may fill again. Waiting costs next to nothing, so with a deadline it is
         asked for as long as there is time; without one there would be no end to that.
         """
-        state, backoff = self._state, self._state.backoff(offer)
+        state = self._state
+        backoff = self._state.backoff(offer)
         if not state.refused(offer):
             return False
         final = backoff.for_good or backoff.no_shows >= state.brakes.refusals
@@ -222,7 +226,8 @@ class FleetKeeper:
 
     def quiet_until(self) -> float:
         """Return the run second until which none of these is due, if nothing happens."""
-        state, brakes = self._state, self._state.brakes
+        state = self._state
+        brakes = self._state.brakes
         ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
         for rented in state.fleet.alive():
             if rented.released:
@@ -263,7 +268,8 @@ class FleetKeeper:
     def _release(self, rented: Rented) -> Command:
         if not rented.released:
             self._hysteresis.note_returned(rented)
-        rented.released, rented.released_at = True, self._state.now
+        rented.released = True
+        rented.released_at = self._state.now
         return Release(rented.intent)
 
     # ---- requesting --------------------------------------------------------------------------

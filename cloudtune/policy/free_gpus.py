@@ -113,7 +113,8 @@ class FreeGpus:
         self.take(placed)
         if placement is None:
             return None
-        rooms, own = self.rooms[placement[0]], {piece.instance: piece for piece in placed}
+        rooms = self.rooms[placement[0]]
+        own = {piece.instance: piece for piece in placed}
         needed: list[Slice] = []
         for piece in placement[1]:
             # A trial on several instances finds them empty, so no GPU of them may go to others.

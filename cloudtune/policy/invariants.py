@@ -28,12 +28,14 @@ def check(state: RunState) -> None:
 
 def _check_live(state: RunState) -> None:
     """Raise AssertionError if what is counted of the trials with sessions isn't what they are."""
-    live, at_rung = state.live, [trial for trial in state.live if trial.status == "at rung"]
+    live = state.live
+    at_rung = [trial for trial in state.live if trial.status == "at rung"]
     assert {t.id for t in live} == {t.id for t in state.trials.values() if t.live}
     assert live.at_rung == len(at_rung), f"{len(at_rung)} wait at a rung, not {live.at_rung}"
     stopping = [trial.id for trial in live if trial.status == "stopping"]
     assert live.stopping == len(stopping), f"{stopping} are stopping, not {live.stopping}"
-    gpus, idle = sum(trial.width for trial in live), sum(trial.width for trial in at_rung)
+    gpus = sum(trial.width for trial in live)
+    idle = sum(trial.width for trial in at_rung)
     assert abs(live.gpus - gpus) < _NONE, f"trials have {gpus} GPUs, not {live.gpus}"
     assert abs(live.busy_gpus - (gpus - idle)) < _NONE, f"{gpus - idle} GPUs are busy"
 

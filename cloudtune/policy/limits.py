@@ -46,7 +46,8 @@ class LimitKeeper:
 
     def reached(self) -> EndReason | None:
         """Return the limit that ends the run now, so that all can still be given back within it."""
-        state, limits = self._state, self._state.limits
+        state = self._state
+        limits = self._state.limits
         if state.now < self._look_at:
             return None
         if limits.deadline is not None and self._ahead >= limits.deadline:
@@ -74,8 +75,10 @@ class LimitKeeper:
 
         Not sooner than the next tick: `Brakes.ahead` already allows for a late tick.
         """
-        state, limits = self._state, self._state.limits
-        at, tick = math.inf, state.brakes.tick
+        state = self._state
+        limits = self._state.limits
+        at = math.inf
+        tick = state.brakes.tick
         if limits.deadline is not None:
             at = limits.deadline - tick - state.brakes.drain
         if limits.budget is not None:
@@ -90,7 +93,8 @@ class LimitKeeper:
         A lease until then keeps both limits even if the policy is never asked again. To the second,
         and with the seconds that a minimum charge has paid for already.
         """
-        state, limits = self._state, self._state.limits
+        state = self._state
+        limits = self._state.limits
         at = math.inf if limits.deadline is None else limits.deadline
         rate, _ = self._burn()
         if limits.budget is not None and rate > 0:
@@ -103,7 +107,8 @@ class LimitKeeper:
     def _last_within(self, budget: float, late: float) -> float:
         """Return the last run second, up to `late`, at which the bill is within the budget."""
         state = self._state
-        low, high = state.now, late
+        low = state.now
+        high = late
         if state.spent(high) <= budget:
             return high
         while high - low > _FINEST:

@@ -225,7 +225,8 @@ class MeasurePolicy:
                 return self._begin(event.at)
             case InstanceLaunched():
                 rented = self.fleet[event.intent]
-                rented.instance, rented.launched_at = event.instance, event.launched_at
+                rented.instance = event.instance
+                rented.launched_at = event.launched_at
                 self.figures.launch.append(event.launched_at - self._asked_at)
             case NodeJoined():
                 rented = self.fleet[event.intent]
@@ -261,7 +262,8 @@ class MeasurePolicy:
     def _note_refused(self, event: LaunchFailed) -> None:
         """Do without the widths that an instance was for, unless it is the only one."""
         self.fleet[event.intent].gone_at = event.at
-        self.instances, why = len(self.fleet.alive()), f"{event.code}: {event.message}"
+        self.instances = len(self.fleet.alive())
+        why = f"{event.code}: {event.message}"
         lost = [width for width in self.phases if width > self.instances * self.offer.gpus]
         if len(lost) == len(self.phases) or self._released_at is not None:
             self._fail(why, "", EndReason.FAILED if event.permanent else EndReason.NO_CAPACITY)
@@ -269,25 +271,29 @@ class MeasurePolicy:
         self._left_out += [f"{gpus_text(width)} left out: {why}" for width in lost]
 
     def _begin(self, at: float) -> Iterable[Command]:
-        offer, reached = self.offer, self._limits.reached()
+        offer = self.offer
+        reached = self._limits.reached()
         wanted = [offer] * self.instances
         if reached is None and len(self._limits.affordable(wanted)) < len(wanted):
             reached = EndReason.BUDGET
         if reached is not None:
             self._run_out(reached)
             return []
-        self._asked_at, name = at, offer.instance_type.name
+        self._asked_at = at
+        name = offer.instance_type.name
         asked = [self.fleet.request(offer, at) for _ in wanted]
         launches = [Launch(rented.intent, name, offer.market, offer.zone) for rented in asked]
         return [SetTimer("tick", at + self.brakes.tick), *launches]
 
     def _fail(self, error: str, traceback: str, reason: EndReason = EndReason.FAILED) -> None:
         if self.ending is None:
-            self.ending, self.error = reason, (error, traceback)
+            self.ending = reason
+            self.error = (error, traceback)
 
     def _note_gone(self, event: InstanceGone) -> None:
         rented = self.fleet[event.intent]
-        rented.gone_at, rented.last_words = event.gone_at, event.console
+        rented.gone_at = event.gone_at
+        rented.last_words = event.console
         if self._released_at is None:
             self._fail("the instance went away", event.reason)
         else:
@@ -309,11 +315,13 @@ class MeasurePolicy:
         session.live = False
         if session.stopping or self.ending is not None:
             return
-        trial, width = session.trial, session.width
+        trial = session.trial
+        width = session.width
         if event.unsynced:
             self._note_unsynced(trial, event)
         elif width < 1:
-            crowded, failed = "a trial ran out of memory", f"{trial.id} failed: {event.error}"
+            crowded = "a trial ran out of memory"
+            failed = f"{trial.id} failed: {event.error}"
             self._leave_out(crowded if event.out_of_memory else failed)
         else:
             why = (event.error, event.traceback, event.out_of_memory)
@@ -344,7 +352,8 @@ class MeasurePolicy:
         first_epochs = [s.first_seconds for s in self._sessions.values() if s.first_at is not None]
         if not first_epochs or self.ending is not None:
             return
-        least, factor = self._rules.stall_least, self._rules.stall_factor
+        least = self._rules.stall_least
+        factor = self._rules.stall_factor
         for name, session in self._sessions.items():
             silent = at - session.reported_at
             if (
@@ -441,14 +450,16 @@ class MeasurePolicy:
         return self._give_up(at)
 
     def _give_up(self, at: float) -> Iterable[Command]:
-        first, others = self.failed[0], len(self.failed) - 1
+        first = self.failed[0]
+        others = len(self.failed) - 1
         more = f" (and {others} more)" * (others > 0)
         self._fail(f"every configuration that was tried failed: {first}{more}", first.traceback)
         return self._wind_down(at)
 
     def _next_phase(self, at: float) -> Iterable[Command]:
         self._single = self._single and self._phase < 0
-        self._phase, self._tries = self._phase + 1, 0
+        self._phase = self._phase + 1
+        self._tries = 0
         if self._phase == len(self.phases):
             self._count_alone()
             self.ending = EndReason.DONE if self.figures.epoch else None
@@ -482,7 +493,8 @@ class MeasurePolicy:
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
         is_past = start + self._epochs_at(width) > self._max_epochs
         if is_past:
-            start, checkpoint = 0, None
+            start = 0
+            checkpoint = None
         # A trial that starts from scratch here: then that is what a change of width takes.
         begun = any(earlier.counted for earlier in self._sessions.values())
         resumed = begun and (checkpoint is not None or is_past or not self.saves)

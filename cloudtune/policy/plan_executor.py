@@ -88,7 +88,8 @@ class Itinerary:
 
     def roster(self, view: View) -> Roster:
         """Return how far the trials of the stage are."""
-        roster, end_epoch = self._roster, self.stage_plan.stage.end_epoch
+        roster = self._roster
+        end_epoch = self.stage_plan.stage.end_epoch
         if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
             roster = Roster(self.members, end_epoch, view.trials, view.running.changes)
             self._roster = roster
@@ -138,7 +139,8 @@ class Itinerary:
         self.first_plan = self.plan
         self.next_stage(view, members)
         self.waiting = dict(waiting)
-        self.leaving, self.restless = frozenset(), False
+        self.leaving = frozenset()
+        self.restless = False
         self.probes.clear()
 
     def splice(self, rest: Plan, kept: int, view: View) -> None:
@@ -153,14 +155,16 @@ class Itinerary:
 
     def pop_changes(self) -> list[PlanAnew]:
         """Return the changes of the plan that aren't on record yet, each once."""
-        changes, self.unrecorded = self.unrecorded, []
+        changes = self.unrecorded
+        self.unrecorded = []
         return changes
 
     # ---- instances ---------------------------------------------------------------------------
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor asked for, by offer."""
-        needed, held = self.needed(view), view.held
+        needed = self.needed(view)
+        held = view.held
         return Counter() if needed.items() == held.items() else needed - held
 
     def needed(self, view: View) -> Counter[Offer]:
@@ -169,7 +173,8 @@ class Itinerary:
         As many as were planned; where trials have failed, or instances were refused or lost, only
         as many as the trials need that still have to train.
         """
-        plan, roster = self.stage_plan, self.roster(view)
+        plan = self.stage_plan
+        roster = self.roster(view)
         if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
             return plan.fleet
         return self._needed_for(roster, view)
@@ -294,7 +299,8 @@ class PlannedStages:
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
-        itinerary, rung = self.itinerary, self.itinerary.rung_of(trial.trial)
+        itinerary = self.itinerary
+        rung = self.itinerary.rung_of(trial.trial)
         itinerary.heard[trial.id] = view.now
         if self._reacting is not None and self._reacting.unsettled(view, itinerary):
             itinerary.restless = True
@@ -306,7 +312,8 @@ class PlannedStages:
         """Whether a trial has saved its last epoch, and an instance that it sits on is to go."""
         if trial.checkpoint_epoch < trial.epoch:
             return False
-        instances, leaving = {piece.instance for piece in trial.placement}, self.itinerary.leaving
+        instances = {piece.instance for piece in trial.placement}
+        leaving = self.itinerary.leaving
         return any(name in leaving or not view.fleet.of(name).usable for name in instances)
 
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
@@ -340,7 +347,8 @@ class PlannedStages:
 
     def _react(self, reacting: Reacting, view: View) -> Mapping[TrialId, Verdict]:
         """Review the plan in the midst of a stage; instances that a new one doesn't need go."""
-        itinerary, before = self.itinerary, self.itinerary.replanned
+        itinerary = self.itinerary
+        before = self.itinerary.replanned
         cut = reacting.react(view, itinerary)
         if itinerary.replanned == before or not self._planned_fleet:
             return cut
@@ -443,7 +451,8 @@ class PlannedStages:
         schedule = self._joining.join(view, self.itinerary, trials)
         if isinstance(schedule, str):
             return schedule
-        self._schedule, self.reason = schedule, None
+        self._schedule = schedule
+        self.reason = None
         self.itinerary.stuck = self._reacting is None
         return ""
 
@@ -466,7 +475,9 @@ class PlannedWidths:
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield for each task the groups that have room for one more when its turn comes."""
-        itinerary, sessions, shapes = self._itinerary, -1, list[Shape]()
+        itinerary = self._itinerary
+        sessions = -1
+        shapes = list[Shape]()
         for _ in tasks:
             if len(view.running) != sessions:  # else the last task waits, and nothing has changed
                 sessions = len(view.running)

@@ -267,7 +267,8 @@ def affordable_instances(context: BuildContext) -> int:
 
     As many as there may be where there is no deadline.
     """
-    limits, price = context.limits, context.cheapest.offer.usd_per_second
+    limits = context.limits
+    price = context.cheapest.offer.usd_per_second
     if not limits.deadline:
         return context.max_instances
     dollars = math.inf if limits.budget is None else limits.budget
@@ -312,7 +313,8 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
     suited = SUITED.get(strategy, ("same", "naive"))
     if BY_PLAN in suited and fleet not in {"", BY_PLAN}:
         allocator = allocator or "same"  # a plan's widths are those for its own instances
-    allocator, fleet = allocator or suited[0], fleet or suited[1]
+    allocator = allocator or suited[0]
+    fleet = fleet or suited[1]
     choice = Choice(strategy, allocator, fleet)
     for kind, name, names in (
         ("allocator", allocator, ALLOCATORS),

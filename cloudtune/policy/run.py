@@ -86,7 +86,8 @@ class RunPolicy:
         self._fleet = FleetKeeper(state, self._limits, components.fleet_rule)
         self._rules = rules or TrialRules()
         self._stalls = StallWatch(state, self._rules)
-        self._heartbeat, self._checked = heartbeat, checked
+        self._heartbeat = heartbeat
+        self._checked = checked
         self._changed = True
         self._cut_short: set[TrialId] = set()
         self._heard_late = False
@@ -129,7 +130,8 @@ class RunPolicy:
     @property
     def best_lost(self) -> Best | None:
         """An epoch that was better than `best` and has no checkpoint; None where there is none."""
-        best, seen = self.state.record.best, self.state.record.seen
+        best = self.state.record.best
+        seen = self.state.record.seen
         lost = best is not None and seen is not None and seen.metric != best.metric
         return seen if lost else None
 
@@ -142,7 +144,8 @@ class RunPolicy:
         """
         if self.ending is None:
             return None
-        best, seen = self.state.record.best, self.state.record.seen
+        best = self.state.record.best
+        seen = self.state.record.seen
         kept = best is not None and best.checkpoint is not None and self.best_lost is None
         if seen is not None and seen.unsaved and not kept and self.ending in _WITH_RESULT:
             return UnsavedError.exit_code
@@ -180,7 +183,8 @@ class RunPolicy:
 
     def ranking(self) -> list[TrialProgress]:
         """Return all trials, the furthest and then the best first."""
-        mode, trials = self.state.mode, self.trials.values()
+        mode = self.state.mode
+        trials = self.trials.values()
         return sorted(trials, key=lambda t: (-t.epoch, rank_key(mode, t.metric), t.id))
 
     def first_error(self) -> TrialProgress | None:
@@ -223,7 +227,8 @@ class RunPolicy:
         to_come = self.fleet_rule.dollars_to_come(self.state, at)
         if to_come is not None:
             return spent + to_come
-        budget, deadline = self.limits.budget, self.limits.deadline
+        budget = self.limits.budget
+        deadline = self.limits.deadline
         if budget is None:
             return spent
         return max(spent, min(budget, self.spent(at if deadline is None else deadline)))
@@ -345,7 +350,8 @@ class RunPolicy:
 
     def _fill(self) -> list[Command]:
         """Start what the strategy wants and fits; fit the fleet to what runs and what waits."""
-        state, sessions = self.state, self._sessions
+        state = self.state
+        sessions = self._sessions
         self._fleet.begin_round()  # first, so that nothing starts on an instance that is to go
         commands = sessions.start_again()  # trials under way come before any new one
         min_width = self.allocator.min_width(state)
@@ -470,17 +476,23 @@ class RunPolicy:
         state = self.state
         if self.ended:
             state.paused += event.at - state.over_at
-        state.now, state.limits = event.at, Limits(event.deadline, event.budget)
+        state.now = event.at
+        state.limits = Limits(event.deadline, event.budget)
         state.ended = state.interrupted = self.winding_down = self._heard_late = False
-        state.trouble, self.ending, self._changed, self._cleanups = "", None, True, 0
+        state.trouble = ""
+        self.ending = None
+        self._changed = True
+        self._cleanups = 0
         state.forget_refusals()
         self._timers.clear()
         self._limits.note_launch()
         state.disturbances += 1  # its fleet is gone, and its plan is to be looked at
         state.shocks += 1
         self._fleet.note_plan()
-        stopped, self._cut_short = self._cut_short, set()
-        unheard, self._unheard = self._unheard, {}
+        stopped = self._cut_short
+        self._cut_short = set()
+        unheard = self._unheard
+        self._unheard = {}
         for name, decision in unheard.items():
             trial = state.trials[name]
             if trial.status == "parked":

@@ -73,7 +73,8 @@ class SessionKeeper:
 
     def preempt(self, verdicts: Mapping[TrialId, Verdict]) -> list[Command]:
         """Stop the trials that the strategy wants stopped, in whatever state each of them is."""
-        state, commands = self._state, []
+        state = self._state
+        commands = []
         for name, verdict in verdicts.items():
             trial = state.trials[name]
             state.live.changes.append(trial)
@@ -135,7 +136,8 @@ class SessionKeeper:
         trial.rewind()
         self._state.live.changes.append(trial)
         if trial.epoch < self._state.granted[trial.id]:
-            trial.status, trial.offer = "waiting", None
+            trial.status = "waiting"
+            trial.offer = None
             self._state.again[trial.id] = trial
 
     def park(self, trial: TrialProgress) -> None:
@@ -151,9 +153,11 @@ class SessionKeeper:
 
     def start_again(self) -> list[Command]:
         """Start the trials that have moved, or were lost with their instance, where they fit."""
-        state, commands = self._state, []
+        state = self._state
+        commands = []
         for trial in list(state.again.values()):
-            task, move = Task(trial.trial, state.granted[trial.id]), state.moves.get(trial.id)
+            task = Task(trial.trial, state.granted[trial.id])
+            move = state.moves.get(trial.id)
             state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
             if move is None:
                 fitting = self._first_fitting(self._shapes_again(task))
@@ -276,7 +280,8 @@ class SessionKeeper:
         self, tasks: Sequence[Task], offered: Iterator[Sequence[Shape]]
     ) -> Iterator[Sequence[Shape]]:
         """Yield shapes at widths at which the trial of each task hasn't failed."""
-        trials, widest = self._state.trials, self._state.widest
+        trials = self._state.trials
+        widest = self._state.widest
         for task, shapes in zip(tasks, offered, strict=True):
             trial = trials.get(task.trial.id)
             least = 0.0 if trial is None else trial.min_width
@@ -291,7 +296,8 @@ class SessionKeeper:
         shapes = next(iter(self._shapes([task])))
         if not shapes or any(shape.offer is not None for shape in shapes):
             return shapes
-        wanted, least = shapes[0].width, self._state.trials[task.trial.id].min_width
+        wanted = shapes[0].width
+        least = self._state.trials[task.trial.id].min_width
         narrower = (width for width in self._known_widths() if max(least, 1e-9) <= width < wanted)
         return [*shapes, *(Shape(width) for width in sorted(narrower, reverse=True))]
 
@@ -325,7 +331,8 @@ class SessionKeeper:
             trial.rewind()
         state.granted[trial.id] = task.until
         trial.sessions += 1
-        trial.status, trial.width = "starting", width
+        trial.status = "starting"
+        trial.width = width
         trial.offer, trial.placement = placement
         state.live.add(trial)
         state.delays.asks(trial.id, state.now)
@@ -345,6 +352,7 @@ class SessionKeeper:
         trial = TrialProgress(task.trial, max_width=self._state.widest)
         if task.clone_of is not None:
             parent = self._state.trials[task.clone_of]
-            trial.checkpoint, trial.checkpoint_epoch = parent.checkpoint, parent.checkpoint_epoch
+            trial.checkpoint = parent.checkpoint
+            trial.checkpoint_epoch = parent.checkpoint_epoch
             trial.epoch = parent.checkpoint_epoch
         return trial

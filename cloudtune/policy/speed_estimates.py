@@ -132,7 +132,8 @@ class SpeedEstimates:
         usual = median(self._savings) if self._savings else 0.0
         self._savings.append(saving)
         seconds = max(seconds - max(0.0, saving - usual), min(seconds, expected))
-        ratio, place = seconds / expected, (profile.instance_type, width)
+        ratio = seconds / expected
+        place = (profile.instance_type, width)
         self._reference = self._reference or place
         home = self._home.setdefault(trial, place)
         pace = self._paces.get(trial)
@@ -198,7 +199,8 @@ class SpeedEstimates:
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
-        profile, pace = rentable.profile, self.pace(trials)
+        profile = rentable.profile
+        pace = self.pace(trials)
         scales = {width: pace * factor for width, factor in self._curve(profile).items()}
         epoch = {
             width: replace(m, mean=m.mean * scales[width], sd=m.sd * scales[width])
@@ -257,7 +259,8 @@ class SpeedEstimates:
         whole = {width: f for width, f in self._seen(kind).items() if width >= 1}
         if len(whole) <= 1:
             return 0.0, 0.0
-        first, last = min(whole), max(whole)
+        first = min(whole)
+        last = max(whole)
         return math.log(whole[last] / whole[first]), math.log2(last / first)
 
 

@@ -62,7 +62,8 @@ class StallWatch:
 
     def end(self, sessions: SessionKeeper) -> list[Command]:
         """Return what ends the trials that have reported nothing for too long."""
-        now, commands = self._state.now, []
+        now = self._state.now
+        commands = []
         for trial in list(self._state.live):
             if self._due_at(trial) <= now:
                 silent = format_seconds(now - self._since[trial.session])
@@ -99,7 +100,9 @@ class StallWatch:
 
     def _expected(self, trial: TrialProgress) -> float:
         """Return the seconds in which a trial should report: inf where nothing says how many."""
-        state, offer, width = self._state, trial.offer, trial.width
+        state = self._state
+        offer = trial.offer
+        width = trial.width
         assert offer is not None
         profile = state.profiled(offer).profile
         has_profile = profile.script_hash or offer.instance_type.name in self._seen

@@ -248,7 +248,9 @@ class RunState:
 
     def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
         """Record an event; returns the part of it that the policy has to act upon."""
-        self.now, self.live.now, noted = event.at, event.at, Noted()
+        self.now = event.at
+        self.live.now = event.at
+        noted = Noted()
         self.mishaps += self._is_mishap(event)
         match event:  # the most frequent one first
             case EpochDone():

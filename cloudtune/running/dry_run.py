@@ -97,7 +97,8 @@ def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool 
     Raises:
         UsageError: the script has an error.
     """
-    setup, trains = experiment.setup, experiment.trial.try_first
+    setup = experiment.setup
+    trains = experiment.trial.try_first
     if trains is None:
         trains = not has_run and not PROVIDERS[experiment.cloud.provider].here
     trains = trains and home.BEGAN_VARIABLE not in os.environ
@@ -238,7 +239,8 @@ def _reasons(
     """Yield whether an error may be of this machine, by each way in which instances differ."""
     frames = list(_FRAME.finditer(trace))
     raised = "".join(trace[frames[-1].end() :].splitlines()[1:2]) if frames else ""
-    provider, here = experiment.cloud.provider, PROVIDERS[experiment.cloud.provider].here
+    provider = experiment.cloud.provider
+    here = PROVIDERS[experiment.cloud.provider].here
     yield failure.out_of_memory or _MEMORY.search(error) is not None
     yield provider_named(provider).has_gpus and _DEVICE.search(f"{error}\n{raised}") is not None
     if here:

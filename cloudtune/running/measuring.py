@@ -262,7 +262,8 @@ def widths_to_measure(
     Raises:
         UsageError: no width may be measured; or one that was asked for can't be.
     """
-    bounds, name = experiment.trial.gpus, offer.instance_type.name
+    bounds = experiment.trial.gpus
+    name = offer.instance_type.name
     for width in asked:
         _check_width(width, experiment, offer)
     widths = tuple(map(float, sorted(set(asked)))) or widths_of(
@@ -277,8 +278,10 @@ def widths_to_measure(
 
 
 def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
-    bounds, name = experiment.trial.gpus, offer.instance_type.name
-    least, most = bounds.min or 1, math.inf if bounds.max is None else bounds.max
+    bounds = experiment.trial.gpus
+    name = offer.instance_type.name
+    least = bounds.min or 1
+    most = math.inf if bounds.max is None else bounds.max
     if not least <= width <= most:
         raise UsageError(f"--widths {width}: trial.gpus of the experiment doesn't allow that width")
     instances = instances_for(width, offer.gpus)

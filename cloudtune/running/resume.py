@@ -151,7 +151,9 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     itinerary = tried.itinerary
     if itinerary is None:
         return
-    end, deadline, budget = itinerary.plan.estimate, event.deadline, event.budget
+    end = itinerary.plan.estimate
+    deadline = event.deadline
+    budget = event.budget
     late = deadline is not None and end.seconds > deadline
     costly = budget is not None and end.dollars > budget
     if late or (costly and PLANNED[tried.strategy.name].replans):
@@ -206,6 +208,7 @@ def resume_job(
             job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt
         )
         driver = runner.runner_of(job, folder, cloud)
-        left.within, left.more = within, more
+        left.within = within
+        left.more = more
         swept = driver.go(policy, ledger, None, watching(job.run, policy), left)
     return runner.Ended(folder, policy, swept)

@@ -435,7 +435,8 @@ def bounded(job: Job) -> Limits:
     so a run with a budget that decides as it goes: its strategy would pace itself by a deadline
     that the user didn't ask for, and the budget ends it anyway.
     """
-    deadline, budget = job.limits.deadline, job.limits.budget
+    deadline = job.limits.deadline
+    budget = job.limits.budget
     if deadline is None and (budget is None or job.plan.followed is not None):
         deadline = longest(job.plan)
     return Limits(deadline, budget)

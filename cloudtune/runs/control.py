@@ -82,7 +82,8 @@ def place_of(folder: Path) -> tuple[str, str]:
     except DamagedRecordError:
         return "", ""
     where = {} if recorded is None else recorded[1]
-    provider, region = where.get("provider"), where.get("region")
+    provider = where.get("provider")
+    region = where.get("region")
     return (
         provider if isinstance(provider, str) else "",
         region if isinstance(region, str) else "",

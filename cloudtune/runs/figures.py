@@ -74,7 +74,8 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
 
 def figures(policy: RunPolicy) -> Figures:
     """Return what a run has come to so far; of one that has ended, in all."""
-    end, best = policy.over_at, policy.best
+    end = policy.over_at
+    best = policy.best
     began = end if policy.began is None else policy.began
     rented = [instance for instance in policy.fleet if instance.launched]
     lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]

@@ -134,8 +134,10 @@ class Listed:
 
 def record_of(report: Report, ledger_bytes: int) -> RunRecord:
     """Return the record of a run; `ledger_bytes` is how long its ledger is."""
-    job, policy = report.job, report.policy
-    experiment, best = job.experiment, policy.best
+    job = report.job
+    policy = report.policy
+    experiment = job.experiment
+    best = policy.best
     hashes = {profile.script_hash for profile in job.profiles} - {""}
     took = epoch_times(report.timeline)
     return RunRecord(
@@ -297,7 +299,8 @@ def times_of(experiment: Experiment) -> Times:
         fits = kept.get("script_hash") == wanted or (not other and kept.get("script") == path)
         return fits and kept.get("ended") is not None
 
-    path, wanted = str(experiment.train_file), ""
+    path = str(experiment.train_file)
+    wanted = ""
     with contextlib.suppress(OSError):
         wanted = store.script_hash(experiment.train_file)
     for record in _latest(of_use):
@@ -329,7 +332,8 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
         yield "none of its trials trained an epoch"
     if experiment is None:
         return
-    where, function = experiment.cloud.provider, experiment.train_function
+    where = experiment.cloud.provider
+    function = experiment.train_function
     if record.cloud != where:
         yield f"it ran on {record.cloud}, not on {where}"
     if record.paced != provider_named(where).paced:

@@ -35,7 +35,8 @@ _SCRIPT_NAME: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
 
 def identity_of(experiment: Experiment) -> Identity:
     """Return what an experiment runs now."""
-    script, folder = experiment.train_file, experiment.train_folder
+    script = experiment.train_file
+    folder = experiment.train_folder
     begun = [script]
     if experiment.runs_command:
         plain = [part for word in words_of(experiment.train) for part in word]
@@ -47,7 +48,8 @@ def identity_of(experiment: Experiment) -> Identity:
         for name, domain in experiment.space.items()
         if isinstance(domain, Constant)
     }
-    setup, torch = experiment.setup, ""
+    setup = experiment.setup
+    torch = ""
     if setup.builds:
         begun += requirement_files(experiment)
         constants |= {"setup.pip": json.dumps(setup.pip), "setup.python": json.dumps(setup.python)}
@@ -90,7 +92,8 @@ def _version(package: str) -> str:
 
 def _files(begun: list[Path], folder: Path, roots: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     """Yield the SHA-256 of these files and of what they import below the folder, by path."""
-    waiting, seen = begun, set[Path]()
+    waiting = begun
+    seen = set[Path]()
     while waiting:
         path = waiting.pop()
         if path in seen or not path.is_file() or not path.is_relative_to(folder):

@@ -225,7 +225,8 @@ def policy_of(
     Raises:
         UsageError: a strategy, sampler, allocator or fleet rule is unknown.
     """
-    context, metric = context_of(experiment, rentables, limits), experiment.metric
+    context = context_of(experiment, rentables, limits)
+    metric = experiment.metric
     own = brakes(experiment, rentables)
     return run_policy(
         context,
@@ -332,7 +333,9 @@ class Drawn(SpaceSampler):
     """The configurations that a run planned beforehand would try as well: the random sampler."""
 
     def __init__(self, experiment: Experiment) -> None:
-        space, most, seed = experiment.space, max_trials(experiment), experiment.seed
+        space = experiment.space
+        most = max_trials(experiment)
+        seed = experiment.seed
         super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
         self._drawn_before: Sequence[Config] = ()
         self._experiment = experiment

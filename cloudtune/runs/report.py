@@ -181,7 +181,8 @@ class Report:
     @cached_property
     def target(self) -> Target | None:
         """What ends the run when a trial reaches it, and when that was; None where none is set."""
-        wanted, metric = self.policy.target, self.policy.state.metric
+        wanted = self.policy.target
+        metric = self.policy.state.metric
         if wanted is None:
             return None
         return Target.of(self.timeline, metric.name, metric.mode, wanted)
@@ -200,7 +201,8 @@ def load(folder: Path) -> Report:
         CloudtuneError: the folder holds no ledger that this program reads, or a damaged one.
     """
     path = folder / home.LEDGER
-    job, entries = job_of_ledger(path), tuple(read_entries(path))
+    job = job_of_ledger(path)
+    entries = tuple(read_entries(path))
     try:
         report = build(job, entries)
         to_json(report)  # whatever is shown of it
@@ -243,7 +245,8 @@ def _best_folder(folder: Path, kept: str | None) -> str | None:
     """Return where the files of the best checkpoint lie as the script wrote them, if they do."""
     try:
         note = json.loads((folder / _BEST).read_text(encoding="utf-8"))
-        path, checkpoint = str(note["path"]), note["checkpoint"]
+        path = str(note["path"])
+        checkpoint = note["checkpoint"]
     except (OSError, *DAMAGED):
         return None
     if checkpoint != kept or ("://" not in path and note_of(path) is None):
@@ -266,7 +269,9 @@ def _billed(report: Report, path: Path) -> float | None:
 
 def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     """Return the report of a job, from the entries of its ledger in order."""
-    policy, timeline, epochs = job.policy(), read(entries), job.experiment.span
+    policy = job.policy()
+    timeline = read(entries)
+    epochs = job.experiment.span
     for entry in entries:
         policy.handle(entry.event)
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
@@ -291,7 +296,8 @@ def simulate(job: Job) -> Report:
     Raises:
         CloudtuneError: the run decides forever.
     """
-    metric, seed = job.experiment.metric, job.experiment.seed
+    metric = job.experiment.metric
+    seed = job.experiment.seed
     rentables = (*job.rentables, *job.standins)
     world = SimWorld(rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
     ledger = MemoryLedger()
@@ -304,13 +310,15 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
     # EC2 may report an end before the moment at which the last stage began.
     end = policy.over_at
     bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
-    charges, launches = itinerary.plan.charges, _launches(policy, itinerary)
+    charges = itinerary.plan.charges
+    launches = _launches(policy, itinerary)
     reports = []
     for number, plan in enumerate(itinerary.plan.stages):
         if number >= len(itinerary.stage_began):
             reports.append(StageReport(plan, None, None))
             continue
-        begin, until = bounds[number], bounds[number + 1]
+        begin = bounds[number]
+        until = bounds[number + 1]
         dollars = sum(_dollars_within(rented, begin, until, end) for rented in policy.fleet)
         dollars += timeline.used_dollars({r.intent: r.offer for r in policy.fleet}, begin, until)
         dollars += charges.dollars(launches[number], until - begin)
@@ -348,8 +356,10 @@ def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return a report as strict JSON: a number that isn't finite becomes null."""
-    policy, job = report.policy, report.job
-    best, lost = policy.best, policy.best_lost
+    policy = report.policy
+    job = report.job
+    best = policy.best
+    lost = policy.best_lost
     data = {
         "run": job.run,
         "experiment": job.experiment.name,

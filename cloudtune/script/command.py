@@ -53,7 +53,8 @@ def words_of(command: str) -> tuple[Word, ...]:
 
 def _parts(word: str) -> Word:
     parts: list[str | Hole] = []
-    text, end = "", 0
+    text = ""
+    end = 0
     for match in _PART.finditer(word):
         text += word[end : match.start()]
         end = match.end()

@@ -270,7 +270,8 @@ def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
                 names = [name]
                 default = literal(rest[0]) if rest else UNKNOWN
             case ast.ListComp() | ast.DictComp() | ast.SetComp() | ast.GeneratorExp():
-                owner, loop = config, node.generators[0]
+                owner = config
+                loop = node.generators[0]
                 read = f"{config}[{ast.unparse(loop.target)}]" in ast.unparse(node)
                 names = literal(loop.iter) if read else ()
             case _:

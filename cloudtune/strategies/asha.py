@@ -79,7 +79,8 @@ class Asha(Judging):
         """Record a trial at its rung; it goes on if it would be the next to be promoted."""
         self._new.learn(trial)
         level = bisect.bisect_left(self._epochs, trial.epoch)
-        rung, goal = self._rungs[level], capped(trial.trial, self._epochs[level])
+        rung = self._rungs[level]
+        goal = capped(trial.trial, self._epochs[level])
         if trial.epoch < goal:
             return Go(goal)
         again = trial.id in rung  # it fell back behind a rung from which it had gone on

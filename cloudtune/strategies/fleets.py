@@ -231,7 +231,8 @@ class BackToSpot:
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the on-demand instances whose trials have room on spot."""
-        target, held = self.target(view, needed), Counter(view.held)
+        target = self.target(view, needed)
+        held = Counter(view.held)
         too_many = {o for o, count in held.items() if count > target.get(o, 0)}
         going = [
             name

@@ -47,7 +47,8 @@ class PopulationBased(Judging):
         self.name = "pbt"
         self._new = NewTrials(sampler)
         self._explore = explore
-        self._max_epochs, self._mode = max_epochs, mode
+        self._max_epochs = max_epochs
+        self._mode = mode
         self._interval = interval or max(1, max_epochs // 10)
         self._population = population
         self._chance = np.random.default_rng(seed)
@@ -93,7 +94,8 @@ class PopulationBased(Judging):
         if not (self._goals or self._unborn or self._vacant) and not self._dry(view):
             self._generation += 1
             self._vacant = self._population
-            self._latest, self._before = {}, {}
+            self._latest = {}
+            self._before = {}
 
     def _fill_vacancies(self, view: View, room: int) -> None:
         while self._vacant and len(self._unborn) < room:

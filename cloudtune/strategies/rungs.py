@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     """Return the epochs of the rungs: min_epochs * eta**k below max_epochs, then max_epochs."""
-    epochs, epoch = [], min_epochs
+    epochs = []
+    epoch = min_epochs
     while epoch < max_epochs:
         epochs.append(epoch)
         epoch *= eta
@@ -132,9 +133,11 @@ class Standing:
 
     def ranked(self, trials: Mapping[TrialId, TrialProgress]) -> Iterator[TrialId]:
         """Yield those that could train on, the best first."""
-        order, at = self._order, 0
+        order = self._order
+        at = 0
         while at < len(order):
-            minus, end = order[at][0], at + 1
+            minus = order[at][0]
+            end = at + 1
             while end < len(order) and order[end][0] == minus:
                 end += 1
             equal = [name for _, name in order[at:end] if trials[name].status not in OVER]

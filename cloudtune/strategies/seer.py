@@ -81,7 +81,8 @@ class Seer:
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
         self.offers = Offers(rentables, limits, max_instances)
-        self.constant, self._full = constant, full
+        self.constant = constant
+        self._full = full
         self._new = NewTrials(sampler)
         self._mode = mode
         self._sign = 1.0 if mode == "max" else -1.0
@@ -123,17 +124,20 @@ class Seer:
 
     def opening(self, view: View) -> Opening:
         """Return how many instances explore, and until when; planned again for another offer."""
-        offer, before = self.rentable(view).offer, self._opening
+        offer = self.rentable(view).offer
+        before = self._opening
         if before is not None and self._opened_for is offer:
             return before
-        left, price = (view.seconds_left, view.dollars_left), offer.usd_per_second
+        left = (view.seconds_left, view.dollars_left)
+        price = offer.usd_per_second
         most = self._max_instances
         chosen = opening(view.now, *left, price, most, before=before)
         if self.constant:
             chosen = replace(chosen, instances=steady(*left, price, most))
         if self._full and not self._best:
             chosen = guarded(chosen, view, self.rentable(view), self._last, most)
-        self._opening, self._opened_for = chosen, offer
+        self._opening = chosen
+        self._opened_for = offer
         return chosen
 
     def instances(self, view: View) -> int:
@@ -157,7 +161,8 @@ class Seer:
         """Work out again at which rung, and how wide, new trials are compared first."""
         rentable = view.corrected(self.rentable(view), ())
         atom = cheapest_width(rentable)
-        profile, until = rentable.profile, self.opening(view).until
+        profile = rentable.profile
+        until = self.opening(view).until
         epoch = profile.epoch_seconds(atom)
         span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
         if not math.isfinite(span):
@@ -187,7 +192,9 @@ class Seer:
         self._fill_up(view)
         if not self.seats and self._none_left(view) and self._another(view):
             # All are at their end: another season.
-            self._plans, self._opening, self._must = 0, None, math.inf
+            self._plans = 0
+            self._opening = None
+            self._must = math.inf
             return self.requests(view, room)
         tasks = list(itertools.islice(self._seated(view), room))
         return [TrialGroup("seated", tuple(tasks))] if tasks else []
@@ -202,7 +209,8 @@ class Seer:
         if self._first is None:
             self._look(view)
         assert self._first is not None
-        first, count = self._first, 0
+        first = self._first
+        count = 0
         for level in range(len(self._epochs) - 2, -1, -1):
             rung = self._rungs[level]
             share = len(rung) // APART if level >= first else len(rung)
@@ -271,7 +279,8 @@ class Seer:
         if not self._fresh and trial.epoch < view.until(trial.id):
             return view.until(trial.id)
         level = bisect.bisect_left(self._epochs, trial.epoch)
-        rung, above = self._rungs[level], capped(trial.trial, self._epochs[level])
+        rung = self._rungs[level]
+        above = capped(trial.trial, self._epochs[level])
         if trial.epoch < above or trial.id not in rung:
             return above
         if not self._fresh:
@@ -292,7 +301,8 @@ class Seer:
         """Whether the next promotion is of a deeper rung than a trial's, or of a better one."""
         if task is None:
             return False
-        rung, other = self._rungs[level], task.trial.id
+        rung = self._rungs[level]
+        other = task.trial.id
         if any(other in above for above in self._rungs[level + 1 :]):
             return True
         return other in rung and rung.place(other) < rung.place(trial)
@@ -391,7 +401,8 @@ class Seer:
 
     def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
         """Yield the seconds and instances that a trial's last epoch takes, at each width."""
-        profile, work = rentable.profile, capped(trial.trial, self._last) - trial.epoch
+        profile = rentable.profile
+        work = capped(trial.trial, self._last) - trial.epoch
         for width, epoch in profile.epoch.items():
             count = math.ceil(width / rentable.gpus)
             if count <= self._max_instances:
@@ -401,8 +412,11 @@ class Seer:
         """Rank by the results so far, and seat the best on what the rest of the money pays."""
         part, share = PLANS[min(self._plans, len(PLANS) - 1)]
         self._plans += 1
-        left, rentable = self.horizon(view), view.corrected(self.rentable(view), ())
-        price, count, span = rentable.offer.usd_per_second, self._max_instances, part * left
+        left = self.horizon(view)
+        rentable = view.corrected(self.rentable(view), ())
+        price = rentable.offer.usd_per_second
+        count = self._max_instances
+        span = part * left
         if self.constant:
             count = self.opening(view).instances
         elif price > 0 and math.isfinite(view.dollars_left):
@@ -415,7 +429,8 @@ class Seer:
             left = min(left, view.dollars_left / price / count) if part == 1 else left
         self._again = view.now + span if part < 1 else math.inf
         before = self.seats
-        self.seats, self._must = {}, math.inf
+        self.seats = {}
+        self._must = math.inf
         self._end = view.now + left
         self._fill(view, rentable, count)
         self._nodes = nodes([seat.width for seat in self.seats.values()], rentable.gpus)
@@ -452,7 +467,8 @@ class Seer:
         return max(min(count, max(most for most, _ in ways)), min(needed for _, needed in ways))
 
     def _fill(self, view: View, rentable: Rentable, instances: int) -> None:
-        gpus, left = rentable.gpus, max(0.0, self._end - view.now)
+        gpus = rentable.gpus
+        left = max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
         for name in self._ranked(view):
             if name in self.seats:
@@ -483,7 +499,8 @@ class Seer:
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return those that have no seat in a plan that was just made."""
         self._advance(view)
-        leaving, self._leaving = self._leaving, {}
+        leaving = self._leaving
+        self._leaving = {}
         return leaving
 
     def wake_at(self, view: View) -> float | None:

@@ -42,7 +42,8 @@ class SeerBarrier:
             while rung <= begin:
                 rung *= self.eta
             stages.append(Stage(trials, begin, min(rung, end)))
-            trials, begin = math.ceil(trials / self.eta), min(rung, end)
+            trials = math.ceil(trials / self.eta)
+            begin = min(rung, end)
         return tuple(stages)
 
     def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:

@@ -105,14 +105,19 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
     Unchanged if the limits don't pay for one trial. Instances that explore are paid for
     at least for their minimum, and until they can be gone.
     """
-    now, left = view.now, (view.seconds_left, view.dollars_left)
+    now = view.now
+    left = (view.seconds_left, view.dollars_left)
     tail = view.ahead - now + rentable.profile.release.mean
-    profile, offer, price = rentable.profile, rentable.offer, rentable.offer.usd_per_second
-    arrival, least = profile.launch.mean + profile.boot.mean, offer.minimum_seconds
+    profile = rentable.profile
+    offer = rentable.offer
+    price = rentable.offer.usd_per_second
+    arrival = profile.launch.mean + profile.boot.mean
+    least = offer.minimum_seconds
     amidst = profile.epoch_seconds(cheapest_width(rentable))  # the best may be in an epoch
     ways = []
     for width, epoch in profile.epoch.items():
-        count, trained = math.ceil(width / rentable.gpus), last * epoch.mean
+        count = math.ceil(width / rentable.gpus)
+        trained = last * epoch.mean
         whole = arrival + profile.start.mean + trained
         bill = count * max(least, whole - profile.launch.mean + profile.release.mean) * price
         ways.append((left[0] - whole, left[1] - bill, width, count, trained + amidst))
@@ -123,9 +128,11 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
     seen = arrival + profile.start.mean + amidst
 
     def spare(way: tuple[float, float, Width, int, float], instances: int, late: float) -> float:
-        count, again = way[3], way[4] * (1 + late) + profile.resize.mean
+        count = way[3]
+        again = way[4] * (1 + late) + profile.resize.mean
         again += arrival if count > instances else 0.0
-        others, paid = max(0, instances - count), left[1] / second
+        others = max(0, instances - count)
+        paid = left[1] / second
         until = (paid - count * again) / instances - tail
         if until + tail < least:  # the others are billed for longer than they explore
             until = min(least - tail, (paid - others * least) / count - again)
@@ -159,7 +166,9 @@ def epoch_dollars(rentable: Rentable) -> float:
 
     On spot with what losses add: each costs a boot, a start and half an epoch.
     """
-    profile, offer, width = rentable.profile, rentable.offer, cheapest_width(rentable)
+    profile = rentable.profile
+    offer = rentable.offer
+    width = cheapest_width(rentable)
     seconds = profile.epoch_seconds(width)
     lost = profile.boot.mean + profile.start.mean + seconds / 2
     again = 1 + offer.interruptions_per_hour * lost / 3600.0
@@ -257,12 +266,15 @@ def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> floa
     correlation is corrected for that (Thorndike's case 2). Few trials are believed in part.
     """
     both = [name for name in upper if name in lower]
-    correlation, count = 0.0, len(both)
+    correlation = 0.0
+    count = len(both)
     if count > 2:  # two are always in line
         ranks = _ranks([*lower.values()])
         place = {name: ranks[n] for n, name in enumerate(lower)}
-        below, above = np.array([place[n] for n in both]), _ranks([upper[n] for n in both])
-        spread, own = float(ranks.std()), float(below.std())
+        below = np.array([place[n] for n in both])
+        above = _ranks([upper[n] for n in both])
+        spread = float(ranks.std())
+        own = float(below.std())
         if own > 0 and above.std() > 0:
             seen = float(np.corrcoef(below, above)[0, 1])
             wider = max(1.0, spread / own)
@@ -284,14 +296,17 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
     rho times as much better. So rho(rung) x m(n) is made the most of, m being the mean of the best
     of n, and n as many as get there with `work` epochs of one trial; `setup` in epochs as well.
     """
-    best, chosen, rho = -math.inf, 0, 1.0
+    best = -math.inf
+    chosen = 0
+    rho = 1.0
     for level, epoch in enumerate(epochs):
         if epoch * 2 > epochs[-1] and level:
             break
         count = max(1.0, work / (epoch + setup))
         gain = _best_of(count) * rho
         if gain > best:
-            best, chosen = gain, level
+            best = gain
+            chosen = level
         rho /= steps[level] if level < len(steps) else STEP
     return chosen
 
@@ -329,7 +344,8 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
     The widest first, each on the first instance that has room for it; instances with as much room
     are filled together, so that it takes no longer for many seats than for few.
     """
-    whole, rooms = 0, list[tuple[float, float]]()  # free GPUs, and how many instances have them
+    whole = 0  # free GPUs, and how many instances have them
+    rooms = list[tuple[float, float]]()
     for width, count in sorted(Counter(widths).items(), reverse=True):
         if width > gpus:
             whole += count * math.ceil(width / gpus - _WHOLE)

@@ -36,11 +36,15 @@ class SuccessiveHalving:
     def stages(self) -> tuple[Stage, ...]:
         """Return one stage per rung."""
         stages: list[Stage] = []
-        trials, begin, end = self.trials, 0, self.min_epochs
+        trials = self.trials
+        begin = 0
+        end = self.min_epochs
         while begin < self.max_epochs:
             end = min(end, self.max_epochs)
             stages.append(Stage(trials, begin, end))
-            trials, begin, end = max(1, trials // self.eta), end, end * self.eta
+            trials = max(1, trials // self.eta)
+            begin = end
+            end = end * self.eta
         return tuple(stages)
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
@@ -75,7 +79,8 @@ class JoinedHalving:
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, and the trials that join there."""
-        stages, mode = self.stages(), self.newcomers.mode
+        stages = self.stages()
+        mode = self.newcomers.mode
         if stage + 1 >= len(stages):
             return ()
         joining = self.joining.get(stage + 1, ())
@@ -196,7 +201,8 @@ class Bracket:
 
     def losers(self) -> list[TrialId]:
         """Return the trials that lost since this was last asked."""
-        losers, self._losers = self._losers, []
+        losers = self._losers
+        self._losers = []
         return losers
 
     def _decide(self) -> None:
@@ -207,13 +213,17 @@ class Bracket:
             self._promote_early()
             return
         ranked = self._ranked()
-        rung, self._size = self._epochs[self.level], max(1, self._size // self._eta)
+        rung = self._epochs[self.level]
+        self._size = max(1, self._size // self._eta)
         best = (self._trials[name] for name in ranked[: self._size])
         able = {trial.id: trial for trial in best if capped(trial, rung + 1) > rung}
         self._losers += [name for name in ranked if name not in able]
         able = {name: trial for name, trial in able.items() if name not in self._gone}
-        early, self._early, self._gone = self._early, set(), set()
-        self._results, self._ahead = {n: v for n, v in self._ahead.items() if n in able}, {}
+        early = self._early
+        self._early = set()
+        self._gone = set()
+        self._results = {n: v for n, v in self._ahead.items() if n in able}
+        self._ahead = {}
         begun = early - self._ready.keys()
         self._ready = {name: trial for name, trial in able.items() if name not in begun}
         self._awaited = able.keys() - self._results.keys()
@@ -226,7 +236,8 @@ class Bracket:
         """Let those go on that no other trial can push out of the best any more."""
         if self.level + 1 == len(self._epochs):
             return
-        rung, best = self._epochs[self.level], max(1, self._size // self._eta)
+        rung = self._epochs[self.level]
+        best = max(1, self._size // self._eta)
         for name in self._ranked()[: max(0, best - len(self._awaited))]:
             trial = self._trials[name]
             if name not in self._early and capped(trial, rung + 1) > rung:

@@ -31,7 +31,8 @@ def batch_and_lr(
     first = lr if initial_lr is None else initial_lr
     if not (min(batch, width, new_width) > 0 and lr > 0 and first > 0):
         raise ValueError("batch, learning rates and widths have to be above 0")
-    workers, new_workers = _workers(width), _workers(new_width)
+    workers = _workers(width)
+    new_workers = _workers(new_width)
     if batch % workers:
         raise ValueError(f"a batch of {batch} can't be split evenly over {workers} GPUs")
     goal = lr * math.sqrt(new_workers / workers)
@@ -76,7 +77,8 @@ class GrowingBatch:
         self.previous_workers = None if before is None else _workers(before)
         self.previous_size = context.get_previous_batch_size()
         _, rates = batch_and_lr(per_worker, lr, 1, self.workers)
-        self._lr, self._coming = lr, list(rates)
+        self._lr = lr
+        self._coming = list(rates)
 
     @property
     def size(self) -> int:
@@ -97,7 +99,8 @@ class GrowingBatch:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on from another session: where the width is another one, so are batch and rate."""
-        self.previous_workers, self.previous_size = int(state["workers"]), int(state["size"])
+        self.previous_workers = int(state["workers"])
+        self.previous_size = int(state["size"])
         self._lr = float(state["lr"])
         goal = self.initial_lr * math.sqrt(self.workers)
         steps = math.ceil(abs(goal - self._lr) / (_STEP * self.initial_lr) - _ROUNDING)

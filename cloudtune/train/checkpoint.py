@@ -175,7 +175,8 @@ class CheckpointStore:
         self.trained = Trained()  # what manifests say of their epochs
         self.failure = ""  # why the last save that was given up came to nothing
         self.no_room: Callable[[], object] | None = None  # called where the storage is full
-        self._patience, self._room = Patience(self.uri, waits), Patience(self.uri, waits)
+        self._patience = Patience(self.uri, waits)
+        self._room = Patience(self.uri, waits)
 
     def save(
         self, trial_id: str, epoch: int, metrics: Mapping[str, float], directory: str | Path
@@ -187,7 +188,8 @@ class CheckpointStore:
         Raises:
             StorageError: the storage failed again and again.
         """
-        source, noted = Path(directory), dict(metrics)
+        source = Path(directory)
+        noted = dict(metrics)
         return self._patience.insist(
             lambda: self._save(trial_id, epoch, noted, source), self.no_room
         )
@@ -259,7 +261,9 @@ class CheckpointStore:
                 shutil.rmtree(pending.files, ignore_errors=True)
 
     def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
-        trial, epoch, source = pending.trial, pending.epoch, Path(pending.files)
+        trial = pending.trial
+        epoch = pending.epoch
+        source = Path(pending.files)
         if pending.folder is None:
             return self._save(trial, epoch, dict(metrics), source)
         files = {}
@@ -553,7 +557,8 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _digest(reader: BinaryIO) -> SavedFile:
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     while chunk := reader.read(CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)
@@ -562,7 +567,8 @@ def _digest(reader: BinaryIO) -> SavedFile:
 
 def copy_file(reader: BinaryIO, out: BinaryIO) -> SavedFile:
     """Copy a file, and give its size and SHA-256."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     while chunk := reader.read(CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)

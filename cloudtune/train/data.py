@@ -42,7 +42,8 @@ class DeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         # By the epoch's own number, so that a restored trial doesn't see the first order again.
-        epoch, passes = self._worker.epoch + 1, self._passes[1] + 1
+        epoch = self._worker.epoch + 1
+        passes = self._passes[1] + 1
         self._passes = (epoch, passes if self._passes[0] == epoch else 0)
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch + 100_000 * self._passes[1])
@@ -83,8 +84,11 @@ class Shares:
     """
 
     def __init__(self, sampler: Any, batch_size: int, worker: Worker, *, drop_last: bool) -> None:
-        self.sampler, self._batch, self._drop_last = sampler, batch_size, drop_last
-        self._rank, self._world = worker.rank, worker.world_size
+        self.sampler = sampler
+        self._batch = batch_size
+        self._drop_last = drop_last
+        self._rank = worker.rank
+        self._world = worker.world_size
 
     @property
     def own_size(self) -> int:

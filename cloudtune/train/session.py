@@ -150,7 +150,9 @@ class Session:
     def activate(self) -> Iterator[Session]:
         """Make this the session of the calling thread: seeds, hook and start epoch are set."""
         if self.restore is not None:
-            self.restore, self.epoch, self.start_epoch = usable(self.restore), 0, 0
+            self.restore = usable(self.restore)
+            self.epoch = 0
+            self.start_epoch = 0
         if self.restore is not None:
             manifest = read_manifest(self.restore)
             self.epoch = self.start_epoch = manifest.epoch

@@ -68,7 +68,8 @@ class SharedLoader:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, number = self.sampler.epoch, 0
+        epoch = self.sampler.epoch
+        number = 0
         if self._meeting is not None:
             reader = self._idle.pop() if self._idle else self._reader(self._meeting)
             try:

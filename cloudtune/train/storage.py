@@ -155,7 +155,8 @@ def staging_folder(size: int = 0) -> str:
     Raises:
         OSError: neither has that much room.
     """
-    own, usual = os.environ.get(STAGING_VARIABLE), tempfile.gettempdir()
+    own = os.environ.get(STAGING_VARIABLE)
+    usual = tempfile.gettempdir()
     if own and os.access(own, os.W_OK) and shutil.disk_usage(own).free >= size + _SPARE_BYTES:
         return own
     free = shutil.disk_usage(usual).free

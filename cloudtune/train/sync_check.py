@@ -54,10 +54,8 @@ class Work:
 
 def flaw(work: Sequence[Work]) -> str:
     """Return why these workers of a trial don't train one model; empty where nothing says so."""
-    steps, exchanges = (
-        max(worker.steps for worker in work),
-        min(worker.exchanges for worker in work),
-    )
+    steps = max(worker.steps for worker in work)
+    exchanges = min(worker.exchanges for worker in work)
     count = len(work)
     if steps > exchanges:
         return (
@@ -135,7 +133,8 @@ class Ranks:
         return Work(**work)
 
     def _work(self, models: Sequence[torch.nn.Module]) -> Work:
-        before, self._exchanged = self._exchanged, _exchanges()
+        before = self._exchanged
+        self._exchanged = _exchanges()
         steps = max(self._steps.values(), default=0)
         parameters = [item for model in models for item in model.parameters()]
         if not models:

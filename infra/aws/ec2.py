@@ -203,7 +203,8 @@ def _read(described: Any) -> Instance:
 
 def _reason(state: Mapping[str, str], transition: str) -> str:
     """Return why an instance changed its state: EC2's reason, where it says more than who did."""
-    code, message = state.get("Code", ""), state.get("Message", "")
+    code = state.get("Code", "")
+    message = state.get("Message", "")
     if not message or "Initiated" in code:
         return transition
     hint = _STATE_HINTS.get(code, "")

@@ -91,7 +91,8 @@ def _prices(
     warnings: list[str],
 ) -> dict[str, float | None]:
     """Return the price in each zone that has one, None if it is refused and the table has none."""
-    name, of_table = listing.instance_type.name, listing.price(market)
+    name = listing.instance_type.name
+    of_table = listing.price(market)
     any_zone: dict[str, float | None] = dict.fromkeys(zones or ("",), of_table)
     if market in quotes.trouble:
         return any_zone

@@ -37,7 +37,8 @@ def by_score(score: int) -> tuple[SpotBehaviour, ...]:
     x a + (1 - x)(1 - a). So a score halfway weighs all alike, and none rules a pool out that is
     there at times. No figure of AWS's says how well its scores foretell; that is our choice.
     """
-    pools, x = spot_prior(), (score - 1) / 9
+    pools = spot_prior()
+    x = (score - 1) / 9
     weights = [x * pool.availability + (1 - x) * (1 - pool.availability) for pool in pools]
     ideal = [_PARTS * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in ideal]

@@ -177,11 +177,14 @@ class Agents:
 
         Or for more, where what was said is soon over.
         """
-        now, until, said = time.monotonic(), self._leased_until(), agent.leased_until
+        now = time.monotonic()
+        until = self._leased_until()
+        said = agent.leased_until
         over_soon = said - unix_time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
         earlier = until < said - _EARLIER_SECONDS
         if now >= agent.renewed_at + RENEW_SECONDS or earlier or over_soon:
-            agent.renewed_at, agent.leased_until = now, until
+            agent.renewed_at = now
+            agent.leased_until = until
             agent.actor.renew.options(concurrency_group="messages").remote(until)
 
     def _start(self, instance: str, node: str, gpus: int) -> None:
@@ -252,7 +255,8 @@ class Agents:
         fetch = agent.actor.messages.options(concurrency_group="messages")
         while not self._closing.is_set():
             with agent.lock:
-                after, acknowledged = agent.acks.received, agent.acks.acknowledged
+                after = agent.acks.received
+                acknowledged = agent.acks.acknowledged
             try:
                 asked = fetch.remote(after, acknowledged, _POLL_SECONDS)
                 messages = ray.get(asked, timeout=_POLL_SECONDS + _ANSWER_SECONDS)

@@ -156,7 +156,8 @@ class RayHead:
         path = self.folder / INTENTS
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
-            self._ip, self._port = str(state["ip"]), int(state["port"])
+            self._ip = str(state["ip"])
+            self._port = int(state["port"])
             self._intents = {name: _Intent.of(data) for name, data in state["intents"].items()}
         except FileNotFoundError:
             return
@@ -174,7 +175,8 @@ class RayHead:
             return None  # no process can be proved to be it; the run gets a new head
         if recorded is None:
             return None
-        group, temp = recorded[0], Path(str(recorded[1].get("temp")))
+        group = recorded[0]
+        temp = Path(str(recorded[1].get("temp")))
         if group.alive():
             self._group = group
             return temp
@@ -294,7 +296,8 @@ class RayHead:
 
     def want(self, launch: Launch, until: float = math.inf) -> None:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
-        now, rental = unix_time(), self.rental
+        now = unix_time()
+        rental = self.rental
         lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
         first = min(lease, rental.unseen(now, until))
         with self._lock:  # the watcher gives refused intents up, from its own thread
@@ -380,7 +383,8 @@ class RayHead:
         }
 
     def _node_type(self, intent: _Intent) -> dict[str, Any]:
-        launch, count = intent.launch, int(intent.wanted)
+        launch = intent.launch
+        count = int(intent.wanted)
         gpus = self.rental.gpus[launch.instance_type]
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)

@@ -130,7 +130,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         super().__init__(provider_config, cluster_name)
         self.run: str = provider_config["run"]
         endpoint = Endpoint(**provider_config["endpoint"])
-        self._ec2, self._look_seconds = calls_to(endpoint), endpoint.look_seconds
+        self._ec2 = calls_to(endpoint)
+        self._look_seconds = endpoint.look_seconds
         self._journal = Journal(Path(provider_config["journal"]))
         self._config = Path(provider_config["config"])
         self._lock = threading.Lock()
@@ -154,7 +155,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             listed = {it.id: it for it in self._listed()}
             with self._lock:
                 instances = self._with_launched(listed)
-                self._seen, self._seen_until = instances, until
+                self._seen = instances
+                self._seen_until = until
         nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
@@ -288,7 +290,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         except self._ec2.errors as error:
             silent = any(note.what == "unanswered" for note in self._notes_of(intent))
             refused = self._ec2.is_definite(error) and not (asked_before or silent)
-            code, message = self._ec2.code(error), str(error)
+            code = self._ec2.code(error)
+            message = str(error)
             self._note("refused" if refused else "lost", intent, code=code, message=message)
             raise NodeLaunchException(code, message, sys.exc_info()) from error
         except Exception as error:

@@ -188,7 +188,8 @@ class TrialSession:
             self._call(instance, "stop", self.command.session, *([True] if stacks else []))
 
     def _tell(self, make: Callable[[float], Event]) -> None:
-        settled, self._unsettled = self._unsettled, []
+        settled = self._unsettled
+        self._unsettled = []
         self._emit(make, settled)
 
     def _end(self) -> Callable[[float], Event]:

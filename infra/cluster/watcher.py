@@ -170,7 +170,8 @@ class Watcher:
                 continue
             watched.listed_at = unix_time()
             if not watched.launched:
-                watched.instance, watched.launched = instance.id, True
+                watched.instance = instance.id
+                watched.launched = True
                 self._tell_launch(intent, watched, instance)
             if not instance.billing:
                 watched.over = True
@@ -280,14 +281,16 @@ class Watcher:
                 continue
             if note is not None:
                 watched.over = True
-                code, message = note.code, note.message
+                code = note.code
+                message = note.message
                 permanent = note.what == "broken" or (
                     note.what == "refused" and self._ec2.is_permanent(code)
                 )
                 self._head.give_back(intent)
             elif intent not in asked and self._settled(watched):
                 watched.over = True
-                code, message = "Released", "given back before it was launched"
+                code = "Released"
+                message = "given back before it was launched"
             else:
                 continue
             kind = self._ec2.refusal_kind(code)

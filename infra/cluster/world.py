@@ -261,7 +261,8 @@ class CloudWorld:
             return
         for path, manifest in saved.items():
             if start.start_epoch < manifest.epoch <= start.until_epoch:
-                epoch, metrics = manifest.epoch, dict(manifest.metrics)
+                epoch = manifest.epoch
+                metrics = dict(manifest.metrics)
                 self.emit(
                     lambda at, epoch=epoch, metrics=metrics, path=path: EpochDone(  # type: ignore[misc]
                         at, start.session, epoch, metrics, path, 0.0
@@ -294,7 +295,8 @@ class CloudWorld:
 
     def _make_room(self) -> None:
         """Delete the checkpoints of trials that are over, so that others can be saved."""
-        store, loading = CheckpointStore(self._storage), list(self._loading.values())
+        store = CheckpointStore(self._storage)
+        loading = list(self._loading.values())
         loaded = {_folder(start.checkpoint).rpartition("/")[2] for start in loading}
         for trial in self._dispensable():
             if trial not in loaded and store.drop(trial):
@@ -332,7 +334,8 @@ class CloudWorld:
 
         After a second call nothing is waited for: the next event is a `HurriedError`.
         """
-        self._hurried, self._interrupted = self._interrupted, True
+        self._hurried = self._interrupted
+        self._interrupted = True
         self._events.put((Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
@@ -366,7 +369,8 @@ class CloudWorld:
 
     def _acknowledge(self) -> None:
         """Let old messages and checkpoints go: the policy has dealt with the last event."""
-        event, self._event = self._event, None
+        event = self._event
+        self._event = None
         for settle in self._settled:
             settle()
         self._settled = ()

@@ -116,7 +116,8 @@ class Control:
         return to_json(self._scenario.report())
 
     def _command(self, request: Request, machine_id: str, verb: str) -> Response:
-        machines, machine = self._ec2.machines, self._ec2.machines.find(machine_id)
+        machines = self._ec2.machines
+        machine = self._ec2.machines.find(machine_id)
         if machine is None or not self._ec2.is_live(machine_id):
             return text("no such instance, or it is gone", 404)
         match verb:

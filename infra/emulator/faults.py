@@ -259,7 +259,8 @@ def _add(fate: Fate, fault: LaunchFault) -> None:
         case SlowEnd():
             fate.end_seconds = fault.seconds
         case Hidden():
-            fate.hidden_calls, fate.hidden_seconds = fault.calls, fault.seconds
+            fate.hidden_calls = fault.calls
+            fate.hidden_seconds = fault.seconds
         case Reclaim() | Kill() | Freeze():
             fate.blows.append(fault)
         case _:

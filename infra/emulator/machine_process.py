@@ -63,7 +63,9 @@ class Owner:
 def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     """Run a machine's user data in its folder, in a session of its own, and record who it is."""
     assert machine.script is not None
-    name, folder, settings = machine.id, machine.folder, machine.settings
+    name = machine.id
+    folder = machine.folder
+    settings = machine.settings
     (folder / "user-data").write_text(machine.script)
     write_shutdown_command(folder, name, access)
     own = local.VARIABLE in settings
@@ -209,7 +211,9 @@ def _recorded_owner(folder: Path) -> Owner:
     """Return whose processes a folder's record speaks of; damaged, its machine's by their mark."""
     try:
         record = json.loads((folder / RECORD_NAME).read_text())
-        machine, pid, created = str(record["machine"]), record["pid"], record["create_time"]
+        machine = str(record["machine"])
+        pid = record["pid"]
+        created = record["create_time"]
         certain = isinstance(pid, int) and pid > 1 and same_process(pid, float(created))
     except (KeyError, TypeError, ValueError):
         return Owner(folder.name, None)

@@ -74,7 +74,8 @@ def core_factor(gpu: str) -> Factor:
     Such a GPU is slower than a core: pacing can only slow down, and many of them share the cores.
     """
     row = next(row for row in _rows() if _is(row, "core_factor"))
-    base, reference = float(row["value"]), row["gpu"]
+    base = float(row["value"])
+    reference = row["gpu"]
     ratio = None if gpu == reference else ratios.between(reference, gpu)
     if ratio is not None:
         how = f"{gpu} {ratio.ratio:.2f} times as fast as {reference} ({ratio.source}, {ratio.date})"
@@ -174,10 +175,8 @@ def emulated_profile(
     An epoch takes what the pace says, or what it did take where that is longer: pacing can only
     slow down. The same goes for a start.
     """
-    pace, factor = (
-        pace_of(machine.gpu, scale=scale, core_seconds=core_seconds),
-        core_factor(machine.gpu),
-    )
+    pace = pace_of(machine.gpu, scale=scale, core_seconds=core_seconds)
+    factor = core_factor(machine.gpu)
     nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in profile.epoch}
     paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in profile.epoch}
     slow = [w for w, seconds in paced.items() if profile.epoch[w].mean > seconds]

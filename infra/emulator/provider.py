@@ -106,7 +106,9 @@ class Emulated(OnThisMachine):
     ) -> Cloud:
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None
-        folder, region, types = home / self.folder, experiment.cloud.region, self.known_types()
+        folder = home / self.folder
+        region = experiment.cloud.region
+        types = self.known_types()
         measured = [(profile, types[profile.instance_type]) for profile in profiles]
         core_seconds = pacing.core_seconds_of(measured, pacing.scale_here())
         return claim(

@@ -233,7 +233,8 @@ def serve(
     application = Application(rules)
     server = make_server(rules.host, port, application, threaded=True, request_handler=QuietHandler)
     access = Access.create(f"http://{rules.host}:{server.server_port}")
-    clock, scenario = application.clock, application.scenario
+    clock = application.clock
+    scenario = application.scenario
     ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, rules=rules)
     application.attach(ec2, access)
     forget_old(home / "instances", keep=KEPT_FOLDERS)

@@ -63,7 +63,8 @@ class Foundation:
         )
 
     def _build_lines(self) -> str:
-        place, source = shlex.quote(self.place), shlex.quote(self.source.into)
+        place = shlex.quote(self.place)
+        source = shlex.quote(self.source.into)
         return (
             f"{fetch_lines(self.source)}"
             f"place={place} source={source}\n"
@@ -108,7 +109,8 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     Raises:
         StorageError: the storage can't be reached.
     """
-    python, wanted = platform.python_version(), tuple(pins(frozenset()))
+    python = platform.python_version()
+    wanted = tuple(pins(frozenset()))
     inputs = json.dumps(["head", python, wanted, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest

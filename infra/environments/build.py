@@ -73,7 +73,8 @@ def build(spec: Spec, say: Callable[[str], None]) -> Built:
     with _alone(spec.place):
         if (built := built_at(spec.place)) is not None:
             return built
-        uv, began = uv_program(), time.monotonic()
+        uv = uv_program()
+        began = time.monotonic()
         shutil.rmtree(spec.place, ignore_errors=True)
         work = spec.place / "work"
         work.mkdir(parents=True)
@@ -103,7 +104,9 @@ def uv_program() -> str:
 
 def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     say(f"setup: {spec.source} is resolved for Python {spec.python}")
-    ours, pins, lock = work / "ours.txt", work / "pins.txt", work / "lock.txt"
+    ours = work / "ours.txt"
+    pins = work / "pins.txt"
+    lock = work / "lock.txt"
     ours.write_text(f"cloudtune @ {write_wheel(work).as_uri()}\n" + "\n".join(spec.lines) + "\n")
     pins.write_text("\n".join(spec.pins) + "\n")
     own = spec.folder if spec.file is None else spec.file.parent

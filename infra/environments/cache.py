@@ -80,9 +80,11 @@ class EnvironmentCache:
     def put(self, built: Built, say: Callable[[str], None]) -> Pack:
         """Pack what was built, and return it; from then on it counts."""
         began = time.monotonic()
-        tail, compress = ".tar.gz", "gzip -1"
+        tail = ".tar.gz"
+        compress = "gzip -1"
         if shutil.which("zstd") is not None:
-            tail, compress = ".tar.zst", "zstd -q -T0 -3"
+            tail = ".tar.zst"
+            compress = "zstd -q -T0 -3"
         name = f"{int(time.time())}-{secrets.token_hex(4)}{tail}"
         with storage_errors(self.uri):
             if is_local(self._fs):  # S3 has no folders
@@ -126,7 +128,8 @@ class EnvironmentCache:
 
     def _write(self, path: str, compress: str) -> tuple[int, str]:
         """Write a pack, and return its length and its SHA-256."""
-        size, digest = 0, hashlib.sha256()
+        size = 0
+        digest = hashlib.sha256()
         command = ["tar", "-I", compress, "-cf", "-", "--owner=0", "--group=0"]
         with (
             subprocess.Popen([*command, "-C", self.place, "."], stdout=subprocess.PIPE) as tar,

@@ -51,7 +51,8 @@ def _imports(script: Path) -> Iterator[tuple[str, Path, int]]:
 
     Imports within `try` are left out: the script may do without them.
     """
-    folder, seen = script.parent, set()
+    folder = script.parent
+    seen = set()
     files = [script]
     while files:
         path = files.pop()
@@ -85,7 +86,8 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _with_dependencies(names: Iterable[str]) -> Iterator[str]:
     """Yield packages and what they require, as far as they are installed here."""
-    open_names, seen = [canonicalize_name(name) for name in names], set[str]()
+    open_names = [canonicalize_name(name) for name in names]
+    seen = set[str]()
     while open_names:
         name = open_names.pop()
         if name in seen:

@@ -37,7 +37,8 @@ def ready(
     Raises:
         UsageError: it can't be built, or kept; or its commands are too long.
     """
-    setup, here = experiment.setup, PROVIDERS[experiment.cloud.provider].here
+    setup = experiment.setup
+    here = PROVIDERS[experiment.cloud.provider].here
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:
         built = build(spec_of(experiment, home / FOLDER), say)
@@ -82,7 +83,8 @@ def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str],
 def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
     """Return the pack of an environment that is here or is to be built, and where it is here."""
     cache = EnvironmentCache(storage, what.place)
-    pack, built = cache.pack(), built_at(what.place)
+    pack = cache.pack()
+    built = built_at(what.place)
     if pack is None:
         built = built or (what if isinstance(what, Built) else build(what, say))
         return cache.put(built, say), built

@@ -111,7 +111,8 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
     Raises:
         UsageError: as `check`.
     """
-    setup, folder = experiment.setup, experiment.directory
+    setup = experiment.setup
+    folder = experiment.directory
     reader = _read(experiment)
     file = folder / setup.pip if isinstance(setup.pip, str) else None
     lines = setup.pip if isinstance(setup.pip, tuple) else ()
@@ -134,7 +135,8 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
 
 
 def _read(experiment: Experiment) -> _Reader:
-    reader, wanted = _Reader(), experiment.setup.pip
+    reader = _Reader()
+    wanted = experiment.setup.pip
     if isinstance(wanted, str):
         path = experiment.directory / wanted
         reader.read(path, str(path))

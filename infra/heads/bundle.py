@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_BYTES = 200 * 2**20
-_HERE, _HOME = "here", "home"
+_HERE = "here"
+_HOME = "home"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
     Raises:
         UsageError: it is too much to send.
     """
-    buffer, total = io.BytesIO(), 0
+    buffer = io.BytesIO()
+    total = 0
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
         for path in sent_files(code):
             total += path.stat().st_size

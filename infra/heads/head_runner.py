@@ -41,7 +41,10 @@ class Carrier:
     """Carries an order out: its process, its lease, and its record in `store`."""
 
     def __init__(self, order: Order, store: HeadStore, instance: str, home: Path = HOME) -> None:
-        self._order, self._store, self._instance, self._home = order, store, instance, home
+        self._order = order
+        self._store = store
+        self._instance = instance
+        self._home = home
         self._folder = home / "runs" / order.run
         self._mirrors = [
             Mirror(store, self._folder, "run/"),
@@ -125,7 +128,8 @@ def main() -> int:
     try:
         instance = metadata("instance-id", patience=_METADATA_SECONDS)
         store = HeadStore(given.at)
-        parcel, asked = store.read(PARCEL), store.read(ORDER)
+        parcel = store.read(PARCEL)
+        asked = store.read(ORDER)
         if parcel is None or asked is None:
             say(f"cloudtune-head: there is no order, or no parcel, at {given.at}/{FOLDER}")
             return 1

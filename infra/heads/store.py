@@ -159,7 +159,9 @@ class Mirror:
     """
 
     def __init__(self, store: HeadStore, folder: Path, prefix: str = "") -> None:
-        self._store, self._folder, self._prefix = store, folder, prefix
+        self._store = store
+        self._folder = folder
+        self._prefix = prefix
         self._brought: dict[str, tuple[int, int]] = {}
         self._last_piece: dict[str, int] = {}  # where it begins
 
@@ -168,7 +170,8 @@ class Mirror:
         count = 0
         for path in sorted(self._folder.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
-                name, seen = path.relative_to(self._folder).as_posix(), path.stat()
+                name = path.relative_to(self._folder).as_posix()
+                seen = path.stat()
                 version = (seen.st_size, seen.st_mtime_ns)
                 if not path.is_file() or kept_back(name) or self._brought.get(name) == version:
                     continue

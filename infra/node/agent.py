@@ -173,7 +173,8 @@ class Agent:
         `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: what GPUs
         the node has, where it is of no use with them.
         """
-        forks, gpus = self._forks, self._gpus
+        forks = self._forks
+        gpus = self._gpus
         forks.wait_until_warm(WARM_SECONDS)
         facts: dict[str, str | int] = {"pid": os.getpid(), "zygote": forks.pid, "note": forks.note}
         return {**facts, "mps": gpus.notice, "lack": gpus.gpu_problem(self._training)}
@@ -307,7 +308,9 @@ class Agent:
         assignment = dataclasses.replace(part.assignment, until_epoch=local.granted)
         for number, (slot, gpu) in enumerate(zip(part.slots, gpus, strict=True)):
             worker = self._worker_on(gpu, slot, gpus)
-            worker.session, worker.rank, worker.share = part.session, slot.rank, slot.share
+            worker.session = part.session
+            worker.rank = slot.rank
+            worker.share = slot.share
             worker.log = str(self._logs / f"{part.session}.{slot.rank}.log")
             local.workers[slot.rank] = worker
             listens = local.socket is not None and slot.rank == 0

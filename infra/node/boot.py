@@ -88,7 +88,8 @@ def metadata(path: str, patience: float = 0.0, *, seconds: float = _ANSWER_SECON
     Raises:
         OSError: it gave no answer in that time, or knows no such item (HTTP 404).
     """
-    give_up, pause = time.monotonic() + patience, _METADATA_PAUSE
+    give_up = time.monotonic() + patience
+    pause = _METADATA_PAUSE
     while True:
         try:
             return _metadata(path, seconds)

@@ -53,7 +53,8 @@ class NodeGpus:
         self.lack = "" if len(visible) >= count else f"{len(visible)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
         real = [gpu for gpu in visible if gpu.name != STAND_IN]
-        self._count, self._emulated = max(1, count), len(real) < len(visible)
+        self._count = max(1, count)
+        self._emulated = len(real) < len(visible)
         self._gpus = tuple(real[:count]) if len(real) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
@@ -81,7 +82,8 @@ class NodeGpus:
             text=True,
             check=False,
         ).stdout.split()
-        version, seen = (words or ["of an unknown version"])[0], (words or ["", "0"])[-1]
+        version = (words or ["of an unknown version"])[0]
+        seen = (words or ["", "0"])[-1]
         few = seen != str(len(self._gpus))
         return f"GPUs of which its torch {version} can use {seen}" if few else ""
 
@@ -98,7 +100,8 @@ class NodeGpus:
         """
         meets = {} if self._folder is None else {INPUT_VARIABLE: str(self._folder / "input")}
         if self._fused is not None and share < 1.0:
-            meets[FUSED_VARIABLE], share = str(self._fused / str(gpus[0])), 1.0
+            meets[FUSED_VARIABLE] = str(self._fused / str(gpus[0]))
+            share = 1.0
         if not self._gpus:
             return {VISIBLE: "", **meets}
         if share >= 1.0:

@@ -93,7 +93,8 @@ class Lease:
     @classmethod
     def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> Lease | None:
         """Return the lease that the node's environment speaks of; None where there is none."""
-        end, command = environment.get(END_VARIABLE), environment.get(COMMAND_VARIABLE)
+        end = environment.get(END_VARIABLE)
+        command = environment.get(COMMAND_VARIABLE)
         return cls(float(end), command) if end and command else None
 
     def renew(self, until: float) -> float:

@@ -45,7 +45,9 @@ class LogCopies:
     """
 
     def __init__(self, folder: Path, uri: str, node: str) -> None:
-        self._folder, self._uri, self._node = folder, uri, node
+        self._folder = folder
+        self._uri = uri
+        self._node = node
         self._near = "://" not in uri
         self._copied: dict[str, _Copied] = {}
         self._write: Callable[[str, bytes], None] | None = None

@@ -52,7 +52,8 @@ class Daemon:
 
     def __init__(self, control: str, folder: Path, gpu: Gpu, patience: float) -> None:
         self._control = control
-        self._pipes, self._logs = folder, folder / "log"
+        self._pipes = folder
+        self._logs = folder / "log"
         self._gpu = gpu
         self._patience = patience
         self._leader: psutil.Process | None = None

@@ -130,7 +130,8 @@ class Watch:
     def __enter__(self) -> Watch:
         watched: Any = os.environ
         self._kind = type(watched)
-        watched.asked, watched.__class__ = self.asked, Watched
+        watched.asked = self.asked
+        watched.__class__ = Watched
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -102,7 +102,8 @@ def cores() -> int:
 
 def physical_cores() -> int:
     """Return as many of `cores()` as do arithmetic at once: two hyperthreads are one, for torch."""
-    whole, threads = psutil.cpu_count(logical=False), psutil.cpu_count()
+    whole = psutil.cpu_count(logical=False)
+    threads = psutil.cpu_count()
     return max(1, cores() * whole // threads) if whole and threads else cores()
 
 

@@ -195,7 +195,8 @@ class Worker:
             self._open_for(command, begin)
             command.run()
             return
-        ranks, slot = None, begin.slot
+        ranks = None
+        slot = begin.slot
         if slot.world_size > 1:
             store = meet(slot, begin.rendezvous, listener, device)
             if begin.training.compared:
@@ -227,7 +228,8 @@ class Worker:
         )
 
     def _post(self, begin: Begin, device: str) -> Post:
-        training, log = begin.training, Path(begin.log)
+        training = begin.training
+        log = Path(begin.log)
         return Post(
             place=_place(begin, device),
             storage=training.storage,
@@ -244,7 +246,9 @@ class Worker:
 
 def _place(begin: Begin, device: str) -> dict[str, Any]:
     """Return what a session needs to know of its trial and its place in it, as JSON."""
-    training, slot, assignment = begin.training, begin.slot, begin.assignment
+    training = begin.training
+    slot = begin.slot
+    assignment = begin.assignment
     return {
         "trial_id": assignment.trial,
         "metric_name": training.metric_name,
@@ -267,7 +271,8 @@ def _place(begin: Begin, device: str) -> dict[str, Any]:
 def failure_of(error: BaseException, world_size: int) -> Failure:
     """Return an error that ended the user's function, in text that any file and terminal takes."""
     failure = _failure_of(error, world_size)
-    line, trace = plain(failure.error, _LINE_BYTES), plain(failure.traceback, _TEXT_BYTES)
+    line = plain(failure.error, _LINE_BYTES)
+    trace = plain(failure.traceback, _TEXT_BYTES)
     return replace(failure, error=line, traceback=trace)
 
 

@@ -185,7 +185,8 @@ def import_users(train: str) -> str:
     """Import the user's module; return why this process can't fork workers now, or nothing."""
     if not train:
         return ""
-    threads, watch = _threads(), Watch()
+    threads = _threads()
+    watch = Watch()
     try:
         with watch:
             worker.preload(train)
@@ -256,7 +257,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     be_as_our_user()  # the script is theirs
-    environment, folder = dict(os.environ), Path.cwd()
+    environment = dict(os.environ)
+    folder = Path.cwd()
     # Without this, to ask whether there is a GPU would spoil CUDA for every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import_all()

@@ -38,12 +38,15 @@ class Staircase:
     @classmethod
     def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> Staircase:
         """Return the staircase under which none of the points lies."""
-        time, cost = np.asarray(seconds, float), np.asarray(dollars, float)
+        time = np.asarray(seconds, float)
+        cost = np.asarray(dollars, float)
         order = np.argsort(time)
-        time, cost = time[order], cost[order]
+        time = time[order]
+        cost = cost[order]
         corner = np.ones(len(cost), dtype=bool)
         corner[1:] = cost[1:] < np.minimum.accumulate(cost)[:-1]
-        time, cost = time[corner], cost[corner]
+        time = time[corner]
+        cost = cost[corner]
         # Of those that take as long, in any order so far, the last is the cheapest.
         last = np.ones(len(time), dtype=bool)
         last[:-1] = time[1:] > time[:-1]

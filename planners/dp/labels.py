@@ -137,7 +137,8 @@ class Step:
 
         With `fresh`, all instances of an option are launched and boot: none is there before.
         """
-        delays, offer = self.delays, options.offer
+        delays = self.delays
+        offer = options.offer
         together = options.waves.max(axis=1) == 1
         if offer.shape[1] > 1:
             together &= offer[:, 1] < 0
@@ -145,7 +146,8 @@ class Step:
         launch = delays.launch[offer] if fresh else np.zeros_like(begin)
         arrival = launch + delays.boot[offer] if fresh else launch
         seconds = np.where(offer >= 0, arrival + begin + options.train, 0.0).max(axis=1)
-        price, charges = delays.price[offer] * options.count, self.request.charges
+        price = delays.price[offer] * options.count
+        charges = self.request.charges
         # A group that was launched in this stage isn't billed from its begin.
         absent = delays.launch[offer] + float(delays.release.max())
         lived = np.maximum(begin + options.train, seconds[:, None] - absent)
@@ -168,9 +170,13 @@ class Taken:
     """What every option takes after every label: matrices (label, option)."""
 
     def __init__(self, step: Step, labels: Labels, options: Options) -> None:
-        self._step, self._labels, self._options = step, labels, options
-        delays, request = step.delays, step.request
-        held, wanted = range(labels.offer.shape[1]), range(options.offer.shape[1])
+        self._step = step
+        self._labels = labels
+        self._options = options
+        delays = step.delays
+        request = step.request
+        held = range(labels.offer.shape[1])
+        wanted = range(options.offer.shape[1])
         same = {
             (i, j): (labels.offer[:, i, None] == options.offer[None, :, j])
             & (options.offer[None, :, j] >= 0)
@@ -201,7 +207,8 @@ class Taken:
             self.dollars = self.dollars + self._functions(same[0, 0], going[0])
 
     def _waiting(self, going: list[Whole]) -> Floats:
-        labels, release = self._labels, self._step.delays.release
+        labels = self._labels
+        release = self._step.delays.release
         full = self._crowded()
         slowest = np.zeros(full.shape)
         for i, leaving in enumerate(going):
@@ -211,7 +218,9 @@ class Taken:
 
     def _crowded(self) -> NDArray[np.bool_]:
         """Whether what is missing has no room beside all that is held."""
-        labels, options, request = self._labels, self._options, self._step.request
+        labels = self._labels
+        options = self._options
+        request = self._step.request
         total = labels.count.sum(axis=1)[:, None] + _sum(self._fresh)
         full = total > request.max_instances
         for quota, most in request.vcpu_quotas.items():
@@ -224,7 +233,8 @@ class Taken:
         return np.asarray(full)
 
     def _duration(self, same: NDArray[np.bool_], going: Whole) -> Floats:
-        options, delays = self._options, self._step.delays
+        options = self._options
+        delays = self._step.delays
         begin = self._step.begin(options)
         staying = self._staying(same, going)
         longest = np.zeros(same.shape)
@@ -242,15 +252,19 @@ class Taken:
 
     def _functions(self, same: NDArray[np.bool_], going: Whole) -> Floats:
         """Return what is billed by the function: each trial's GPUs while it begins and trains."""
-        options, begin = self._options, self._step.begin(self._options)
-        trained, begun = options.functions(options.train), options.functions(begin)
+        options = self._options
+        begin = self._step.begin(self._options)
+        trained = options.functions(options.train)
+        begun = options.functions(begin)
         quiet = self._staying(same, going) & (self._fresh[0] == 0)
         return np.asarray(trained.sum(axis=1)[None, :] + np.where(quiet, 0.0, begun.sum(axis=1)))
 
     def _staying(self, same: NDArray[np.bool_], going: Whole) -> NDArray[np.bool_]:
         """Whether every survivor trains on where it is (`planners.cost_model.stays`)."""
-        labels, options = self._labels, self._options
-        alone_before, alone_now = labels.settled, options.waves[:, 0] == 1
+        labels = self._labels
+        options = self._options
+        alone_before = labels.settled
+        alone_now = options.waves[:, 0] == 1
         if labels.offer.shape[1] > 1:
             alone_before = alone_before & (labels.offer[:, 1] < 0)
         if options.offer.shape[1] > 1:
@@ -264,7 +278,8 @@ class Taken:
 
     def _release(self, group: int, stays: Whole, going: Whole) -> Floats:
         """Return what the going instances of a group still cost: the oldest of them go."""
-        labels, delays = self._labels, self._step.delays
+        labels = self._labels
+        delays = self._step.delays
         offer = labels.offer[:, group]
         if labels.ages is None:
             return np.asarray(going * (delays.release * delays.price)[offer][:, None])
@@ -273,7 +288,8 @@ class Taken:
 
     def labels(self, rows: Whole, columns: Whole) -> Labels:
         """Return the labels after some pairs of label and option."""
-        options, before = self._options, self._labels
+        options = self._options
+        before = self._labels
         settled = options.waves[columns].max(axis=1) == 1
         fresh = Labels(
             before.seconds[rows] + self.seconds[rows, columns],
@@ -289,7 +305,9 @@ class Taken:
         return self._ended(fresh) if self._step.last else fresh
 
     def _aged(self, rows: Whole, columns: Whole) -> Floats | None:
-        ages, options, delays = self._labels.ages, self._options, self._step.delays
+        ages = self._labels.ages
+        options = self._options
+        delays = self._step.delays
         if ages is None:
             return None
         most = max(ages.shape[2], int(options.count.max(initial=1)))
@@ -317,7 +335,8 @@ class Taken:
         return np.sort(aged, axis=2)
 
     def _ended(self, labels: Labels) -> Labels:
-        delays, charges = self._step.delays, self._step.request.charges
+        delays = self._step.delays
+        charges = self._step.request.charges
         release = delays.release[labels.offer]
         longest = np.where(labels.offer >= 0, release, 0.0).max(axis=1)
         if labels.ages is None:

@@ -373,7 +373,8 @@ class _Figures:
 
     @classmethod
     def of(cls, request: PlanRequest, rentable: Rentable) -> _Figures:
-        offer, profile = rentable.offer, rentable.profile
+        offer = rentable.offer
+        profile = rentable.profile
         quota = offer.quota if offer.quota in request.vcpu_quotas else ""
         delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
         return cls(
@@ -413,6 +414,7 @@ def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
     """
     if len(request.rentables) > _FEW_OFFERS:
         return 1
-    profile, second = rentable.profile, rentable.offer.held_usd_per_second
+    profile = rentable.profile
+    second = rentable.offer.held_usd_per_second
     launch = request.charges.usd_per_launch / second if second > 0 else math.inf
     return 1 if profile.launch.mean <= profile.release.mean + launch else 3

@@ -86,7 +86,8 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
 def to_forecast(limits: Limits, plan: Plan, draws: Draws, seed: int) -> Forecast:
     """Return the forecast that a plan's draws make, against the limits."""
     in_time, in_money, within = chances(limits, draws)
-    first, last = plan.stages[0].stage, plan.stages[-1].stage
+    first = plan.stages[0].stage
+    last = plan.stages[-1].stage
     return Forecast(
         seconds=_spread(draws.seconds),
         dollars=_spread(draws.dollars),

@@ -85,7 +85,8 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
         )
         for group in first.groups
     )
-    reserve, wished = Reserve(0.0), left
+    reserve = Reserve(0.0)
+    wished = left
     if plan.wished is not None:
         wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
     rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))

@@ -150,7 +150,9 @@ class Training:
         pool: Pool,
     ) -> None:
         self.pool = pool
-        self.group, self.profile, self.dice = group, profile, dice
+        self.group = group
+        self.profile = profile
+        self.dice = dice
         self.usd_per_launch = usd_per_launch
         # Those that open first are filled first, so that what stays empty opens last.
         self.fleet = fleet.ordered(opened)
@@ -272,8 +274,10 @@ class _Interruptions:
 
     def _replace(self, samples: Places, places: Places, at: Floats) -> Floats:
         """Bill what is taken back and launch another; return when that joins."""
-        training, fleet = self._training, self._training.fleet
-        dice, profile = training.dice, training.profile
+        training = self._training
+        fleet = self._training.fleet
+        dice = training.dice
+        profile = training.profile
         lived = at - fleet.launched[samples, places]
         np.add.at(training.dollars, samples, charge(fleet.offer, lived) + training.usd_per_launch)
         np.add.at(training.gpu_seconds, samples, lived * fleet.offer.gpus)
@@ -281,7 +285,8 @@ class _Interruptions:
         if self._pool.outage is not None:
             launched += dice.gaps(self._pool.outage[samples], len(at))
         joined = launched + dice.few(profile.boot, len(at))
-        fleet.launched[samples, places], fleet.joined[samples, places] = launched, joined
+        fleet.launched[samples, places] = launched
+        fleet.joined[samples, places] = joined
         self._drawn[samples, places] += 1
         enough = self._drawn[samples, places] > _MAX_INTERRUPTIONS
         gaps = dice.gaps(self._pool.lasts[samples], len(at))
@@ -290,9 +295,11 @@ class _Interruptions:
 
     def _delay(self, samples: Places, hosts: Places, at: Floats, joined: Floats) -> None:
         """Put off the trials that an instance held, or was to hold."""
-        training, per = self._training, slots_per_instance(self._training.group)
+        training = self._training
+        per = slots_per_instance(self._training.group)
         done = training.done.reshape(len(training.done), -1, per)
-        opened, held = training.opened[samples, hosts], done[samples, hosts]
+        opened = training.opened[samples, hosts]
+        held = done[samples, hosts]
         trained = np.maximum(0.0, at - opened)[:, None]
         part = training.dice.shares(len(at), per) * training.epoch[samples, None]
         again = training.dice.few(training.profile.resize, len(at), per)

@@ -175,13 +175,15 @@ class Lot:
 
     def leaving(self, nodes: Sequence[Held], head: Held) -> int:
         """Return how many instances go between the last nodes and the head: oldest first."""
-        ahead, left = self.ahead, self.count
+        ahead = self.ahead
+        left = self.count
         gone = 0
         for now, then in itertools.pairwise([*nodes, head]):
             going = max(0, now.counts.get(self.offer, 0) - then.counts.get(self.offer, 0))
             first = min(ahead, going)
             gone = min(left, going - first)
-            ahead, left = ahead - first, left - gone
+            ahead = ahead - first
+            left = left - gone
         return gone
 
 
@@ -221,7 +223,8 @@ Part: TypeAlias = "tuple[Offer, int, Width]"
 
 
 def _parts(rentable: Rentable) -> list[Part]:
-    sizes, widths = range(1, rentable.most + 1), rentable.profile.widths
+    sizes = range(1, rentable.most + 1)
+    widths = rentable.profile.widths
     pairs = itertools.product(sizes, widths)
     return [(rentable.offer, n, w) for n, w in pairs if slots(w, rentable.gpus, n) > 0]
 
@@ -304,7 +307,9 @@ def _takes(
     request: PlanRequest, stage: Stage, group: Group, delays: Mapping[Offer, float], *, quiet: bool
 ) -> float:
     rentable = request.rentable(group.offer)
-    profile, arrival, begin = rentable.profile, 0.0, 0.0
+    profile = rentable.profile
+    arrival = 0.0
+    begin = 0.0
     if group.offer in delays:
         arrival = delays[group.offer] + profile.boot.mean
     if not quiet:
@@ -315,7 +320,8 @@ def _takes(
 def _functions(request: PlanRequest, stage: Stage, group: Group, *, quiet: bool) -> float:
     """Return what is billed by the function: each trial's GPUs while it begins and trains."""
     rentable = request.rentable(group.offer)
-    profile, trained = rentable.profile, stage.epochs * rentable.epoch_seconds(group.width)
+    profile = rentable.profile
+    trained = stage.epochs * rentable.epoch_seconds(group.width)
     begin = profile.resize.mean if stage.start_epoch > 0 else profile.start.mean
     gpu_seconds = group.trials * group.width * (trained + (0.0 if quiet else begin))
     return gpu_seconds * group.offer.used_usd_per_second

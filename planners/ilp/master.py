@@ -106,7 +106,8 @@ class Master:
         The history: launched by the same arc, or by one from another node that leads to no less,
         and the same nodes from there to the end.
         """
-        graph, most = self._graph, max(owed) * self._scales["cost"]
+        graph = self._graph
+        most = max(owed) * self._scales["cost"]
         history: list[tuple[Any, float]] = []
         for stage in range(max(launch, 0), end):
             tails: Sequence[int] = [graph.node(path, stage)]

@@ -109,7 +109,9 @@ class _Search:
     def __init__(
         self, graph: Graph, limits: Limits, objective: Objective, bounds: IlpPlanner
     ) -> None:
-        self._graph, self._limits, self._bounds = graph, limits, bounds
+        self._graph = graph
+        self._limits = limits
+        self._bounds = bounds
         self._order: tuple[Measure, ...] = (
             ("cost", "time", "rank") if objective == "cost" else ("time", "cost", "rank")
         )

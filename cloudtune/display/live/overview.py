@@ -98,7 +98,8 @@ def overview(
     `forecast` was made before the run began; `before` are dollars that went into measuring the
     script, of the same budget. Where all is `free`, there are no dollars.
     """
-    it, ending = policy.itinerary, policy.ending
+    it = policy.itinerary
+    ending = policy.ending
     return Overview(
         at=at,
         time=Bar(at, policy.limits.deadline, finish(policy, forecast)),
@@ -129,20 +130,23 @@ def finish(policy: RunPolicy, forecast: Forecast | None) -> Outlook | None:
     By the plan that it follows now; before a replanning, or without a plan, by the forecast. One
     that is ending has no outlook but its end.
     """
-    it, began = policy.itinerary, policy.began
+    it = policy.itinerary
+    began = policy.began
     if policy.ending is not None or began is None:
         return None
     if it is not None and it.replanned:
         return Outlook(it.plan.estimate.seconds, None, None, _anew(it.planned_at))
     if forecast is None:
         return None
-    seconds, how = forecast.seconds, "forecast" if it is None else "planned"
+    seconds = forecast.seconds
+    how = "forecast" if it is None else "planned"
     expected = seconds.p50 if it is None else it.plan.estimate.seconds
     return Outlook(began + expected, *_range(seconds, began), how)
 
 
 def _dollars(policy: RunPolicy, at: float, forecast: Forecast | None, before: float) -> Bar:
-    budget, it = policy.limits.budget, policy.itinerary
+    budget = policy.limits.budget
+    it = policy.itinerary
     limit = None if budget is None else budget + before
     return Bar(billed(policy, at) + before, limit, _bill(policy, at, forecast, before, it is None))
 

@@ -149,7 +149,8 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
     spread = "range unknown"
     if outlook.low is not None and outlook.high is not None:
         # The range is the forecast's, which lags behind a bill: what is expected lies within.
-        low, high = min(outlook.low, outlook.expected), max(outlook.high, outlook.expected)
+        low = min(outlook.low, outlook.expected)
+        high = max(outlook.high, outlook.expected)
         spread = f"{show(low)} to {show(high)}"
     late = ", which has passed" if bar.used > outlook.expected else ""
     return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"

@@ -33,7 +33,8 @@ _POINTS = 400
 def fleet(report: Report) -> Figure:
     """Return the GPUs that bill and that train, and the dollars spent, over time."""
     clock = Clock.until(report.timeline.over_at)
-    plan, limits = report.job.plan.followed, report.job.limits
+    plan = report.job.plan.followed
+    limits = report.job.limits
     planned_end = 0.0 if plan is None else plan.stages[-1].begin + plan.stages[-1].seconds
     end = max(report.timeline.over_at, planned_end)
     most = max([report.dollars, *([plan.estimate.dollars] if plan else [])])
@@ -120,7 +121,8 @@ def _planned(report: Report, plan: Plan) -> list[Trace]:
     ]
     x, y = steps([*sizes, (ends[-1], 0.0)], ends[-1])
     dash = {"color": PLAN, "dash": "dot", "width": 2}
-    dollars, spent = 0.0, [0.0]
+    dollars = 0.0
+    spent = [0.0]
     for stage in plan.stages:
         dollars += stage.dollars
         spent.append(dollars)

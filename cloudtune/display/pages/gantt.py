@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from cloudtune.runs.report import Report
 
 _SAME = 1e-6
-_TALL, _LOW = 24, 3
+_TALL = 24
+_LOW = 3
 """Pixels of a GPU, at most and at least."""
-_HEIGHT, _MOST = 260, 1500
+_HEIGHT = 260
+_MOST = 1500
 _NAMED = 40
 """Instances whose names have room."""
 _UNSEEN = 500.0
@@ -40,8 +42,12 @@ _UNSEEN = 500.0
 _SHOWN = 400
 """Of more bars than that none has its trial written in it."""
 
-BOOT, IDLE, RETURN = "boots", "idle", "given back"
-START, WAIT, LOST = "trial starts or stops", "waits for others", "lost, trained again"
+BOOT = "boots"
+IDLE = "idle"
+RETURN = "given back"
+START = "trial starts or stops"
+WAIT = "waits for others"
+LOST = "lost, trained again"
 _WIDTHS = ("#3f8fd6", "#2ca58d", "#7b6fd0", "#6f9e3c", "#1f6fa8", "#d6598b")
 _KINDS = {
     IDLE: ("#9aa4b1", ""),
@@ -110,7 +116,8 @@ def gpus(report: Report) -> Figure:
     accounts = report.accounting.instances
     rows, bars = drawn_bars(report)
     count = sum(row.account.offer.gpus for row in rows)
-    limits, clock = report.job.limits, Clock.until(report.timeline.over_at)
+    limits = report.job.limits
+    clock = Clock.until(report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
     shown = layout(
@@ -152,8 +159,10 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
 def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
     """Give the time of each instance that no trial is drawn over."""
     for row in rows:
-        account, instance = row.account, report.timeline.instances[row.account.intent]
-        begin, end = account.begin, account.end
+        account = row.account
+        instance = report.timeline.instances[row.account.intent]
+        begin = account.begin
+        end = account.end
         left = end if instance.left_at is None else min(max(begin, instance.left_at), end)
         joined = left if instance.joined_at is None else min(max(begin, instance.joined_at), left)
         name = account.name

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def money(report: Report) -> Figure:
     """Return a bar for each category of the bill; of what is free, of the GPU-seconds."""
-    accounting, free = report.accounting, report.job.plan.free
+    accounting = report.accounting
+    free = report.job.plan.free
     whole = accounting.whole.gpu_seconds if free else accounting.whole.dollars
     rows = []
     for name, amount in accounting.amounts.items():
@@ -127,11 +128,13 @@ def _clock(report: Report) -> Clock:
 
 
 def _by_stage(report: Report) -> list[Trace]:
-    stages, clock = report.stages, _clock(report)
+    stages = report.stages
+    clock = _clock(report)
     names = [f"stage {number}" for number in range(1, len(stages) + 1)]
     seconds = [clock.of(stage.plan.seconds) for stage in stages]
     taken = [None if stage.seconds is None else clock.of(stage.seconds) for stage in stages]
-    dollars, paid = [s.plan.dollars for s in stages], [s.dollars for s in stages]
+    dollars = [s.plan.dollars for s in stages]
+    paid = [s.dollars for s in stages]
     return [
         _bars("planned", names, seconds, PLAN, 1),
         _bars("actual", names, taken, COLOURS[0], 1),
@@ -155,8 +158,10 @@ def _bars(name: str, x: Sequence[str], y: Sequence[float | None], colour: str, p
 
 
 def _by_forecast(report: Report) -> list[Trace]:
-    clock, forecast = _clock(report), report.forecast
-    time, cost = forecast.seconds, forecast.dollars
+    clock = _clock(report)
+    forecast = report.forecast
+    time = forecast.seconds
+    cost = forecast.dollars
     return [
         *_range("time", time, clock.seconds, clock.of(report.seconds), 1),
         *_range("cost", cost, 1.0, report.dollars, 2),

@@ -52,7 +52,8 @@ def plan_page(proposal: Proposal) -> str:
 
 
 def _sections(proposal: Proposal) -> Iterator[Section]:
-    basis, staged = proposal.basis.text, proposal.plan.staged
+    basis = proposal.basis.text
+    staged = proposal.plan.staged
     below = table(alternatives_tables.front(proposal)) if proposal.front else ""
     yield Section(f"Cost against time, {basis}", front(proposal), below)
     if staged is not None:
@@ -75,7 +76,8 @@ def _sections(proposal: Proposal) -> Iterator[Section]:
 
 def front(proposal: Proposal) -> Figure:
     """Return all plans of the front, the alternatives, and this plan with its forecast's range."""
-    chosen, limits = proposal.plan, proposal.limits
+    chosen = proposal.plan
+    limits = proposal.limits
     points = [
         *(plan.estimate for plan in proposal.front),
         *(other.plan.estimate for other in proposal.alternatives),
@@ -153,7 +155,9 @@ def _machines(plan: RunPlan) -> str:
 
 def _this(plan: RunPlan, clock: Clock) -> Trace:
     """Return the chosen plan, with bars from the 5th to the 95th percentile of its forecast."""
-    at, time, cost = plan.estimate, plan.forecast.seconds, plan.forecast.dollars
+    at = plan.estimate
+    time = plan.forecast.seconds
+    cost = plan.forecast.dollars
     seconds = (max(0.0, time.p95 - at.seconds), max(0.0, at.seconds - time.p5))
     dollars = (max(0.0, cost.p95 - at.dollars), max(0.0, at.dollars - cost.p5))
     return {
@@ -183,7 +187,8 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     end = plan.stages[-1].begin + plan.stages[-1].seconds
     clock = Clock.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
-    times, spent = [plan.stages[0].begin], [0.0]
+    times = [plan.stages[0].begin]
+    spent = [0.0]
     for stage in plan.stages:
         times.append(stage.begin + stage.seconds)
         spent.append(spent[-1] + stage.dollars)
@@ -226,7 +231,12 @@ def stages(plan: Plan, limits: Limits) -> Figure:
 def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
     """Return the bars of an offer, above those of the offers before it."""
     offer = plan.offers[number]
-    x, base, y, height, texts, hover_texts = [], [], [], [], [], []
+    x = []
+    base = []
+    y = []
+    height = []
+    texts = []
+    hover_texts = []
     for place, stage in enumerate(plan.stages, start=1):
         group = stage.group(offer)
         if group is None:
@@ -331,7 +341,8 @@ def _ranges(
 
 def by_trials(proposal: Proposal) -> Figure:
     """Return how many trials the dollars buy within the deadline."""
-    plans, budget = proposal.by_trials, proposal.limits.budget
+    plans = proposal.by_trials
+    budget = proposal.limits.budget
     most = max(plan.estimate.dollars for plan in plans)
     trace: Trace = {
         "type": "scatter",

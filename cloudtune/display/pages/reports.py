@@ -84,7 +84,8 @@ def _facts(report: Report) -> Iterator[Fact]:
         if report.job.run:
             yield Fact("checkpoint", report.kept or "none")
     planned = report.job.plan.estimate
-    took, cost = format_seconds(report.seconds), format_dollars(report.dollars)
+    took = format_seconds(report.seconds)
+    cost = format_dollars(report.dollars)
     yield Fact("took", f"{took} (planned {format_seconds(report.planned_seconds)})")
     yield Fact("cost", f"{cost} (planned {format_dollars(planned.dollars)})")
     if report.job.measuring:

@@ -89,7 +89,8 @@ def _drawn(
 
 def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
-    limits, clock = report.job.limits, Clock.until(report.timeline.over_at)
+    limits = report.job.limits
+    clock = Clock.until(report.timeline.over_at)
     end = max((epoch.told.at for epoch in _epochs(report)), default=report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
     shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
@@ -106,7 +107,8 @@ def metric_by_dollars(report: Report) -> Figure:
         limits, Clock.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
     shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(report.metric), **drawn)
-    cost, ended = format_dollars(report.dollars), report.policy.ended
+    cost = format_dollars(report.dollars)
+    ended = report.policy.ended
     says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
     return Figure(_curves(report, report.spent, " dollars"), shown, says, linked=True)
 
@@ -267,11 +269,13 @@ def _scale(name: str, values: Mapping[str, object]) -> _Scale:
     }
     if not values or len(numbers) < len(values):
         return _categories(name, values)
-    low, high = min(numbers.values()), max(numbers.values())
+    low = min(numbers.values())
+    high = max(numbers.values())
     log = low > 0 and high / low > _LOG
     turn: Callable[[float], float] = math.log if log else float
     back: Callable[[float], float] = math.exp if log else float
-    begin, length = turn(low), turn(high) - turn(low)
+    begin = turn(low)
+    length = turn(high) - turn(low)
     places = {t: (turn(v) - begin) / length if length > 0 else 0.5 for t, v in numbers.items()}
     marked = [0.0, 0.25, 0.5, 0.75, 1.0] if length > 0 else [0.5]
     ticks = tuple(

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Width
     from cloudtune.strategies.allocators.schedules import Heights, Widths
 
-LARGEST, MAX_NODES = 12, 8
+LARGEST = 12
+MAX_NODES = 8
 """Groups of more trials, or on more nodes, are left to the repaired rule: seconds to solve."""
 _SEARCH = 1000
 """The most nodes of its tree that the solver visits; a bound is proven wherever it stops."""

@@ -59,7 +59,8 @@ def _played(
     widths: Sequence[Width], seconds: Sequence[float], order: Sequence[int], nodes: Sequence[int]
 ) -> float:
     free = rooms({f"n{node:03d}": gpus for node, gpus in enumerate(nodes)}, ())
-    waiting, whole = list(order), max(nodes)
+    waiting = list(order)
+    whole = max(nodes)
     running: list[tuple[float, int, tuple[Slice, ...]]] = []
     now = 0.0
     while waiting or running:
@@ -91,7 +92,9 @@ def shortest(
     """
     ends = {start: makespan(start, heights, nodes) for start in starts}
     best = min(sorted(ends), key=lambda start: ends[start])
-    end, left, seen = ends[best], _TRIES, set(ends)
+    end = ends[best]
+    left = _TRIES
+    seen = set(ends)
     few = math.prod(len(curve) for curve in heights) <= _TRIES
     while end > bound * _EQUAL:
         candidates = itertools.product(*heights) if few else _neighbours(best, heights)
@@ -102,7 +105,8 @@ def shortest(
             seen.add(tried)
             took = makespan(tried, heights, nodes, end)
             if took * _EQUAL < end:
-                best, end = tried, took
+                best = tried
+                end = took
                 break
         else:
             break
@@ -125,7 +129,8 @@ def simple(heights: Heights, nodes: Sequence[int]) -> Iterator[Widths]:
         yield (width,) * len(heights)
     yield tuple(min(curve, key=lambda width: (curve[width], width)) for curve in heights)
     widths = sorted({width for curve in heights for width in curve})
-    packed, widest = max(1, round(1 / widths[0])), max(1, math.floor(widths[-1]))
+    packed = max(1, round(1 / widths[0]))
+    widest = max(1, math.floor(widths[-1]))
     ones = [at_one(curve) for curve in heights]
     for repaired in (True, False):
         shares = static_fluid(ones, sum(nodes), packed, widest, repaired=repaired)

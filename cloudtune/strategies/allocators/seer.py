@@ -33,7 +33,8 @@ class SeerAllocator(ByWidth):
         return min([seat.width for seat in seats], default=self._strategy.width(view))
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        seats, width = self._strategy.seats, self._strategy.width(view)
+        seats = self._strategy.seats
+        width = self._strategy.width(view)
         if not seats:
             return [width] * len(tasks)
         return [seats[t.trial.id].width if t.trial.id in seats else width for t in tasks]
@@ -68,7 +69,8 @@ class SeerFleet(Unplanned):
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the fleet as planned; each round asks for it several times."""
-        planned, count = self._strategy.rentable(view).offer, self._strategy.instances(view)
+        planned = self._strategy.rentable(view).offer
+        count = self._strategy.instances(view)
         willing = self._willing(view, planned)
         asked = planned, count, willing, view.held
         if asked != self._asked:

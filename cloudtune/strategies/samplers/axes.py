@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _WIDE = 100.0
 """Positive numbers of which one is more than this many times another go on a log scale."""
 
-UP, DOWN, RESAMPLED = 1.2, 0.8, 0.25
+UP = 1.2
+DOWN = 0.8
+RESAMPLED = 0.25
 """Population based training: by how much a number changes, and how often it is drawn again."""
 
 
@@ -51,11 +53,13 @@ class Line:
     def place(self, value: object) -> float:
         """Return where a number stands between low (0) and high (1)."""
         number = min(max(float(value), self.low), self.high)  # type: ignore[arg-type]
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        low = self._scaled(self.low)
+        high = self._scaled(self.high)
         return min(1.0, max(0.0, (self._scaled(number) - low) / (high - low)))
 
     def value(self, place: float) -> float:
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        low = self._scaled(self.low)
+        high = self._scaled(self.high)
         number = low + (high - low) * place
         return min(max(math.exp(number) if self.log else number, self.low), self.high)
 
@@ -135,7 +139,8 @@ def _axis(domain: Domain) -> Axis | None:
         case LogUniform(low, high):
             return Line(low, high, log=True)
         case QUniform(low, high, q):
-            first, count = round(low / q), round(high / q) - round(low / q) + 1
+            first = round(low / q)
+            count = round(high / q) - round(low / q) + 1
             return Steps(first, count, q, log=isinstance(domain, QLogUniform))
         case RandInt(low, high):
             log = isinstance(domain, LogRandInt)
@@ -176,7 +181,8 @@ def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
         case Labels(values):
             return any(same(listed, value) for listed in values)
         case _:
-            low, high = axis.value(0.0), axis.value(1.0)
+            low = axis.value(0.0)
+            high = axis.value(1.0)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             return number and low <= value <= high  # type: ignore[operator]
 
@@ -244,7 +250,8 @@ def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[s
     """
     values = dict(config)
     for name, axis in axes.items():
-        resampled, factor = chance.random() < RESAMPLED, UP if chance.random() < 0.5 else DOWN
+        resampled = chance.random() < RESAMPLED
+        factor = UP if chance.random() < 0.5 else DOWN
         place = chance.random()
         if resampled:
             values[name] = drawn(axis, place)
@@ -266,7 +273,8 @@ def _moved(axis: Axis, value: Value, factor: float) -> Value:
     assert isinstance(value, int | float)
     if isinstance(axis, Line):
         return min(max(value * factor, axis.low), axis.high)
-    old, new = axis.index(value), axis.index(value * factor)
+    old = axis.index(value)
+    new = axis.index(value * factor)
     if old != new:
         return axis.at(new)
     grows = (factor > 1) == (value >= 0)
@@ -300,7 +308,8 @@ def line_of(values: Sequence[Value]) -> Line | None:
     numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
     if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):
         return None
-    low, high = min(numbers), max(numbers)
+    low = min(numbers)
+    high = max(numbers)
     if not 0 < high - low < math.inf:
         return None
     return Line(low, high, log=low > 0 and high / low > _WIDE)

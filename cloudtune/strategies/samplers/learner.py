@@ -44,7 +44,10 @@ class Learner:
         space: Space | None = None,
     ) -> None:
         self._space = space
-        self._axes, self._kind, self._mode, self._seed = axes, kind, mode, seed
+        self._axes = axes
+        self._kind = kind
+        self._mode = mode
+        self._seed = seed
         self._chance = random.Random(f"{seed}/random fraction")  # noqa: S311  not for secrets
         self._random_fraction = random_fraction
         self._enough = len(axes) + 2
@@ -89,7 +92,8 @@ class Learner:
 
     def _worse(self, values: Mapping[TrialId, float]) -> float:
         """Return a value below the worst by as much as that is below the best."""
-        low, high = min(values.values()), max(values.values())
+        low = min(values.values())
+        high = max(values.values())
         gap = high - low if 0 < high - low < math.inf else 1.0
         return low - gap if self._mode == "max" else high + gap
 

@@ -116,14 +116,16 @@ class Model:
 
     def begin(self, trial: TrialId, config: Config) -> None:
         """Record that a trial runs, with the last proposal or a configuration in its place."""
-        params, attrs = self._params(config), {}
+        params = self._params(config)
+        attrs = {}
         if self._asked is not None:
             asked = self._study.get_trials(deepcopy=False)[self._asked.number]
             attrs = {k: v for k, v in asked.system_attrs.items() if k.startswith("cma:")}
             if (self._imputed or asked.params.keys() == params.keys()) and _equal(
                 asked.params, params
             ):
-                self._pending[trial], self._asked = self._asked.number, None
+                self._pending[trial] = self._asked.number
+                self._asked = None
         self._forget()
         self._attrs[trial] = attrs
         if trial not in self._pending:
@@ -155,7 +157,8 @@ class Model:
 
 
 def _sampler(kind: str, seed: int) -> BaseSampler:
-    samplers, options = optuna.samplers, {"seed": seed, "warn_independent_sampling": False}
+    samplers = optuna.samplers
+    options = {"seed": seed, "warn_independent_sampling": False}
     match kind:
         case "random":
             return samplers.RandomSampler(seed)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 _REACH = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-_PRIOR, _MIDDLE = 0.5, 0.5
+_PRIOR = 0.5
+_MIDDLE = 0.5
 _WIDER = 4.0
 _AS_IF = 5.0
 _USUAL = 0.8
@@ -118,7 +119,8 @@ def _merged(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, fl
     """
     ahead = sorted(here[n] for n in later)
     going = sorted(later, key=lambda n: -later[n])
-    order, begun = [], 0
+    order = []
+    begun = 0
     for key, number in sorted((key, n) for n, key in here.items() if n not in later):
         place = bisect.bisect_right(ahead, key)
         order += [*going[begun:place], number]
@@ -249,7 +251,8 @@ def _place(axis: Axis, config: Config, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     if not isinstance(axis, Line):
-        first, last = float(axis.at(0)), float(axis.at(axis.count - 1))
+        first = float(axis.at(0))
+        last = float(axis.at(axis.count - 1))
         return (value - first) / (last - first)
     if not axis.log:
         return (value - axis.low) / (axis.high - axis.low)

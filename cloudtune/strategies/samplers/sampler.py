@@ -86,7 +86,8 @@ class SpaceSampler:
     ) -> None:
         self._space = Space.of(space)
         self._first = first
-        self._kind, self._seed = _drawn_by(kind), seed
+        self._kind = _drawn_by(kind)
+        self._seed = seed
         self._axes = axes_of(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))
         if self._space.is_listed:
@@ -130,7 +131,8 @@ class SpaceSampler:
         most = self._most + trials
         if self._space.is_listed:
             most = min(most, self._space.crossings)
-        before, self._most = self._most, max(self._most, most)
+        before = self._most
+        self._most = max(self._most, most)
         return trials if math.isinf(before) else int(self._most - before)
 
     def _drawn(self) -> Config:

@@ -81,7 +81,8 @@ class _Earlier:
     def __init__(
         self, past: PastRun, axes: Axes, candidates: Sequence[Config], at_first: float
     ) -> None:
-        self.run, self._at_first = past.run, at_first
+        self.run = past.run
+        self._at_first = at_first
         self._ranking = Ranking(past, shared_axes(axes, [trial.config for trial in past.trials]))
         ranks = self._ranking.of(candidates)
         self._order = (-ranks).argsort(kind="stable").tolist()
@@ -117,7 +118,8 @@ class _ThisRun:
     run = ""
 
     def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
-        self._axes, self._candidates = axes, candidates
+        self._axes = axes
+        self._candidates = candidates
         self._chance = np.random.default_rng((seed, 2))
         self._ranking: Ranking | None = None
         self.trust = 0.0
@@ -164,7 +166,8 @@ class Experienced:
         seed: int = 0,
         initial: int = 0,
     ) -> None:
-        self._sampler, self._mode = sampler, mode
+        self._sampler = sampler
+        self._mode = mode
         self._initial = initial
         self._candidates = sampler.candidates()
         self._sources: list[_Earlier | _ThisRun] = [

@@ -191,7 +191,8 @@ class Host:
 
     def _end_all(self) -> None:
         with self._ending:
-            held, self._lock = self._lock, -1
+            held = self._lock
+            self._lock = -1
             if held >= 0:
                 self._place.leave()
                 end(self._listener)

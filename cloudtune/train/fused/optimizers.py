@@ -118,7 +118,8 @@ class Adam(_Numbers):
 
         `steps` is how many each has taken, this one included.
         """
-        beta1, beta2 = numbers["beta1"], numbers["beta2"]
+        beta1 = numbers["beta1"]
+        beta2 = numbers["beta2"]
         scale = numbers["lr"] / (1 - beta1**steps)
         number = _broadcast(
             {**numbers, "scale": scale, "root": (1 - beta2**steps).sqrt()}, parameter
@@ -127,7 +128,8 @@ class Adam(_Numbers):
             parameter.mul_(1 - number["lr"] * number["weight_decay"])
         else:
             gradient = gradient + number["weight_decay"] * parameter
-        mean, square = slots["exp_avg"], slots["exp_avg_sq"]
+        mean = slots["exp_avg"]
+        square = slots["exp_avg_sq"]
         mean.lerp_(gradient, (1 - number["beta1"]).expand_as(mean))
         square.mul_(number["beta2"]).add_((1 - number["beta2"]) * gradient * gradient)
         below = (square.sqrt() / number["root"]).add_(number["eps"])

@@ -62,11 +62,13 @@ def inherit(
     theirs = {name: value for name, value in state_dict.items() if torch.is_tensor(value)}
     partners = dict(_partners(own, theirs))
     kinds = _resizable(model) if resize else {}
-    taken, resized = [], []
+    taken = []
+    resized = []
     chance = torch.Generator().manual_seed(0)  # workers must not draw differently
     with torch.no_grad():
         for name, partner in partners.items():
-            source, tensor = theirs[partner], own[name]
+            source = theirs[partner]
+            tensor = own[name]
             if source.shape == tensor.shape:
                 tensor.copy_(source)
                 taken.append(name)

@@ -132,9 +132,11 @@ def widen_layer(network: nn.Module, name: str, layer: nn.Module, width: int) -> 
     """
     wider: nn.Module
     if type(layer) is nn.Linear:
-        old, wider = layer.out_features, linear(layer, None, width)
+        old = layer.out_features
+        wider = linear(layer, None, width)
     elif type(layer) is nn.Conv2d and layer.groups == 1:
-        old, wider = layer.out_channels, conv(layer, None, width)
+        old = layer.out_channels
+        wider = conv(layer, None, width)
     else:
         raise UsageError(
             f"widen({name!r}): it is a {type(layer).__name__}; name a Linear, or a Conv2d without "
@@ -168,7 +170,8 @@ def widen_layer(network: nn.Module, name: str, layer: nn.Module, width: int) -> 
 
 def linear(old: nn.Linear, inputs: int | None, outputs: int | None) -> nn.Linear:
     """Give a Linear like one, of another size."""
-    inputs, outputs = inputs or old.in_features, outputs or old.out_features
+    inputs = inputs or old.in_features
+    outputs = outputs or old.out_features
     return nn.Linear(inputs, outputs, bias=old.bias is not None, **_where(old.weight))
 
 
@@ -178,7 +181,8 @@ def conv(old: nn.Conv2d, inputs: int | None, outputs: int | None) -> nn.Conv2d:
         name: getattr(old, name)
         for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
     }
-    inputs, outputs = inputs or old.in_channels, outputs or old.out_channels
+    inputs = inputs or old.in_channels
+    outputs = outputs or old.out_channels
     return nn.Conv2d(inputs, outputs, bias=old.bias is not None, **options, **_where(old.weight))
 
 

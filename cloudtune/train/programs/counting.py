@@ -34,7 +34,8 @@ def read_counts(folder: Path) -> tuple[int, int]:
 
 class _Counter:
     def __init__(self, path: Path) -> None:
-        self._path, self._exchanges = path, 0
+        self._path = path
+        self._exchanges = 0
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:

@@ -35,7 +35,8 @@ class Lines:
     """The whole lines that come to a file from now on; it may not be there yet."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rest = path, b""
+        self._path = path
+        self._rest = b""
         self._at = path.stat().st_size if path.exists() else 0
 
     def more(self, *, ended: bool = False) -> list[str]:
@@ -43,7 +44,8 @@ class Lines:
         try:
             with self._path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._at:  # the script began it again
-                    self._at, self._rest = 0, b""
+                    self._at = 0
+                    self._rest = b""
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
@@ -51,7 +53,8 @@ class Lines:
         self._at += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if ended and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
+            lines = [*lines, self._rest]
+            self._rest = b""
         return [line.decode(errors="replace") for line in lines]
 
 
@@ -63,7 +66,9 @@ class Readings:
     """
 
     def __init__(self, lines: Lines, where: str, metric: str, pattern: str | None) -> None:
-        self._lines, self._where, self._metric = lines, where, metric
+        self._lines = lines
+        self._where = where
+        self._metric = metric
         self._pattern = None if pattern is None else re.compile(pattern)
         self.seen: set[str] = set()
         self.example = ""  # a line without a report, one that has the metric's name if any does
@@ -108,7 +113,8 @@ class Readings:
         now = time.monotonic()
         goes_on = self._number is not None and number == self._number + 1
         self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
-        self._number, self._number_at = number, now
+        self._number = number
+        self._number_at = now
 
     def _numbers(self, line: str) -> dict[str, float]:
         if self._pattern is not None:

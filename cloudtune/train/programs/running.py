@@ -105,12 +105,15 @@ class CommandRun:
     def __init__(
         self, program: Program, post: Post, on_report: Callable[[EpochReport], object]
     ) -> None:
-        self._program, self._post = program, post
+        self._program = program
+        self._post = post
         self._on_report = on_report
         self._place = post.place
-        self._rank, self._workers = post.place["rank"], post.place["world_size"]
+        self._rank = post.place["rank"]
+        self._workers = post.place["world_size"]
         base = Path(staging_folder()) / f"cloudtune-{os.getppid()}-{post.name}"
-        self._base, self.folder = base, base / "run"
+        self._base = base
+        self.folder = base / "run"
         self._own = base / f"rank-{self._rank}"
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -202,7 +205,8 @@ class CommandRun:
         return not self._stopping.is_set()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        program, config = self._program, self._own / "config.json"
+        program = self._program
+        config = self._own / "config.json"
         config.write_text(json.dumps(self._post.nested), encoding="utf-8")
         session = Session(**{**self._place, "report_hook": lambda _: None})
         values: dict[str, object] = {
@@ -255,7 +259,8 @@ class CommandRun:
 
     def _check_end(self, code: int) -> None:
         """Raise unless that is how one ends that has trained to its end."""
-        text, tail = self._program.text, self._tail()
+        text = self._program.text
+        tail = self._tail()
         if code < 0:
             signal.raise_signal(-code)  # as a worker that is killed: it may go on elsewhere
         if code:
@@ -276,7 +281,8 @@ class CommandRun:
         return f"; what .gitignore names isn't copied to trials: write !{missing[1]} into it"
 
     def _ended_early(self) -> str:
-        progress, unit = self._post.progress, self._post.progress.unit
+        progress = self._post.progress
+        unit = self._post.progress.unit
         if self._epoch == 0:
             return f"ended without a report; {self._no_report()}"
         return (
@@ -544,10 +550,12 @@ class ReadRun(CommandRun):
         if self._rank > 0:
             super()._follow()
             return
-        program, log = self._program, self._post.log
+        program = self._program
+        log = self._post.log
         self._printed = self.folder / program.file if program.file else log
         lines = Lines(self._printed)
-        where, metric = program.file or "its output", self._place["metric_name"]
+        where = program.file or "its output"
+        metric = self._place["metric_name"]
         self._readings = Readings(lines, where, metric, program.printed)
         with self._session.activate():
             if program.folder is not None:
@@ -590,7 +598,8 @@ class ReadRun(CommandRun):
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(readings[0])
-        checkpoint, owner = self._halt(), len(readings)
+        checkpoint = self._halt()
+        owner = len(readings)
         # It may have trained on until it was halted.
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
@@ -608,7 +617,8 @@ class ReadRun(CommandRun):
 
     def _check_resumed(self, first: Reading) -> None:
         """Count from the first epoch again where nothing shows that the checkpoint was read."""
-        watch, self._read_watch = self._read_watch, None
+        watch = self._read_watch
+        self._read_watch = None
         if watch is None:
             return
         proved = self._numbers.tells(first.epoch) or watch.was_read()
@@ -633,7 +643,8 @@ class ReadRun(CommandRun):
             self.suspend()
             return None
         took = time.monotonic() - self._continued
-        folder, ended = self._changes.path, self._stopping.is_set
+        folder = self._changes.path
+        ended = self._stopping.is_set
         reported = _written_at(self._printed)
         self._open.wait(ended)
         written = self._saved()

@@ -59,7 +59,8 @@ def frame_of(batch: Any) -> Frame:
 def batch_of(frame: Frame) -> Any:
     """Read the batch of a frame into memory of this process; the frame is closed."""
     memory = bytearray(frame.size)
-    view, at = memoryview(memory), 0
+    view = memoryview(memory)
+    at = 0
     try:
         while at < frame.size:
             at += os.preadv(frame.file, [view[at:]], at)
@@ -94,7 +95,8 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, description: Any) -> Any:
         kind, dtype, shape = description
-        count, offset = math.prod(shape), self._at
+        count = math.prod(shape)
+        offset = self._at
         self._at = _align(offset + count * dtype.itemsize)
         if not count:
             return (torch.empty if kind == "tensor" else np.empty)(shape, dtype=dtype)
@@ -116,7 +118,8 @@ def _bytes_of(array: Any) -> memoryview:
 def _write(file: int, part: memoryview, offset: int) -> None:
     while part:
         done = os.pwrite(file, part, offset)
-        part, offset = part[done:], offset + done
+        part = part[done:]
+        offset = offset + done
 
 
 def _align(size: int) -> int:

@@ -100,7 +100,8 @@ class Reader:
             self._connection = None if old else self._connection
         elif not old:
             self.close()
-            self._connection, self._place = connection, place
+            self._connection = connection
+            self._place = place
             mine = place in self._begun
             whose = "this trial's loading process" if mine else "another trial's"
             tell(f"epoch {epoch} is read from batch {number + 1} on by {whose}")

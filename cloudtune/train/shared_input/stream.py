@@ -14,11 +14,13 @@ from typing import Final
 
 AHEAD: Final = 4
 """So many batches are loaded before they are asked for, for each loader that works."""
-KEPT, KEPT_BYTES = 32, 512 * 2**20
+KEPT = 32
+KEPT_BYTES = 512 * 2**20
 """So many batches are kept at most, and so much memory; those that are ahead in any case."""
 GATHER_SECONDS = 0.1
 """So long after the first ask nothing is loaded: others may be about to ask for an earlier one."""
-WAIT_SHARE, WAIT_SECONDS = 0.1, (0.1, 5.0)
+WAIT_SHARE = 0.1
+WAIT_SECONDS = (0.1, 5.0)
 """The part of an epoch that is waited for others in it, and its bounds; the least in the first."""
 
 
@@ -69,21 +71,25 @@ class Stream:
         if seat not in self.seats:
             self.seats.append(seat)
         self._began = min(self._began, now)
-        seat.wants, seat.next, seat.late = at, at, False
+        seat.wants = at
+        seat.next = at
+        seat.late = False
         return True
 
     def give(self, seat: Seat) -> int | None:
         """Return the batch that one waits for, if it is there: it has it from now on."""
         if seat.wants not in self.sizes:
             return None
-        at, seat.wants = seat.wants, None
+        at = seat.wants
+        seat.wants = None
         seat.next = at + 1
         return at
 
     def rest(self, seat: Seat) -> None:
         """One reads no more of this epoch."""
         if seat.next is not None:
-            seat.wants, seat.next = None, -(-seat.next // self.length) * self.length
+            seat.wants = None
+            seat.next = -(-seat.next // self.length) * self.length
 
     def leave(self, seat: Seat) -> None:
         if seat in self.seats:
@@ -120,7 +126,8 @@ class Stream:
 
     def begun(self, at: int, now: float) -> None:
         if at % self.length == 0 and at >= self.length:
-            self._epoch_seconds, self._held = now - self._epoch_began, 0.0
+            self._epoch_seconds = now - self._epoch_began
+            self._held = 0.0
         if at % self.length == 0:
             self._epoch_began = now
         self.loading.add(at)

@@ -94,7 +94,8 @@ class Live:
 
     def plan(self) -> list[str]:
         """Return what will be done, and what it costs, in words."""
-        place, kind = self.account.place, pricing.HEAD_TYPE
+        place = self.account.place
+        kind = pricing.HEAD_TYPE
         dollars = pricing.HEAD_USD_PER_HOUR
         price = f"${dollars:.4g} an hour: ${dollars / 60:.3f}"
         launched = f"launch one {kind} in {place.region}, tagged {self.run}"

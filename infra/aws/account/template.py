@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TAG: Final = "cloudtune:setup"
 """On everything that setup creates."""
-UPLOAD_DAYS, ENVIRONMENT_DAYS = 7, 60
+UPLOAD_DAYS = 7
+ENVIRONMENT_DAYS = 60
 
 PURPOSES: Mapping[str, str] = {
     "Group": "security group: instances of a run reach each other, nothing else reaches them",
