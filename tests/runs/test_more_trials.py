@@ -144,7 +144,7 @@ def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
     assert policy.itinerary is not None
     rest = Rest(policy.state, policy.itinerary, ExactPlanner(), Reserve(7.0))
     # Two newcomers to the first rung; the better one with three to the second.
-    assert [(stage.trials, stage.end_epoch) for stage in rest.later()] == [(4, 4), (2, 8)]
+    assert [(stage.trials, stage.end_epoch) for stage in rest.later] == [(4, 4), (2, 8)]
 
 
 def test_hypersched_admits_newcomers_where_it_had_closed() -> None:
