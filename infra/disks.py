@@ -47,7 +47,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Machine:
+class DiskView:
     """Where the kernel says what disks there are; elsewhere in tests.
 
     `run` runs a command and returns its exit code.
@@ -90,9 +90,9 @@ def _with_parts(disk: Path) -> Iterator[Path]:
         yield from (device / "holders").glob("*")
 
 
-def mounted_store(machine: Machine | None = None) -> Path | None:
+def mounted_store(machine: DiskView | None = None) -> Path | None:
     """Return where the instance store is mounted, so that this process may write there."""
-    machine = machine or Machine()
+    machine = machine or DiskView()
     try:
         places = [place for disk in machine.disks() for place in machine.mounts_of(disk)]
     except OSError:
@@ -101,14 +101,14 @@ def mounted_store(machine: Machine | None = None) -> Path | None:
     return max(free, key=lambda place: shutil.disk_usage(place).free, default=None)
 
 
-def prepared_store(machine: Machine | None = None) -> Path | None:
+def prepared_store(machine: DiskView | None = None) -> Path | None:
     """Return where the instance store is mounted; an unused disk is mounted by us.
 
     For a machine that has just been rented, as its root: a disk is formatted only where it is of
     the instance store and has no partition, no volume and no file system. Where an image mounts
     them itself that is waited for. None where there is no such disk, or it can't be had.
     """
-    machine = machine or Machine()
+    machine = machine or DiskView()
     store = mounted_store(machine)
     if store is not None or not machine.disks():
         return store
@@ -123,7 +123,7 @@ def prepared_store(machine: Machine | None = None) -> Path | None:
     return next((place for disk in machine.disks() if (place := _mount(machine, disk))), None)
 
 
-def _mount(machine: Machine, disk: Path) -> Path | None:
+def _mount(machine: DiskView, disk: Path) -> Path | None:
     """Format a disk with nothing on it, and mount it; None where that can't be."""
     device = str(machine.dev / disk.name)
     if len(list(_with_parts(disk))) > 1 or machine.mounts_of(disk):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
-    from cloudtune.experiment.cloud import Cloud as Settings
+    from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools
     from cloudtune.model.commands import Launch

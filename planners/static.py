@@ -9,7 +9,7 @@ import numpy as np
 
 from cloudtune.model.plans import Group
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.dp.labels import Delays
+from cloudtune.planners.dp.labels import DelayColumns
 from cloudtune.planners.dp.options import Menu, undominated
 from cloudtune.planners.selection import best_of, with_gap
 
@@ -68,7 +68,7 @@ class _Fixed:
     @classmethod
     def of(cls, request: PlanRequest) -> _Fixed:
         menu = Menu.of(request)
-        delays = Delays.of(request)
+        delays = DelayColumns.of(request)
         table = _by_fleet(menu)
         offer = menu.offer[table.max(axis=1, initial=0)]
         count = menu.count[table.max(axis=1, initial=0)]
@@ -99,7 +99,7 @@ class _Fixed:
         table: NDArray[np.intp],
         back: list[NDArray[np.intp]],
         time: NDArray[np.float64],
-        fleet: tuple[NDArray[np.int64], NDArray[np.int64], Delays],
+        fleet: tuple[NDArray[np.int64], NDArray[np.int64], DelayColumns],
     ) -> _Fixed:
         offer, count, delays = fleet
         fleets = np.arange(len(table))

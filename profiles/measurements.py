@@ -47,7 +47,7 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
 
 
 def phases_of(
-    widths: Sequence[Width], pack: int, *, alone: bool, earlier: Figures
+    widths: Sequence[Width], pack: int, *, alone: bool, earlier: MeasuredFigures
 ) -> tuple[bool, tuple[Width, ...]]:
     """Return whether the first phase is of a single trial, and the widths of all, in order.
 
@@ -83,7 +83,7 @@ def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
 
 
 @dataclass
-class Session:
+class MeasuredSession:
     """One trial at one width: when it was asked for, and what its epochs took.
 
     `phase` is the number of what was measured then; `reported_at` when it last said anything.
@@ -123,7 +123,7 @@ class Session:
         elif self.trained < most:
             self.seconds.append(event.seconds)
 
-    def count(self, figures: Figures, *, alone: bool = False) -> None:
+    def count(self, figures: MeasuredFigures, *, alone: bool = False) -> None:
         """Split what it took into training and getting there, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
         self.counted = True
@@ -147,7 +147,7 @@ class Session:
         return setup + epochs * an_epoch * max(1.0, self.width / width)
 
 
-def seconds_for(width: Width, epochs: int, sessions: Iterable[Session]) -> float:
+def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
     """Return what so many epochs may take at a width, as the measured ones tell; 0 without any."""
     counted = [session for session in sessions if session.counted]
     if not counted:
@@ -156,7 +156,9 @@ def seconds_for(width: Width, epochs: int, sessions: Iterable[Session]) -> float
     return nearest.seconds_at(width, epochs)
 
 
-def unfinished(sessions: Iterable[Session], phase: int, least: int) -> list[Session]:
+def unfinished(
+    sessions: Iterable[MeasuredSession], phase: int, least: int
+) -> list[MeasuredSession]:
     """Return those of a phase that isn't finished which have trained enough epochs to count."""
     here = [session for session in sessions if session.phase == phase]
     counted = any(session.counted for session in here)
@@ -179,7 +181,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Work:
+class MeasureWork:
     """What is to be measured, as the first epoch tells: its width, its seconds, those before it.
 
     Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
@@ -221,7 +223,7 @@ class MeasureError(CloudtuneError):
 
 
 @dataclass
-class Figures:
+class MeasuredFigures:
     """Everything measured so far, in seconds; `memory` in MiB, the most at each width.
 
     `alone` are epochs of a single trial on one GPU of an instance that has no other, without the
@@ -239,7 +241,7 @@ class Figures:
     alone: list[float] = field(default_factory=list)
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Figures:
+    def of(cls, data: Mapping[str, Any]) -> MeasuredFigures:
         """Return the figures of which `to_json` was given.
 
         Raises:
@@ -251,7 +253,7 @@ class Figures:
         """Return the figures as JSON."""
         return encode(self)  # type: ignore[no-any-return]
 
-    def including(self, sessions: Iterable[Session], *, alone: bool) -> Figures:
+    def including(self, sessions: Iterable[MeasuredSession], *, alone: bool) -> MeasuredFigures:
         """Return the figures with those of sessions that aren't counted yet."""
         figures = deepcopy(self)
         for session in sessions:

@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.errors import UsageError
-from cloudtune.experiment.cloud import Cloud as Settings
+from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Cloud, Endpoint, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    RUN_TAG,
+    Cloud,
+    Endpoint,
+    Instance,
+)
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer, SpotPools
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.record.accounting import InstanceAccount
-    from cloudtune.engine.record.timeline import Session, Timeline
+    from cloudtune.engine.record.timeline import SessionSpan, Timeline
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Limits
     from cloudtune.model.trial import Mode, TrialId, Width
@@ -148,7 +148,7 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
     )
 
 
-def _span(session: Session, timeline: Timeline) -> Span:
+def _span(session: SessionSpan, timeline: Timeline) -> Span:
     start = session.start
     trained = sum(epoch.told.seconds for epoch in session.epochs)
     return Span(start.trial, start.width, session.begin, min(session.end, timeline.at), trained)

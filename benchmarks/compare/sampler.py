@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.errors import UsageError
-from cloudtune.strategies.samplers.axes import Labels, different, held, line_of, perturbed
+from cloudtune.strategies.samplers.axes import ListedValues, different, held, line_of, perturbed
 from cloudtune.strategies.samplers.learner import Learner
-from cloudtune.strategies.samplers.optuna_models import Draws
+from cloudtune.strategies.samplers.optuna_models import RandomDraws
 from cloudtune.strategies.samplers.sampler import ADAPTIVE, MODEL_BASED, sampler_kind
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def axes_of_rows(configs: Sequence[Config]) -> dict[str, Axis]:
     for name in dict.fromkeys(name for config in configs for name in config):
         values = different([held(config, name) for config in configs])
         if len(values) > 1:
-            axes[name] = line_of(values) or Labels(values)
+            axes[name] = line_of(values) or ListedValues(values)
     return axes
 
 
@@ -44,7 +44,9 @@ class Places:
     def __init__(self, axes: Axes, configs: Sequence[Config]) -> None:
         self._axes = axes
         self._columns = np.array([self._of(config) for config in configs], dtype=float).T
-        self._labels = np.array([isinstance(axis, Labels) for axis in axes.values()], dtype=bool)
+        self._labels = np.array(
+            [isinstance(axis, ListedValues) for axis in axes.values()], dtype=bool
+        )
 
     def gaps(self, wanted: Config) -> np.ndarray:
         """Return the squared distance of each configuration from the given one."""
@@ -57,7 +59,7 @@ class Places:
 
 
 def _place(axis: Axis, value: Value) -> float:
-    return float(axis.index(value)) if isinstance(axis, Labels) else axis.place(value)
+    return float(axis.index(value)) if isinstance(axis, ListedValues) else axis.place(value)
 
 
 class TableSampler:
@@ -95,7 +97,7 @@ class TableSampler:
         self._order = np.random.default_rng(seed).permutation(len(self._rows)).tolist()
         self._free = np.ones(len(self._rows), dtype=bool)
         self._given = 0
-        self._draws: Draws | None = None
+        self._draws: RandomDraws | None = None
         self._chance = np.random.default_rng((seed, 1))
         self._learner = None
         if kind in MODEL_BASED and self.axes:
@@ -139,7 +141,7 @@ class TableSampler:
 
     def _drawn(self) -> Config:
         if self._draws is None:
-            self._draws = Draws(self.axes, self._kind, self._seed)
+            self._draws = RandomDraws(self.axes, self._kind, self._seed)
         return self._draws.ask()
 
     def _next_random(self) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cloudtune.api.results import Result
-    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.engine.record.timeline import EpochSpan
     from cloudtune.model.progress import TrialProgress
 
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
@@ -66,9 +66,9 @@ def _trials(result: Result) -> Sequence[TrialProgress]:
     return result.report.policy.ranking()
 
 
-def _epochs(result: Result) -> dict[str, list[Epoch]]:
+def _epochs(result: Result) -> dict[str, list[EpochSpan]]:
     """Return the counted epochs of each trial, in order."""
-    by_trial: dict[str, list[Epoch]] = {}
+    by_trial: dict[str, list[EpochSpan]] = {}
     counts = result.report.timeline.counted().values()
     for epoch in sorted(counts, key=lambda epoch: epoch.number):
         by_trial.setdefault(epoch.trial, []).append(epoch)
@@ -202,7 +202,7 @@ def _mlflow(result: Result, target: str) -> str:
 
 
 def _log(
-    result: Result, client: Any, experiment: str, trial: TrialProgress, epochs: Sequence[Epoch]
+    result: Result, client: Any, experiment: str, trial: TrialProgress, epochs: Sequence[EpochSpan]
 ) -> None:
     """Log a trial as a run of MLflow."""
     from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from plotly.graph_objects import Figure
 
-    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.engine.record.timeline import EpochSpan
     from cloudtune.model.progress import TrialProgress
     from cloudtune.runs.report import Report
 
@@ -392,7 +392,7 @@ class Result:
         yield "trials", f"{len(self.trials)}, {len(self.history)} epochs in all"
 
     @cached_property
-    def _epochs(self) -> dict[tuple[str, int], Epoch]:
+    def _epochs(self) -> dict[tuple[str, int], EpochSpan]:
         """The counted epochs, by trial and number: the last result of each."""
         return self.report.timeline.counted()
 

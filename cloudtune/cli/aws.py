@@ -253,7 +253,7 @@ def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> 
     if account.image is None or account.group is None or not account.bucket:
         raise UsageError("setup is incomplete: see `cloudtune aws check`; nothing was done")
     ec2 = AWS.calls(Endpoint(account.place.region))
-    trial_calls = live.Live(clients, ec2, account, time.strftime("%m%d-%H%M%S"))
+    trial_calls = live.LiveCheck(clients, ec2, account, time.strftime("%m%d-%H%M%S"))
     _print_identity(account)
     click.echo("This will")
     for line in trial_calls.plan():

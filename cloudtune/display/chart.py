@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.engine.record.accounting import InstanceAccount
-    from cloudtune.engine.record.timeline import Session
+    from cloudtune.engine.record.timeline import SessionSpan
     from cloudtune.runs.report import Report
 
 _TIME_STEPS = (
@@ -77,7 +77,7 @@ class _Gantt:
             self.paint(row, account.begin, joined, BOOT)
         self.rows[account.instance or ""] = rented
 
-    def train(self, session: Session) -> None:
+    def train(self, session: SessionSpan) -> None:
         """Give a session the first rows of its instances that are free."""
         trial = session.start.trial
         begin = session.begin

@@ -122,7 +122,7 @@ def _named_billing(value: object) -> object:
     return {"unit": value} if isinstance(value, str) else value
 
 
-class Cloud(Section):
+class CloudSettings(Section):
     """Where instances are rented; `image` and the six after it are for AWS alone.
 
     What isn't said of them is what `cloudtune aws setup` made. `subnets` are by zone, where each
@@ -175,7 +175,7 @@ class Cloud(Section):
         return {**line_of(value).defaults, **value} if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
-    def _for_its_provider(self) -> Cloud:
+    def _for_its_provider(self) -> CloudSettings:
         line = PROVIDERS[self.provider]
         for name, field in type(self).model_fields.items():
             its = owners(name)
@@ -192,7 +192,7 @@ class Cloud(Section):
         return PROVIDERS[self.provider].priced_by_its_user and self.price is None
 
     @model_validator(mode="after")
-    def _one_zone_a_subnet(self) -> Cloud:
+    def _one_zone_a_subnet(self) -> CloudSettings:
         if self.subnet is not None and len(self.zones) > 1:
             raise refuse("a subnet lies in one zone; name that one, or leave subnet out", "zones")
         if self.subnet is not None and self.subnets:

@@ -11,7 +11,7 @@ from cloudtune.script.command import built_in, holes, words_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cloudtune.experiment.sections import Checkpoints, Progress
+    from cloudtune.experiment.sections import Checkpoints, ProgressSettings
     from cloudtune.experiment.spaces import Space
     from cloudtune.script.command import Word
 
@@ -21,7 +21,7 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*")
 _VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\}|\()")
 
 
-def epochs_mistake(name: str, value: int, progress: Progress) -> str:
+def epochs_mistake(name: str, value: int, progress: ProgressSettings) -> str:
     """Return what is wrong with a bound of a trial's epochs, "min" or "max"; "" if nothing."""
     every = progress.every
     if not value % every or (name, value) == ("min", 1):  # the first report, by default
@@ -35,7 +35,7 @@ def epochs_mistake(name: str, value: int, progress: Progress) -> str:
 
 
 def command_mistake(
-    command: str, space: Space, progress: Progress, checkpoints: Checkpoints
+    command: str, space: Space, progress: ProgressSettings, checkpoints: Checkpoints
 ) -> str:
     """Return what is wrong with a command and what its holes are filled with; "" if nothing."""
     try:

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
-from cloudtune.experiment.cloud import Cloud, line_of, provider_of
+from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
@@ -39,9 +39,9 @@ from cloudtune.experiment.field_types import (
 from cloudtune.experiment.overrides import override, with_place
 from cloudtune.experiment.sections import (
     Checkpoints,
-    Progress,
+    ProgressSettings,
     Reports,
-    Rules,
+    RuleSettings,
     Section,
     Setup,
     TrialSettings,
@@ -76,7 +76,7 @@ _SIZE = re.compile(r":\d+$")
 _LISTED_INSTANCES = 12
 
 
-class Metric(Section):
+class MetricSettings(Section):
     """The number that tells good trials from bad ones, as the training reports it."""
 
     name: Text = Field(examples=["val_accuracy"])
@@ -96,14 +96,14 @@ class Epochs(Section):
         return self
 
 
-class Limits(Section):
+class LimitSettings(Section):
     """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit."""
 
     deadline: Seconds = Field(default=None, examples=["2h"])
     budget: Dollars = Field(default=None, examples=["$40"])
 
 
-class Charges(Section):
+class ChargeSettings(Section):
     """What a run costs besides its instances, in US dollars.
 
     `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
@@ -123,7 +123,7 @@ class Charges(Section):
         return any(value is not None for value in self.__dict__.values())
 
 
-class Strategy(Section):
+class StrategySettings(Section):
     """Which configurations are tried, how far each trains, on how many GPUs and instances.
 
     Without a `name` the limits decide (`Experiment.chosen`). `sampler` draws the configurations,
@@ -142,7 +142,7 @@ class Strategy(Section):
     target: Annotated[float, Strict()] | None = Field(
         default=None, allow_inf_nan=False, examples=["0.95"]
     )
-    rules: Rules = Field(default=Rules(), examples=["{no_speculation: true}"])
+    rules: RuleSettings = Field(default=RuleSettings(), examples=["{no_speculation: true}"])
     inherit: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
 
     @model_serializer
@@ -174,7 +174,7 @@ class Experiment(Section):
 
     name: Name = Field(examples=["digits"])
     train: Train = Field(examples=["train.py:train"])
-    metric: Metric = Field(examples=["{name: val_accuracy, mode: max}"])
+    metric: MetricSettings = Field(examples=["{name: val_accuracy, mode: max}"])
     search: dict[ParameterName, Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
@@ -182,18 +182,20 @@ class Experiment(Section):
     trials: Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
-    strategy: Annotated[Strategy, BeforeValidator(_named_strategy)] = Field(
-        default=Strategy(), examples=["asha"]
+    strategy: Annotated[StrategySettings, BeforeValidator(_named_strategy)] = Field(
+        default=StrategySettings(), examples=["asha"]
     )
     trial: TrialSettings = Field(default=TrialSettings(), examples=["{gpus: {max: 4}}"])
-    progress: Progress = Field(default=Progress(), examples=["{unit: step, every: 500}"])
+    progress: ProgressSettings = Field(
+        default=ProgressSettings(), examples=["{unit: step, every: 500}"]
+    )
     reports: Reports = Field(default=Reports(), examples=["{file: metrics.jsonl}"])
     checkpoints: Checkpoints = Field(default=Checkpoints(), examples=["{folder: out}"])
-    limits: Limits = Field(default=Limits(), examples=["{deadline: 2h, budget: $40}"])
+    limits: LimitSettings = Field(default=LimitSettings(), examples=["{deadline: 2h, budget: $40}"])
     objective: Objective | None = Field(default=None, examples=["best"])
-    cloud: Cloud = Field(default=Cloud(), examples=["{provider: emulated}"])
+    cloud: CloudSettings = Field(default=CloudSettings(), examples=["{provider: emulated}"])
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
-    charges: Charges = Field(default=Charges(), examples=["{per_hour: $0.10}"])
+    charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     history: History = Field(default=EarlierRuns(), examples=["auto"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
@@ -495,7 +497,7 @@ def _file_mistakes(
     if known_instances is None or not isinstance(cloud, Mapping):
         return mistakes
     line = line_of(cloud)
-    instances = {**line.defaults, **cloud}.get("instances", Cloud().instances)
+    instances = {**line.defaults, **cloud}.get("instances", CloudSettings().instances)
     if "instances" in line.fixed or not isinstance(instances, list | tuple):
         return mistakes
     types = known_instances(provider_of(cloud))
@@ -531,4 +533,12 @@ def _instances_near(instance: str, types: Collection[str]) -> str:
     return f"{len(names)} types are known.{nearest(instance, names)}"
 
 
-__all__ = ["Charges", "Cloud", "Epochs", "Experiment", "Limits", "Metric", "Strategy"]
+__all__ = [
+    "ChargeSettings",
+    "CloudSettings",
+    "Epochs",
+    "Experiment",
+    "LimitSettings",
+    "MetricSettings",
+    "StrategySettings",
+]

@@ -129,7 +129,7 @@ class LogRandInt(RandInt):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Categories:
     """A choice among values, all equally likely."""
 
     values: tuple[Value, ...]
@@ -168,7 +168,7 @@ class Constant:
         return self.value
 
 
-Domain: TypeAlias = Uniform | LogUniform | QUniform | RandInt | Choice | Grid | Constant
+Domain: TypeAlias = Uniform | LogUniform | QUniform | RandInt | Categories | Grid | Constant
 _Range: TypeAlias = Uniform | LogUniform | QUniform | RandInt
 
 _RANGES: dict[str, type[_Range]] = {
@@ -179,7 +179,7 @@ _RANGES: dict[str, type[_Range]] = {
     "randint": RandInt,
     "lograndint": LogRandInt,
 }
-_LISTS: dict[str, type[Choice | Grid]] = {"choice": Choice, "grid": Grid}
+_LISTS: dict[str, type[Categories | Grid]] = {"choice": Categories, "grid": Grid}
 _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
 DISTRIBUTIONS = tuple(_RANGES | _LISTS)
 """The names of what may stand in a mapping of one entry."""
@@ -240,7 +240,7 @@ def contains(domain: Domain, value: object) -> bool:
     match domain:
         case Constant(only):
             return _same(value, only)
-        case Choice(values) | Grid(values):
+        case Categories(values) | Grid(values):
             return any(_same(value, option) for option in values)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -262,7 +262,7 @@ def to_jsonable(domain: Domain) -> object:
     match domain:
         case Constant(value):
             return value
-        case Choice(values) | Grid(values):
+        case Categories(values) | Grid(values):
             return {_NAMES[type(domain)]: list(values)}
         case _:
             bounds = [getattr(domain, field.name) for field in fields(domain)]

@@ -58,7 +58,7 @@ class Stall(Section):
     least: Seconds = Field(default=600.0, examples=["10m"])
 
 
-class Rules(Section):
+class RuleSettings(Section):
     """Rules of HyperSched that can be changed one by one; left out they are as published.
 
     `use_pausing`: pause trials that aren't good enough, rather than end them. `atom`: GPUs that a
@@ -81,7 +81,7 @@ class Rules(Section):
     assume_linear: Annotated[bool, Strict()] = Field(default=False, examples=["true"])
 
     @model_validator(mode="after")
-    def _together(self) -> Rules:
+    def _together(self) -> RuleSettings:
         if "exploration_ratio" in self.model_fields_set and not self.fixed_exploration:
             raise refuse("needs fixed_exploration: true", "exploration_ratio")
         return self
@@ -162,7 +162,7 @@ class Checkpoints(Section):
     folder: Below | None = Field(default=None, examples=["out"])
 
 
-class Progress(Section):
+class ProgressSettings(Section):
     """What is counted, and how much of it makes a report: {unit: step, every: 500}.
 
     `field` is the number of a report that says where it is, where the script doesn't say so by

@@ -24,7 +24,7 @@ from typing import TypeAlias, cast
 from cloudtune.errors import ExperimentError, allowed_names, shown
 from cloudtune.experiment.search_space import (
     DISTRIBUTIONS,
-    Choice,
+    Categories,
     Constant,
     Domain,
     Grid,
@@ -170,7 +170,7 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
         here = (*path, number)
         if not isinstance(option, Mapping):
             try:
-                options.append(Choice((option,)).values[0])  # type: ignore[arg-type]
+                options.append(Categories((option,)).values[0])  # type: ignore[arg-type]
             except ExperimentError as error:
                 raise PlaceError(str(error), here) from None
             continue
@@ -265,10 +265,10 @@ class Space(Mapping[str, Domain]):
             self._domains[name] = parameter
             return
         numbers = tuple(map(str, range(len(parameter.options))))
-        self._domains[name] = Grid(numbers) if parameter.in_turn else Choice(numbers)
+        self._domains[name] = Grid(numbers) if parameter.in_turn else Categories(numbers)
         self._branching[name] = len(numbers)
         for number, option in zip(numbers, parameter.options, strict=True):
-            inner = option if isinstance(option, Nested) else Choice((option,))
+            inner = option if isinstance(option, Nested) else Categories((option,))
             self._add(f"{name}{_BRANCH}{number}", flat, inner, (name, number))
 
     @classmethod
@@ -423,11 +423,13 @@ def _below(name: str, above: str) -> bool:
 
 
 def _fixed(domain: Domain) -> bool:
-    return isinstance(domain, Constant) or (isinstance(domain, Choice) and len(domain.values) == 1)
+    return isinstance(domain, Constant) or (
+        isinstance(domain, Categories) and len(domain.values) == 1
+    )
 
 
 def _only(domain: Domain) -> Value:
-    return domain.value if isinstance(domain, Constant) else cast("Choice", domain).values[0]
+    return domain.value if isinstance(domain, Constant) else cast("Categories", domain).values[0]
 
 
 _TRIES = 1000
@@ -457,7 +459,7 @@ def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str
     for _ in range(_TRIES if space.conditions else 1):
         values: dict[str, object] = {}
         for name, domain in space.items():
-            listed = Choice(domain.values) if isinstance(domain, Grid) else domain
+            listed = Categories(domain.values) if isinstance(domain, Grid) else domain
             flat = space.flat_name(name)
             drawn = listed.draw(streams[name])
             fits = not space.is_branching(name) and flat in fixed and contains(domain, fixed[flat])

@@ -34,7 +34,7 @@ OVER: frozenset[Status] = frozenset({"cut", "failed", "finished"})
 
 
 @dataclass(frozen=True)
-class Best:
+class BestResult:
     """The best epoch that a run has seen; `unsaved` as in `EpochDone`."""
 
     trial: TrialId
@@ -337,10 +337,10 @@ class Record:
     """
 
     mode: Mode
-    best: Best | None = None
-    seen: Best | None = None
+    best: BestResult | None = None
+    seen: BestResult | None = None
 
-    def offer(self, epoch: Best) -> None:
+    def offer(self, epoch: BestResult) -> None:
         """Keep `epoch` if it beats what is held."""
         if better(self.mode, epoch.metric, self.seen.metric if self.seen else None):
             self.seen = epoch

@@ -24,7 +24,7 @@ _MINUTE = 60.0
 
 
 @dataclass(frozen=True)
-class Training:
+class FullTraining:
     """One trial from the first epoch to the last, in seconds and dollars, boot included.
 
     `instances` of the offer carry its `width` GPUs.
@@ -44,7 +44,9 @@ class Training:
         return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
 
 
-def trainings(rentables: Sequence[Rentable], epochs: int, max_instances: int) -> Iterator[Training]:
+def trainings(
+    rentables: Sequence[Rentable], epochs: int, max_instances: int
+) -> Iterator[FullTraining]:
     """Yield what one trial takes for `epochs` epochs, on each offer and at each width."""
     for rentable in rentables:
         profile = rentable.profile
@@ -56,7 +58,7 @@ def trainings(rentables: Sequence[Rentable], epochs: int, max_instances: int) ->
             billed = max(rentable.offer.minimum_seconds, trained + profile.release.mean)
             dollars = instances * billed * rentable.offer.usd_per_second
             seconds = profile.launch.mean + trained + profile.release.mean
-            yield Training(rentable, width, instances, seconds, dollars)
+            yield FullTraining(rentable, width, instances, seconds, dollars)
 
 
 def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale: Scale) -> str:

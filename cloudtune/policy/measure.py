@@ -48,10 +48,10 @@ from cloudtune.policy.widths import unsynced_text
 from cloudtune.profiles.measurements import (
     TRIES,
     Failed,
-    Figures,
+    MeasuredFigures,
+    MeasuredSession,
     MeasureError,
-    Session,
-    Work,
+    MeasureWork,
     able_of,
     crew,
     instances_for,
@@ -116,12 +116,12 @@ class MeasurePolicy:
         rules: TrialRules | None = None,
         patience: float | None = None,
         share: float = 1.0,
-        earlier: Figures | None = None,
+        earlier: MeasuredFigures | None = None,
         enough_usd: float = math.inf,
         max_epochs: int | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
-        self.figures = earlier or Figures()
+        self.figures = earlier or MeasuredFigures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
@@ -147,7 +147,7 @@ class MeasurePolicy:
         self._sized = False
         self._attempt = self._tries = self._cleanups = 0
         self._phase = -1
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, MeasuredSession] = {}
         self._checkpoints: dict[str, tuple[int, str]] = {}
         self._asked_at = 0.0
         self._phase_began = 0.0
@@ -375,14 +375,14 @@ class MeasurePolicy:
 
     # ---- how much there is time for ------------------------------------------------------
 
-    def _size(self, first: Session, event: EpochDone) -> None:
+    def _size(self, first: MeasuredSession, event: EpochDone) -> None:
         """Let the first epoch decide how many are measured at each width.
 
         Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
         """
         self._cap_dollars(event.at)
         setup = event.at - first.asked_at - event.seconds
-        work = Work(self.phases, first.width, event.seconds, max(0.0, setup))
+        work = MeasureWork(self.phases, first.width, event.seconds, max(0.0, setup))
         self._extend(event.at + 3 * work.seconds(self._epochs) + _SLACK_SECONDS)
         left = self._share * self._seconds_left(event.at)
         self._epochs = work.fitting(self._epochs, left)
@@ -499,7 +499,7 @@ class MeasurePolicy:
         begun = any(earlier.counted for earlier in self._sessions.values())
         resumed = begun and (checkpoint is not None or is_past or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
-        self._sessions[session] = Session(
+        self._sessions[session] = MeasuredSession(
             trial, width, asked_at, resumed, placement, self._phase, at
         )
         until = start + self._epochs_at(width)
@@ -514,15 +514,15 @@ class MeasurePolicy:
             session.stopping = True
         return list(map(StopTrial, ending))
 
-    def _summarise(self, trained: Iterable[Session]) -> None:
+    def _summarise(self, trained: Iterable[MeasuredSession]) -> None:
         for session in trained:
             session.count(self.figures, alone=self._single)
 
-    def so_far(self) -> Figures:
+    def so_far(self) -> MeasuredFigures:
         """Return what would be kept if it were cut short now."""
         return self.figures.including(self._unfinished(), alone=self._single)
 
-    def _unfinished(self) -> Sequence[Session]:
+    def _unfinished(self) -> Sequence[MeasuredSession]:
         return unfinished(self._sessions.values(), self._phase, min(2, self._epochs))
 
     def _keep_unfinished(self) -> None:

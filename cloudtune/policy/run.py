@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from cloudtune.model.events import Event
     from cloudtune.model.fleet import FleetBook
-    from cloudtune.model.progress import Best, TrialProgress
+    from cloudtune.model.progress import BestResult, TrialProgress
     from cloudtune.model.trial import TrialId
     from cloudtune.policy.base import Components, Noted
     from cloudtune.policy.plan_executor import Itinerary
@@ -123,12 +123,12 @@ class RunPolicy:
         return self.state.fleet
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestResult | None:
         """The best epoch so far."""
         return self.state.best
 
     @property
-    def best_lost(self) -> Best | None:
+    def best_lost(self) -> BestResult | None:
         """An epoch that was better than `best` and has no checkpoint; None where there is none."""
         best = self.state.record.best
         seen = self.state.record.seen

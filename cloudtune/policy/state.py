@@ -30,7 +30,7 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.fleet import FleetBook, LaunchBackoff
 from cloudtune.model.plans import Charges, admits
-from cloudtune.model.progress import OVER, Best, LiveTrials, Record
+from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record
 from cloudtune.model.trial import diverged
 from cloudtune.policy.base import Brakes, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
@@ -112,7 +112,7 @@ class RunState:
         return self.metric.mode
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestResult | None:
         """The best epoch so far."""
         return self.record.best
 
@@ -415,7 +415,7 @@ class RunState:
         if trial is None or event.epoch <= trial.epoch:
             return  # of a session that is over, or reported twice
         metric = event.metrics.get(self.metric.name, math.nan)
-        result = Best(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
+        result = BestResult(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # No decision waits for it any more, but a result that is saved is a result.
             if event.checkpoint is not None and not diverged(self.mode, metric):

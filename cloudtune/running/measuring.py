@@ -22,7 +22,7 @@ from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 from cloudtune.profiles.measurements import (
     TRIES,
-    Figures,
+    MeasuredFigures,
     MeasureError,
     instances_for,
     widths_of,
@@ -169,7 +169,7 @@ class _Unfinished:
     path: Path
     cloud: str
     measured_at: str
-    figures: Figures
+    figures: MeasuredFigures
 
     @classmethod
     def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
@@ -178,10 +178,12 @@ class _Unfinished:
             home.home() / "profiles", identity_of(experiment), instance_type
         )
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-        empty = cls(path, experiment.cloud.provider, now, Figures())
+        empty = cls(path, experiment.cloud.provider, now, MeasuredFigures())
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            unfinished = cls(path, data["cloud"], data["measured_at"], Figures.of(data["figures"]))
+            unfinished = cls(
+                path, data["cloud"], data["measured_at"], MeasuredFigures.of(data["figures"])
+            )
         except (AttributeError, OSError, KeyError, TypeError, ValueError):
             return empty  # there is none, or it is damaged: it is measured again
         if unfinished.cloud != empty.cloud or not unfinished.figures.any:

@@ -26,7 +26,7 @@ MEASURE = "measure.jsonl"
 
 
 @dataclass(frozen=True)
-class Part:
+class RemovedFolder:
     """A folder that goes with a run: its number of files, and their bytes."""
 
     place: str
@@ -39,11 +39,11 @@ class Removable:
     """A run that may be removed; `stored` is None where nothing says which storage it has."""
 
     folder: Path
-    kept: Part
-    stored: Part | None
+    kept: RemovedFolder
+    stored: RemovedFolder | None
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[RemovedFolder, ...]:
         """What there is to remove."""
         return (self.kept,) if self.stored is None else (self.stored, self.kept)
 
@@ -73,7 +73,7 @@ def removable(name: str) -> Removable:
     _refuse_alive(folder)
     _refuse_billing(folder)
     files = [path for path in folder.rglob("*") if path.is_file()]
-    kept = Part(str(folder), len(files), sum(path.lstat().st_size for path in files))
+    kept = RemovedFolder(str(folder), len(files), sum(path.lstat().st_size for path in files))
     uri = _storage_of(folder)
     return Removable(folder, kept, None if uri is None else _stored(uri))
 
@@ -164,7 +164,7 @@ def _experiments(folder: Path) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _stored(uri: str) -> Part:
+def _stored(uri: str) -> RemovedFolder:
     from pyarrow import fs as pyarrow_fs  # noqa: PLC0415  takes a while
 
     try:
@@ -173,4 +173,4 @@ def _stored(uri: str) -> Part:
         infos = [info for info in fs.get_file_info(selector) if info.is_file]
     except (OSError, ValueError) as error:
         raise StorageError(f"storage {uri}: {error}") from None
-    return Part(uri, len(infos), sum(info.size for info in infos))
+    return RemovedFolder(uri, len(infos), sum(info.size for info in infos))

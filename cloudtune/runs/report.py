@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from cloudtune.engine.ledger import Entry
     from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount
-    from cloudtune.engine.record.timeline import Epoch, Timeline
+    from cloudtune.engine.record.timeline import EpochSpan, Timeline
     from cloudtune.model.fleet import Rented
     from cloudtune.model.plans import Forecast, Group, StagePlan
-    from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.progress import BestResult, TrialProgress
     from cloudtune.model.trial import EndReason
     from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.policy.run import RunPolicy
@@ -161,15 +161,15 @@ class Report:
         )
 
     @cached_property
-    def epochs_by_trial(self) -> Mapping[str, list[Epoch]]:
+    def epochs_by_trial(self) -> Mapping[str, list[EpochSpan]]:
         """The epochs of each trial that count, by their number."""
-        by_trial: dict[str, list[Epoch]] = {}
+        by_trial: dict[str, list[EpochSpan]] = {}
         for epoch in sorted(self.timeline.counted().values(), key=lambda e: e.number):
             by_trial.setdefault(epoch.trial, []).append(epoch)
         return by_trial
 
     @cached_property
-    def improvements(self) -> list[Epoch]:
+    def improvements(self) -> list[EpochSpan]:
         """The epochs that were the best so far when they were reported."""
         return self.timeline.improvements(self.metric, self.policy.state.mode)
 
@@ -346,7 +346,7 @@ def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> f
 
 
 def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
-    before: dict[str, Epoch] = {}
+    before: dict[str, EpochSpan] = {}
     for epoch in timeline.epochs:
         last = before.get(epoch.trial)
         if last is not None and last.width != epoch.width:
@@ -387,16 +387,7 @@ def to_json(report: Report) -> dict[str, Any]:
             "measuring": job.measuring,
         },
         "billed_by_cloud": report.billed,
-        "best": best
-        and {
-            "trial": best.trial,
-            "epoch": best.epoch,
-            "metric": job.experiment.metric.name,
-            "value": best.metric,
-            "config": dict(policy.trials[best.trial].trial.config),
-            "checkpoint": report.kept,
-            "folder": report.best_folder,
-        },
+        "best": best and _best_json(report, best),
         "best_lost": lost and {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric},
         "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
@@ -415,6 +406,18 @@ def to_json(report: Report) -> dict[str, Any]:
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
+
+
+def _best_json(report: Report, best: BestResult) -> dict[str, Any]:
+    return {
+        "trial": best.trial,
+        "epoch": best.epoch,
+        "metric": report.job.experiment.metric.name,
+        "value": best.metric,
+        "config": dict(report.policy.trials[best.trial].trial.config),
+        "checkpoint": report.kept,
+        "folder": report.best_folder,
+    }
 
 
 def _accounting_json(accounting: Accounting) -> dict[str, Any]:

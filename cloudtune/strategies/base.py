@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
     from cloudtune.model.fleet import FleetBook, LaunchBackoff
     from cloudtune.model.plans import Limits, Rentable, Stage
-    from cloudtune.model.progress import Best, LiveTrials, TrialProgress
+    from cloudtune.model.progress import BestResult, LiveTrials, TrialProgress
     from cloudtune.model.scaling import Delay
     from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, Width
 
@@ -145,7 +145,7 @@ class View(Protocol):
         ...
 
     @property
-    def best(self) -> Best | None:
+    def best(self) -> BestResult | None:
         """The best epoch so far."""
         ...
 

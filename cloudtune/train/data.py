@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-class Worker(Protocol):
+class DataWorker(Protocol):
     """Where a worker stands among those of its trial, and the last epoch that it finished.
 
     `batch_weight` is what its gradient counts in the mean over all workers: 1, but where their
@@ -34,7 +34,7 @@ class Worker(Protocol):
 class DeviceLoader:
     """A loader whose batches come on a device, if one is given, shuffled each epoch."""
 
-    def __init__(self, loader: DataLoader[Any], worker: Worker, device: str | None) -> None:
+    def __init__(self, loader: DataLoader[Any], worker: DataWorker, device: str | None) -> None:
         self._loader = loader
         self._worker = worker
         self._device = device
@@ -83,7 +83,9 @@ class Shares:
     workers some have none: they compute one that counts nothing.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, worker: Worker, *, drop_last: bool) -> None:
+    def __init__(
+        self, sampler: Any, batch_size: int, worker: DataWorker, *, drop_last: bool
+    ) -> None:
         self.sampler = sampler
         self._batch = batch_size
         self._drop_last = drop_last
@@ -114,7 +116,7 @@ class Shares:
         return len(range(self._rank, samples, self._world))
 
 
-def split(loader: DataLoader[Any], worker: Worker) -> DataLoader[Any]:
+def split(loader: DataLoader[Any], worker: DataWorker) -> DataLoader[Any]:
     """Give the loader of one rank's share; one of the user's own making stays as it is."""
     from torch.utils import data  # noqa: PLC0415
 

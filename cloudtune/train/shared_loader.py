@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.train.data import Shares, is_plain, options_of, split
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
-from cloudtune.train.shared_input.order import Batches, Order, seed_of
+from cloudtune.train.shared_input.order import Batches, BatchOrder, seed_of
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader, SharingError, tell
 from cloudtune.train.shared_input.serving import Loading
@@ -34,7 +34,7 @@ def shared(loader: DataLoader[Any], session: Session, name: str = "") -> Any:
         return split(loader, session)
     seed = seed_of(session.seed, "shared input")
     shuffles = type(loader.sampler) is data.RandomSampler
-    order = Order(loader.dataset, seed, shuffles)  # type: ignore[arg-type]
+    order = BatchOrder(loader.dataset, seed, shuffles)  # type: ignore[arg-type]
     if session.world_size > 1:
         shares = Shares(order, loader.batch_size, session, drop_last=loader.drop_last)
         return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
@@ -61,7 +61,7 @@ class SharedLoader:
         return len(self._batches)
 
     @property
-    def sampler(self) -> Order:
+    def sampler(self) -> BatchOrder:
         return self._batches.order
 
     def __getattr__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from cloudtune.experiment.cloud import Cloud as Settings
+    from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
     from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools

@@ -10,7 +10,7 @@ from cloudtune.infra.node.boot import metadata
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cloudtune.experiment.cloud import Cloud as Settings
+    from cloudtune.experiment.cloud import CloudSettings as Settings
 
 _LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 _INTERFACES = "network/interfaces/macs/"

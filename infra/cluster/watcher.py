@@ -30,18 +30,10 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.cluster.head import RayHead
     from cloudtune.infra.cluster.node_provider import Note
+    from cloudtune.infra.cluster.trial_session import Emit
     from cloudtune.infra.provider import Calls, Instance
-    from cloudtune.model.events import Event
 
-    class Emit(Protocol):
-        """Make an event of the time, for the policy; `settled` are called when it has it."""
-
-        def __call__(
-            self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
-        ) -> None:
-            """Emit it."""
-
-    class Ready(Protocol):
+    class IsReady(Protocol):
         """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
 
         def __call__(self, instance: str, node: str, gpus: int, *, wanted: bool) -> bool:
@@ -84,7 +76,7 @@ class Watcher:
         head: RayHead,
         began: float,
         emit: Emit,
-        ready: Ready,
+        ready: IsReady,
     ) -> None:
         """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
         self._ready = ready

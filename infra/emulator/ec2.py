@@ -28,7 +28,7 @@ from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
-from cloudtune.infra.emulator.machines import Machines
+from cloudtune.infra.emulator.machines import RunningMachines
 from cloudtune.infra.emulator.pools import (
     Held,
     check_quotas,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.emulator.faults import Fate, Market
     from cloudtune.infra.emulator.machines import Clock
     from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.rules import Rules
+    from cloudtune.infra.emulator.rules import AccessRules
     from cloudtune.infra.emulator.scenario import Scenario
 
 DEFAULT_REGION = "us-east-1"
@@ -87,13 +87,13 @@ class EmulatedEC2:
         clock: Clock,
         scenario: Scenario,
         *,
-        rules: Rules,
+        rules: AccessRules,
     ) -> None:
         self.clock = clock
         self._rules = rules
         self._eyes = threading.local()
         folder = home / "instances"
-        self.machines = Machines(
+        self.machines = RunningMachines(
             folder, access, boot_seconds, clock, self._mirror, housing=rules.housing
         )
         self._scenario = scenario

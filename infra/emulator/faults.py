@@ -98,7 +98,7 @@ class Throttle(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(_Checked):
+class InstanceFilter(_Checked):
     """Which instances a fault is about; each field may be a pattern."""
 
     type: Name = ANY
@@ -115,7 +115,7 @@ class Choice(_Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfLaunches(Choice, Repeated):
+class _OfLaunches(InstanceFilter, Repeated):
     """What becomes of an instance that is launched from now on."""
 
 
@@ -175,14 +175,14 @@ class Freeze(_OfLaunches):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capacity(Choice):
+class Capacity(InstanceFilter):
     """No more of these than `instances` can be there at a time; None lifts the limit."""
 
     instances: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quota(Choice):
+class Quota(InstanceFilter):
     """No more than `vcpus` of these can run at a time; None lifts the limit."""
 
     vcpus: Count | None

@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 _SHUTDOWN_DELAY = re.compile(r"\+?(\d+)")
 
 
-class Machines:
+class RunningMachines:
     """Every machine of one emulator; `on_change` is called at each change of state."""
 
     def __init__(

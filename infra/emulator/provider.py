@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from cloudtune.experiment.cloud import Cloud as Settings
+    from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.emulator.requests import Access
     from cloudtune.model.catalog import Catalog, InstanceType, Market

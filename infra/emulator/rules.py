@@ -1,7 +1,7 @@
 """What an emulator asks of its callers besides a signature: nothing.
 
 Tests that need an EC2 as strict as AWS's start the emulator with rules of their own: they subclass
-`Rules` (tests/aws_stand_in).
+`AccessRules` (tests/aws_stand_in).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.faults import Quota
     from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.machines import Housing, Machines
+    from cloudtune.infra.emulator.machines import Housing, RunningMachines
     from cloudtune.infra.emulator.requests import Access, Signed
     from cloudtune.infra.emulator.scenario import Scenario
 
 
-class Rules:
+class AccessRules:
     """Who may call what, what is refused, what the metadata service says, where machines live."""
 
     host = "127.0.0.1"
@@ -33,7 +33,11 @@ class Rules:
     """How long calls don't see a new instance, unless a fault says otherwise."""
 
     def attach(
-        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+        self,
+        access: Access,
+        machines: RunningMachines,
+        scenario: Scenario,
+        application: WSGIApplication,
     ) -> None:
         """Take in what the rules are about; called once, before the first request."""
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.emulator.faults import Fault
     from cloudtune.infra.emulator.requests import Signed
-    from cloudtune.infra.emulator.rules import Rules
+    from cloudtune.infra.emulator.rules import AccessRules
 
 STATE_FILE = "emulator.json"
 _SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 class Application:
     """The WSGI application: ours in front, moto behind."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: AccessRules) -> None:
         self.ec2: EmulatedEC2  # set by `attach`, when the port is known
         self._rules = rules
         self.last_request = time.monotonic()
@@ -225,7 +225,7 @@ def serve(
     idle_exit: float,
     *,
     faults: Sequence[Fault],
-    rules: Rules,
+    rules: AccessRules,
 ) -> None:
     """Serve until a stop request or `idle_exit` idle seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cloudtune.infra.emulator.faults import Fault
-    from cloudtune.infra.emulator.rules import Rules
+    from cloudtune.infra.emulator.rules import AccessRules
 
 LONGEST_START_S = 60.0
 LONGEST_END_S = 30.0
@@ -121,7 +121,7 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
         return True
 
 
-def main(arguments: Sequence[str] | None = None, rules: Rules | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, rules: AccessRules | None = None) -> None:
     """Serve an emulator in the foreground until a stop request or idleness."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--home", type=Path, required=True, help="its folder; made when missing")
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None, rules: Rules | None = None) -> 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
-    from cloudtune.infra.emulator.rules import Rules  # noqa: PLC0415 - with it comes all of psutil
+    from cloudtune.infra.emulator.rules import AccessRules  # noqa: PLC0415 - with it comes all of psutil
     from cloudtune.infra.emulator.server import serve  # noqa: PLC0415 - loads moto: a second
 
     serve(
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None, rules: Rules | None = None) -> 
         options.boot_seconds,
         options.idle_exit,
         faults=_faults_at_start(),
-        rules=Rules() if rules is None else rules,
+        rules=AccessRules() if rules is None else rules,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.experiment.cloud import Cloud as Settings
+    from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.provider import Cloud
     from cloudtune.model.catalog import Catalog, InstanceType, Market

@@ -110,7 +110,7 @@ def _welcome_second_calls() -> None:
     torch.distributed.distributed_c10d.init_process_group = init_process_group
 
 
-class Watched(os._Environ[str]):  # noqa: SLF001  what os.environ is
+class WatchedEnvironment(os._Environ[str]):  # noqa: SLF001  what os.environ is
     """The environment of this process while it notes which of `VARIABLES` are asked for."""
 
     asked: set[str]
@@ -131,7 +131,7 @@ class Watch:
         watched: Any = os.environ
         self._kind = type(watched)
         watched.asked = self.asked
-        watched.__class__ = Watched
+        watched.__class__ = WatchedEnvironment
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -67,7 +67,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Delays:
+class DelayColumns:
     """The figures of each rentable as columns; the last row is for no rentable at all (-1).
 
     `grain` is the seconds up to which bills are rounded, 0 where that isn't searched over.
@@ -84,7 +84,7 @@ class Delays:
     gpus: Floats
 
     @classmethod
-    def of(cls, request: PlanRequest, *, rounded: bool = False) -> Delays:
+    def of(cls, request: PlanRequest, *, rounded: bool = False) -> DelayColumns:
         """Return the columns of a request, with bills `rounded` up or to the instant."""
 
         def column(values: list[float]) -> Floats:
@@ -124,7 +124,7 @@ class Step:
 
     request: PlanRequest
     stage: Stage
-    delays: Delays
+    delays: DelayColumns
     last: bool
 
     def begin(self, options: Options) -> Floats:
@@ -362,7 +362,7 @@ def _sum(matrices: Iterable[NDArray[Any]]) -> Any:
     return reduce(np.add, matrices)
 
 
-def leaving_costs(labels: Labels, delays: Delays, group: int) -> Floats:
+def leaving_costs(labels: Labels, delays: DelayColumns, group: int) -> Floats:
     """Return what it costs that all but the youngest 0, 1, 2 … instances of a group go."""
     assert labels.ages is not None
     offer = labels.offer[:, group]
@@ -385,7 +385,7 @@ def _whole(seconds: Floats, grain: Floats) -> Floats:
     return np.where(grain > 0, np.ceil(seconds / size - 1e-9) * size, seconds)
 
 
-def undominated(labels: Labels, delays: Delays) -> NDArray[np.intp]:
+def undominated(labels: Labels, delays: DelayColumns) -> NDArray[np.intp]:
     """Return the labels that no other of the same fleet beats in time and in money."""
     if len(labels) <= 1:
         return np.arange(len(labels))
@@ -417,7 +417,7 @@ def _by_fleet(labels: Labels) -> tuple[NDArray[np.intp], Whole]:
 
 
 def _undominated_with_ages(
-    labels: Labels, delays: Delays, state: Whole, order: NDArray[np.intp]
+    labels: Labels, delays: DelayColumns, state: Whole, order: NDArray[np.intp]
 ) -> NDArray[np.intp]:
     """Return the labels that stay where an instance of another age may owe more when it goes."""
     assert labels.ages is not None
@@ -442,7 +442,7 @@ class _Owed:
     grain: Floats
 
     @classmethod
-    def of(cls, delays: Delays, offer: Whole) -> _Owed:
+    def of(cls, delays: DelayColumns, offer: Whole) -> _Owed:
         columns = (delays.price, delays.minimum, delays.grain)
         return cls(*(column[offer][:, None] for column in columns))
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from cloudtune.model.plans import Limits
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
-from cloudtune.planners.dp.labels import Delays, Labels, Step, leaving_costs, undominated
+from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, leaving_costs, undominated
 from cloudtune.planners.dp.options import Menu, ages_matter
 from cloudtune.planners.dp.options import undominated as without_beaten
 
@@ -69,7 +69,7 @@ class Search:
         self.request = request
         self.rounded = rounded
         self.proven = True
-        self.delays = Delays.of(request, rounded=rounded)
+        self.delays = DelayColumns.of(request, rounded=rounded)
         menu = Menu.of(request, rounded=rounded)
         last = len(request.work) - 1
         self.steps: list[Step] = []
@@ -92,27 +92,27 @@ class Search:
         return all(len(options) > 0 for options in self.options)
 
     @cached_property
-    def after(self) -> list[Rest]:
+    def after(self) -> list[RestBounds]:
         """What is least possible from each stage on, by the offer held; one more for nothing left.
 
         Staying on an offer costs nothing more; another one has to be launched and to boot. Where
         stages mix offers, everything may stay.
         """
         count = len(self.request.rentables)
-        rest = [Rest((NOTHING,) * count)]
+        rest = [RestBounds((NOTHING,) * count)]
         for step, options, least in zip(
             reversed(self.steps), reversed(self.options), reversed(self._least), strict=True
         ):
             if self.request.mix > 1 or count < 2:
                 same = Staircase.of(*least).then(rest[-1].stairs[0]) if count else NOTHING
-                rest.append(Rest((same,) * count))
+                rest.append(RestBounds((same,) * count))
                 continue
             changed = step.least(options, fresh=True)
             stay = [_of_offer(options, least, offer, rest[-1]) for offer in range(count)]
             move = lowest([_of_offer(options, changed, offer, rest[-1]) for offer in range(count)])
             # Most offers of a catalog have no option worth having: they share one staircase.
             both = (move if s is IMPOSSIBLE else lowest([s, move]) for s in stay)
-            rest.append(Rest(tuple(both)))
+            rest.append(RestBounds(tuple(both)))
         return rest[::-1]
 
     @cached_property
@@ -283,7 +283,7 @@ class _Aim:
         in_time = seconds <= self.deadline * (1 + _SLACK)
         return in_time & (dollars <= self.budget * (1 + _SLACK))
 
-    def affords(self, labels: Labels, delays: Delays) -> NDArray[np.bool_]:
+    def affords(self, labels: Labels, delays: DelayColumns) -> NDArray[np.bool_]:
         """Return where giving everything back at once wouldn't cost more than may be spent."""
         dollars = labels.dollars
         if labels.ages is not None:
@@ -307,7 +307,7 @@ class _Aim:
 
 
 @dataclass(frozen=True)
-class Rest:
+class RestBounds:
     """What is least possible from a stage on, by the offer that is held (by its first group's)."""
 
     stairs: tuple[Staircase, ...]
@@ -338,7 +338,7 @@ def _of_offer(
     options: Options,
     least: tuple[NDArray[np.float64], NDArray[np.float64]],
     offer: int,
-    rest: Rest,
+    rest: RestBounds,
 ) -> Staircase:
     """Return the least of a stage on one offer, and of what comes after."""
     # Options come offer by offer.
@@ -348,7 +348,7 @@ def _of_offer(
     return Staircase.of(least[0][begin:end], least[1][begin:end]).then(rest.stairs[offer])
 
 
-def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest) -> Labels:
+def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: RestBounds) -> Labels:
     """Return the undominated labels after a stage that may still lead to a plan worth finding."""
     chunk = max(1, _AT_ONCE // len(options))
     parts = []
@@ -382,7 +382,7 @@ def _together(parts: Sequence[Labels]) -> Labels:
 
 
 def _nearest(
-    labels: Labels, aim: _Aim, rest: Rest, options: Options, most: int
+    labels: Labels, aim: _Aim, rest: RestBounds, options: Options, most: int
 ) -> NDArray[np.intp]:
     """Return the labels with the best prospects, and the quickest among the others."""
     bound = rest.bound(aim, labels.seconds, labels.dollars, options.only(labels.option))

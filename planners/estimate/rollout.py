@@ -25,8 +25,8 @@ from cloudtune.planners.cost_model import Holdings, stays
 from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.training import (
     Fleet,
-    Pool,
-    Training,
+    PoolDraws,
+    TrainingDraws,
     charge,
     instances_per_trial,
     slots_per_instance,
@@ -89,7 +89,7 @@ class _Play:
         self.now, self.dollars, self.gpu_seconds = (np.zeros(dice.samples) for _ in range(3))
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
-        self.pools: dict[Offer, Pool] = {}
+        self.pools: dict[Offer, PoolDraws] = {}
         self.settled = True
         self.loads: dict[Offer, list[int]] = {}
         self.members = 0
@@ -191,7 +191,7 @@ class _Play:
         self.fleets = {offer: fleet for offer, fleet in self.fleets.items() if fleet.count > 0}
         return np.max(ends, axis=0) if ends else None
 
-    def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> Training:
+    def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> TrainingDraws:
         held = self._held(group.offer)
         profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
@@ -201,7 +201,7 @@ class _Play:
         capacity = held // instances_per_trial(group) * slots_per_instance(group)
         if held < group.instances and (group.waves > 1 or group.trials <= capacity):
             opened = np.maximum(opened, opened[:, held:].min(axis=1, keepdims=True))
-        return Training(
+        return TrainingDraws(
             stage,
             group,
             profile,
@@ -215,10 +215,10 @@ class _Play:
             pool=self._pool(group.offer),
         )
 
-    def _pool(self, offer: Offer) -> Pool:
+    def _pool(self, offer: Offer) -> PoolDraws:
         """Return the pool of an offer: one for the whole of the plan."""
         if offer not in self.pools:
-            self.pools[offer] = Pool(self.request.rentable(offer), self.dice)
+            self.pools[offer] = PoolDraws(self.request.rentable(offer), self.dice)
         return self.pools[offer]
 
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:

@@ -66,7 +66,7 @@ _NEVER = 1e12
 """Seconds after which nothing happens any more."""
 
 
-class Pool:
+class PoolDraws:
     """How the pool of an offer behaves in each sample: drawn once, from the ways that it may.
 
     An instance `lasts` these seconds, on average; then the pool is away for `outage` seconds,
@@ -125,7 +125,7 @@ def _rounds_skipped(trials: int, slots: int, samples: int) -> int:
     return max(0, trials // slots - max(_ROUNDS, _FIGURES // cost) - 1)
 
 
-class Training:
+class TrainingDraws:
     """One group's trials on its fleet; `done` says when the last trial of each slot is done.
 
     The stage `began` then; `opened` says from when each instance of the fleet takes trials;
@@ -147,7 +147,7 @@ class Training:
         slowness: Floats,
         staying: Counts,
         usd_per_launch: float,
-        pool: Pool,
+        pool: PoolDraws,
     ) -> None:
         self.pool = pool
         self.group = group
@@ -245,7 +245,7 @@ class _Interruptions:
     booted.
     """
 
-    def __init__(self, training: Training, began: Floats) -> None:
+    def __init__(self, training: TrainingDraws, began: Floats) -> None:
         self._training = training
         self._pool = training.pool
         self._needed = instances_per_trial(training.group)

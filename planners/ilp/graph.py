@@ -53,7 +53,7 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldFleet:
     """The instances that are rented when a stage begins, and how trials sit on them."""
 
     counts: Mapping[Offer, int]
@@ -61,7 +61,7 @@ class Held:
     settled: bool
 
     @classmethod
-    def after(cls, way: Way) -> Held:
+    def after(cls, way: Way) -> HeldFleet:
         """Return what a stage leaves behind."""
         return cls(
             {group.offer: group.instances for group in way},
@@ -88,15 +88,15 @@ class Graph:
         return sum(a * b for a, b in itertools.pairwise(layers))
 
     @cached_property
-    def held(self) -> list[list[Held]]:
+    def held(self) -> list[list[HeldFleet]]:
         """The instances at each node: the fleet first, then after each way of each stage."""
         fleet = self.request.fleet
-        begin = Held(
+        begin = HeldFleet(
             {live.offer: len(live.ages) for live in fleet},
             {live.offer: live.width for live in fleet},
             settled=True,
         )
-        return [[begin], *([Held.after(way) for way in ways] for ways in self.ways)]
+        return [[begin], *([HeldFleet.after(way) for way in ways] for ways in self.ways)]
 
     @cached_property
     def arcs(self) -> list[list[list[Arc]]]:
@@ -132,7 +132,7 @@ class Graph:
         lots = list(self._fleet_lots() if launch < 0 else _launched(before, nodes[0], arcs[0]))
         counts = [before, *nodes] if launch < 0 else nodes
         life = sum(arc.seconds for arc in arcs)
-        heads = self.held[end + 1] if end < len(self.request.work) else [Held({}, {}, True)]
+        heads = self.held[end + 1] if end < len(self.request.work) else [HeldFleet({}, {}, True)]
         bills: dict[tuple[int, ...], float] = {}
         for head in heads:
             if (key := _kept(lots, head)) not in bills:
@@ -153,7 +153,9 @@ class Graph:
             for ahead, age in enumerate(sorted(live.ages, reverse=True)):
                 yield Lot(live.offer, ahead, 1, age)
 
-    def _bill(self, lots: list[Lot], nodes: Sequence[Held], head: Held, life: float) -> float:
+    def _bill(
+        self, lots: list[Lot], nodes: Sequence[HeldFleet], head: HeldFleet, life: float
+    ) -> float:
         return sum(
             lot.leaving(nodes, head)
             * _surcharge(lot.offer, lot.age + life + _release(self.request, lot.offer))
@@ -173,7 +175,7 @@ class Lot:
     count: int
     age: float
 
-    def leaving(self, nodes: Sequence[Held], head: Held) -> int:
+    def leaving(self, nodes: Sequence[HeldFleet], head: HeldFleet) -> int:
         """Return how many instances go between the last nodes and the head: oldest first."""
         ahead = self.ahead
         left = self.count
@@ -187,11 +189,11 @@ class Lot:
         return gone
 
 
-def _kept(lots: Sequence[Lot], head: Held) -> tuple[int, ...]:
+def _kept(lots: Sequence[Lot], head: HeldFleet) -> tuple[int, ...]:
     return tuple(head.counts.get(lot.offer, 0) for lot in lots)
 
 
-def _launched(before: Held, now: Held, arc: Arc) -> Iterator[Lot]:
+def _launched(before: HeldFleet, now: HeldFleet, arc: Arc) -> Iterator[Lot]:
     for offer, count in now.counts.items():
         kept = min(count, before.counts.get(offer, 0))
         if count > kept:
@@ -252,12 +254,16 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
 
 
 def _arcs(
-    request: PlanRequest, stage: Stage, before: Held, ways: Sequence[Way], after: Sequence[Held]
+    request: PlanRequest,
+    stage: Stage,
+    before: HeldFleet,
+    ways: Sequence[Way],
+    after: Sequence[HeldFleet],
 ) -> list[Arc]:
     return [_arc(request, stage, before, way, now) for way, now in zip(ways, after, strict=True)]
 
 
-def _arc(request: PlanRequest, stage: Stage, held: Held, way: Way, now: Held) -> Arc:
+def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:
     fresh = {o: n - held.counts.get(o, 0) for o, n in now.counts.items()}
     going = {o: n - now.counts.get(o, 0) for o, n in held.counts.items()}
     offers = dict.fromkeys([*held.counts, *now.counts])
@@ -297,7 +303,7 @@ def _given_back(request: PlanRequest, going: Mapping[Offer, int]) -> float:
     )
 
 
-def _end(request: PlanRequest, held: Held) -> Arc:
+def _end(request: PlanRequest, held: HeldFleet) -> Arc:
     seconds = max(_release(request, offer) for offer in held.counts)
     lived = _given_back(request, held.counts)
     return Arc(seconds, lived + seconds * request.charges.usd_per_second, lived)
@@ -327,7 +333,7 @@ def _functions(request: PlanRequest, stage: Stage, group: Group, *, quiet: bool)
     return gpu_seconds * group.offer.used_usd_per_second
 
 
-def _quiet(stage: Stage, held: Held, way: Way) -> bool:
+def _quiet(stage: Stage, held: HeldFleet, way: Way) -> bool:
     """Whether every survivor trains on where it is, at a width that it has already."""
     group = way[0]
     if len(way) > 1 or not held.settled or group.waves > 1:

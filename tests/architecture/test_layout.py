@@ -6,6 +6,7 @@ import os
 import re
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -189,6 +190,27 @@ def test_long_functions_and_classes_have_a_reason() -> None:
     assert {name for path in SOURCES for name in long_classes(path)} == set(LONG_CLASSES)
     assert statistics.median(lengths.values()) <= 10
     assert statistics.quantiles(lengths.values(), n=10)[-1] <= 35
+
+
+SAME_NAMES = {
+    "Group": "users know the fused one by it; a stage of a plan has the other",
+    "Interruption": "the signal of a person, and EC2's notice between processes",
+    "Plan": "what users hold, and what planners make",
+    "ReportCallback": "one for each framework",
+    "Trainer": "one for each framework",
+    "Trial": "users know Optuna's by it",
+}
+"""Names that two public classes have, each with the reason."""
+
+
+def test_no_other_name_of_a_class_is_used_twice() -> None:
+    names = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} == set(SAME_NAMES)
 
 
 def long_classes(path: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
 from cloudtune.infra.emulator.control import text
 from cloudtune.infra.emulator.machine import Machine
-from cloudtune.infra.emulator.machines import Housing, Machines
+from cloudtune.infra.emulator.machines import Housing, RunningMachines
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.emulator.server import QuietHandler
@@ -33,7 +33,11 @@ class IsolatedStandIn(StandIn):
         self.housing = Housing(start, network.Addresses().next)
 
     def attach(
-        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+        self,
+        access: Access,
+        machines: RunningMachines,
+        scenario: Scenario,
+        application: WSGIApplication,
     ) -> None:
         super().attach(access, machines, scenario, application)
 

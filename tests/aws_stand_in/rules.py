@@ -23,9 +23,9 @@ from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulator.faults import Quota
 from cloudtune.infra.emulator.machine import Machine
-from cloudtune.infra.emulator.machines import Machines
+from cloudtune.infra.emulator.machines import RunningMachines
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
-from cloudtune.infra.emulator.rules import Rules
+from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
 from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
 from tests.aws_stand_in.launches import Launch
@@ -37,7 +37,7 @@ from tests.aws_stand_in.stacks import Stacks
 _CREDENTIALS = "iam/security-credentials"
 
 
-class StandIn(Rules):
+class StandIn(AccessRules):
     """An EC2 that asks for rights, throttles, and refuses and answers late as AWS does."""
 
     # "Eventual consistency in the Amazon EC2 API" (developer guide) gives no figures: it has
@@ -45,7 +45,11 @@ class StandIn(Rules):
     hidden_seconds = 1.0
 
     def attach(
-        self, access: Access, machines: Machines, scenario: Scenario, application: WSGIApplication
+        self,
+        access: Access,
+        machines: RunningMachines,
+        scenario: Scenario,
+        application: WSGIApplication,
     ) -> None:
         self._scenario = scenario
         self._access = access

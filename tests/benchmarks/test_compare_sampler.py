@@ -8,7 +8,7 @@ import pytest
 from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
 from cloudtune.errors import UsageError
 from cloudtune.model.trial import Trial
-from cloudtune.strategies.samplers.axes import Labels, Line
+from cloudtune.strategies.samplers.axes import ListedValues, NumberLine
 from cloudtune.strategies.samplers.sampler import SAMPLERS
 
 
@@ -77,11 +77,11 @@ def test_columns_become_lines_or_labels() -> None:
         {"lr": 1e-2, "l": 2, "act": "relu", "same": 3, "flag": True, "gap": math.nan},
     ]
     assert axes_of_rows(rows) == {
-        "lr": Line(1e-4, 1e-1, log=True),
-        "l": Line(1.0, 5.0),
-        "act": Labels(("relu", "tanh")),
-        "flag": Labels((True, False)),
-        "gap": Labels((1.0, None)),
+        "lr": NumberLine(1e-4, 1e-1, log=True),
+        "l": NumberLine(1.0, 5.0),
+        "act": ListedValues(("relu", "tanh")),
+        "flag": ListedValues((True, False)),
+        "gap": ListedValues((1.0, None)),
     }
 
 

@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.cloud import Cloud
-from cloudtune.experiment.schema import Epochs, Limits, Metric, Strategy
+from cloudtune.experiment.cloud import CloudSettings
+from cloudtune.experiment.schema import Epochs, LimitSettings, MetricSettings, StrategySettings
 from cloudtune.experiment.search_space import Grid, LogUniform
 from cloudtune.experiment.spaces import sample
 
@@ -68,10 +68,10 @@ def refused(path: Path, **options: Any) -> list[str]:
 def test_a_file_is_read(file: Path) -> None:
     experiment = Experiment.load(file)
     assert experiment.name == "digits"
-    assert experiment.metric == Metric(name="val_accuracy", mode="max")
+    assert experiment.metric == MetricSettings(name="val_accuracy", mode="max")
     assert experiment.epochs == Epochs(min=1, max=27)
     assert (experiment.limits.deadline, experiment.limits.budget) == (7200.0, 40.0)
-    assert experiment.cloud == Cloud()
+    assert experiment.cloud == CloudSettings()
     assert experiment.storage == "~/cloudtune"
     assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
 
@@ -79,13 +79,13 @@ def test_a_file_is_read(file: Path) -> None:
 def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
     text = file.read_text()
     file.write_text(text.replace("strategy: sha", "strategy: asha"))
-    assert Experiment.load(file).strategy == Strategy(name="asha")
+    assert Experiment.load(file).strategy == StrategySettings(name="asha")
     options = "{name: hypersched, fleet: 'constant:4', max_concurrent: 8, target: 0.95}"
     file.write_text(text.replace("strategy: sha", f"strategy: {options}"))
     chosen = Experiment.load(file).strategy
     assert (chosen.name, chosen.fleet) == ("hypersched", "constant:4")
     assert (chosen.sampler, chosen.max_concurrent, chosen.target) == (None, 8, 0.95)
-    assert Experiment.load(file, {"strategy": "sha"}).strategy == Strategy(name="sha")
+    assert Experiment.load(file, {"strategy": "sha"}).strategy == StrategySettings(name="sha")
 
 
 def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_relative_path_gives_an_absolute_directory(
 
 def test_defaults_are_what_a_laptop_needs() -> None:
     experiment = Experiment(**MINIMAL)
-    assert experiment.limits == Limits(deadline=None, budget=None)
+    assert experiment.limits == LimitSettings(deadline=None, budget=None)
     assert experiment.cloud.provider == "emulated"
     assert experiment.cloud.instances == ("g4dn.12xlarge",)
     assert experiment.storage == "~/.cloudtune/storage"
@@ -165,7 +165,7 @@ def test_python_may_give_models_domains_and_timedeltas(file: Path) -> None:
     experiment = Experiment(
         name="digits",
         train="train.py:train",
-        metric=Metric(name="val_accuracy", mode="max"),
+        metric=MetricSettings(name="val_accuracy", mode="max"),
         search={"lr": LogUniform(1e-4, 1), "nesterov": Grid((True, False)), "epochs_hint": 5},
         trials=12,
         epochs={"min": 1, "max": 27},
@@ -584,7 +584,12 @@ scalars = st.one_of(
 words = st.one_of(
     st.sampled_from(
         [
-            *(*MINIMAL, *Limits.model_fields, *Cloud.model_fields, *Epochs.model_fields),
+            *(
+                *MINIMAL,
+                *LimitSettings.model_fields,
+                *CloudSettings.model_fields,
+                *Epochs.model_fields,
+            ),
             *("uniform", "loguniform", "quniform", "randint", "choice", "grid", "lr", "directory"),
         ]
     ),

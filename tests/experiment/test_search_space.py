@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment.search_space import (
-    Choice,
+    Categories,
     Constant,
     Domain,
     Grid,
@@ -31,7 +31,7 @@ DOMAINS: list[tuple[object, Domain]] = [
     ({"qloguniform": [0.1, 0.6, 0.1]}, QLogUniform(0.1, 0.6, 0.1)),
     ({"randint": [8, 65]}, RandInt(8, 65)),
     ({"lograndint": [8, 65]}, LogRandInt(8, 65)),
-    ({"choice": [16, "relu", None]}, Choice((16, "relu", None))),
+    ({"choice": [16, "relu", None]}, Categories((16, "relu", None))),
     ({"grid": [True, False]}, Grid((True, False))),
     (5, Constant(5)),
     ("adam", Constant("adam")),
@@ -151,7 +151,7 @@ def test_qloguniform_gives_clean_multiples_and_each_doubling_its_share() -> None
 
 
 def test_choice_draws_each_value_alike() -> None:
-    values = drawn(Choice((16, 32, None)))
+    values = drawn(Categories((16, 32, None)))
     assert values.count(None) / len(values) == pytest.approx(1 / 3, abs=0.03)
 
 
@@ -185,7 +185,7 @@ def test_draws_are_the_same_on_every_machine() -> None:
     space: dict[str, Domain] = {
         "lr": LogUniform(1e-4, 1),
         "width": RandInt(8, 65),
-        "act": Choice(("relu", "tanh")),
+        "act": Categories(("relu", "tanh")),
     }
     assert sample(space, trials=2, seed=0) == (
         {"lr": pytest.approx(0.012774492886809954), "width": 52, "act": "relu"},

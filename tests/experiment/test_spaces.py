@@ -13,7 +13,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
 from cloudtune.model.trial import flat, nested
-from cloudtune.strategies.samplers.axes import Labels, Line, allows, axes_by_size
+from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, allows, axes_by_size
 from cloudtune.strategies.samplers.past_runs import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
 from cloudtune.strategies.samplers.warm_start import Experienced
@@ -216,9 +216,9 @@ def test_a_space_allows_what_it_might_have_given_and_nothing_of_two_branches(spa
 
 def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: Space) -> None:
     axes = axes_by_size(space)
-    assert axes["optimizer/name"] == Labels(("sgd", "adam", None))
-    assert axes["optimizer/lr"] == Line(1e-5, 1.0, log=True)
-    assert axes["optimizer/decay/kind"] == Labels(("cosine", None))
+    assert axes["optimizer/name"] == ListedValues(("sgd", "adam", None))
+    assert axes["optimizer/lr"] == NumberLine(1e-5, 1.0, log=True)
+    assert axes["optimizer/decay/kind"] == ListedValues(("cosine", None))
     before = sample(space, 40, 7)
     trials = tuple(
         PastTrial(config, float(config["optimizer/name"] == "adam")) for config in before

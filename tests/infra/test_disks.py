@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cloudtune.infra import disks
-from cloudtune.infra.disks import MODEL, Machine, mounted_store, prepared_store
+from cloudtune.infra.disks import MODEL, DiskView, mounted_store, prepared_store
 from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import METADATA_VARIABLE
 from tests.infra.mps_stand_in import write_smi
@@ -34,7 +34,7 @@ def commands() -> Commands:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> DiskView:
     """A g5.xlarge as its root sees it: EBS first, and an instance store that nobody has used."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
     for number, (name, model) in enumerate((("nvme0n1", EBS), ("nvme1n1", MODEL))):
@@ -48,7 +48,7 @@ def machine(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch)
     (part / "dev").write_text("259:1\n")
     (tmp_path / "mountinfo").write_text(ROOT)
     (tmp_path / "uid_map").write_text("         0          0 4294967295\n")
-    return Machine(
+    return DiskView(
         tmp_path / "sys",
         Path("/dev"),
         tmp_path / "mountinfo",
@@ -59,14 +59,14 @@ def machine(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def mount(machine: Machine, number: str, place: Path) -> None:
+def mount(machine: DiskView, number: str, place: Path) -> None:
     place.mkdir(exist_ok=True)
     with machine.mounts.open("a") as mounts:
         mounts.write(f"99 28 {number} / {place} rw,noatime - ext4 /dev/x rw\n")
 
 
 def test_a_disk_that_nobody_has_used_is_formatted_and_mounted(
-    machine: Machine, commands: Commands
+    machine: DiskView, commands: Commands
 ) -> None:
     assert mounted_store(machine) is None
     assert prepared_store(machine) == machine.mounted
@@ -76,7 +76,7 @@ def test_a_disk_that_nobody_has_used_is_formatted_and_mounted(
 
 
 def test_one_that_an_image_has_mounted_is_taken_as_it_is(
-    machine: Machine, commands: Commands, tmp_path: Path
+    machine: DiskView, commands: Commands, tmp_path: Path
 ) -> None:
     volume = machine.sys / "nvme1n1" / "holders" / "dm-0"
     volume.mkdir()
@@ -92,7 +92,7 @@ def test_one_that_an_image_has_mounted_is_taken_as_it_is(
     ("kind", "code"), [("partitioned", 2), ("a volume's", 2), ("formatted", 0), ("in use", 4)]
 )
 def test_what_may_hold_anything_is_left_alone(
-    machine: Machine, commands: Commands, kind: str, code: int
+    machine: DiskView, commands: Commands, kind: str, code: int
 ) -> None:
     commands.codes["blkid"] = code
     inside = {"partitioned": "nvme1n1p1", "a volume's": "holders/md0"}.get(kind)
@@ -104,7 +104,7 @@ def test_what_may_hold_anything_is_left_alone(
 
 
 def test_nobody_but_the_root_of_the_machine_itself_formats_anything(
-    machine: Machine, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    machine: DiskView, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.uid_map.write_text("0 1000 1\n")
     assert prepared_store(machine) is None, "in a namespace of users"
@@ -115,12 +115,12 @@ def test_nobody_but_the_root_of_the_machine_itself_formats_anything(
 
 
 @pytest.mark.parametrize("broken", ["mkfs", "mount"])
-def test_without_the_disk_checkpoints_wait_where_they_did(machine: Machine, broken: str) -> None:
+def test_without_the_disk_checkpoints_wait_where_they_did(machine: DiskView, broken: str) -> None:
     assert prepared_store(dataclasses.replace(machine, run=Commands(**{broken: 1}))) is None
 
 
 def test_an_image_that_mounts_disks_itself_is_waited_for(
-    machine: Machine, commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    machine: DiskView, commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     machine.dlami.parent.mkdir()
     waits: list[float] = []
@@ -137,7 +137,7 @@ def test_an_image_that_mounts_disks_itself_is_waited_for(
 
 
 def test_a_machine_without_such_disks_is_asked_nothing(
-    machine: Machine, commands: Commands
+    machine: DiskView, commands: Commands
 ) -> None:
     (machine.sys / "nvme1n1" / "device" / "model").write_text(EBS)
     assert prepared_store(machine) is None

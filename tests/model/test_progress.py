@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.model.progress import Best, LiveTrials, Record, Status, TrialProgress
+from cloudtune.model.progress import BestResult, LiveTrials, Record, Status, TrialProgress
 from cloudtune.model.trial import EndReason, Mode, Trial, better, rank_key
 from tests.builders import epoch
 
@@ -42,14 +42,14 @@ def test_the_best_comes_first_and_nan_last(mode: Mode, order: list[float]) -> No
 
 def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
     record = Record("max")
-    record.offer(Best("a", 1, 0.9, None))
-    record.offer(Best("b", 1, 0.2, "b/1"))
-    record.offer(Best("c", 1, 0.95, None))
-    assert record.best == Best("b", 1, 0.2, "b/1")
-    record.offer(Best("d", 2, 0.3, "d/2"))
-    record.offer(Best("e", 2, 0.25, "e/2"))
-    assert record.best == Best("d", 2, 0.3, "d/2")
-    assert record.seen == Best("c", 1, 0.95, None)
+    record.offer(BestResult("a", 1, 0.9, None))
+    record.offer(BestResult("b", 1, 0.2, "b/1"))
+    record.offer(BestResult("c", 1, 0.95, None))
+    assert record.best == BestResult("b", 1, 0.2, "b/1")
+    record.offer(BestResult("d", 2, 0.3, "d/2"))
+    record.offer(BestResult("e", 2, 0.25, "e/2"))
+    assert record.best == BestResult("d", 2, 0.3, "d/2")
+    assert record.seen == BestResult("c", 1, 0.95, None)
 
 
 def test_every_ending_has_an_exit_code_of_its_own() -> None:

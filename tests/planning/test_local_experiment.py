@@ -12,7 +12,7 @@ from cloudtune.display.plan_screen import show_all, show_plan
 from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.cloud import Cloud
+from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
@@ -124,7 +124,7 @@ def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
 
 
 def test_from_python_it_is_the_same() -> None:
-    assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == Cloud(
+    assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == CloudSettings(
         provider="local", instances=("local-*",), max_instances=1
     )
 

@@ -39,7 +39,7 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.profiles.measurements import Figures, MeasureError, widths_of
+from cloudtune.profiles.measurements import MeasuredFigures, MeasureError, widths_of
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
@@ -183,7 +183,7 @@ def test_a_measurement_is_replayed_with_equal_commands() -> None:
 
 def test_figures_without_an_epoch_are_no_profile() -> None:
     with pytest.raises(ValueError, match="no durations"):
-        Figures().profile("g.4x", "abc", "2026-01-01", "made up")
+        MeasuredFigures().profile("g.4x", "abc", "2026-01-01", "made up")
 
 
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:

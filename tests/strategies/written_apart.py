@@ -16,7 +16,7 @@ import optuna
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.experiment.search_space import Choice, Domain, RandInt, Uniform
+from cloudtune.experiment.search_space import Categories, Domain, RandInt, Uniform
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason, Trial
@@ -196,7 +196,7 @@ def pbt_decisions(found: Bred) -> tuple[int, int]:
 SPACE: dict[str, Domain] = {
     "x": Uniform(0.0, 100.0),
     "n": RandInt(1, 20),
-    "kind": Choice(("a", "b", "c")),
+    "kind": Categories(("a", "b", "c")),
 }
 
 

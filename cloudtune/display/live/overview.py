@@ -14,7 +14,7 @@ from cloudtune.model.units import format_clock
 if TYPE_CHECKING:
     from cloudtune.model.fleet import Rented
     from cloudtune.model.plans import Forecast, Spread
-    from cloudtune.model.progress import Best, TrialProgress
+    from cloudtune.model.progress import BestResult, TrialProgress
     from cloudtune.policy.run import RunPolicy
 
 
@@ -79,7 +79,7 @@ class Overview:
     epochs: Bar
     stage: tuple[int, int]
     metric: str
-    best: Best | None
+    best: BestResult | None
     ending: str
     instances: tuple[InstanceRow, ...]
     trials: tuple[TrialRow, ...]

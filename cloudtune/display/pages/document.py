@@ -33,7 +33,7 @@ _DIGITS = 7
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of a page: a title, a chart with what it shows in words, and HTML below it.
 
     Of a section without a chart `figure` is None; `wide` sections take a row of their own. The
@@ -70,7 +70,7 @@ def library() -> str:
 def document(
     title: str,
     head: str,
-    sections: Sequence[Section],
+    sections: Sequence[PageSection],
     trials: Mapping[str, str] | None = None,
 ) -> str:
     """Return a page; `head` is markup, `trials` has a text for each trial, shown once it is chosen.
@@ -127,7 +127,7 @@ def _policy(scripts: Iterable[str]) -> str:
     return f'<meta http-equiv="Content-Security-Policy" content="{rule}">'
 
 
-def _sections(sections: Sequence[Section]) -> Iterable[str]:
+def _sections(sections: Sequence[PageSection]) -> Iterable[str]:
     number = 0
     for place, section in enumerate(sections):
         chart = ""

@@ -58,18 +58,18 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Clock:
+class TimeUnit:
     """The unit in which a chart counts time: its `seconds` and its `name`."""
 
     seconds: float
     name: str
 
     @staticmethod
-    def until(end: float) -> Clock:
+    def until(end: float) -> TimeUnit:
         """Return the unit for a run of this many seconds."""
         units = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
         return next(
-            (Clock(s, name) for least, s, name in units if end >= least), Clock(1, "seconds")
+            (TimeUnit(s, name) for least, s, name in units if end >= least), TimeUnit(1, "seconds")
         )
 
     def of(self, seconds: float) -> float:
@@ -112,7 +112,9 @@ def reach(end: float, limit: float | None) -> float:
     return max(end, seen) * 1.03 or 1.0
 
 
-def time_axis(clock: Clock, end: float, limit: float | None = None, **more: Any) -> dict[str, Any]:
+def time_axis(
+    clock: TimeUnit, end: float, limit: float | None = None, **more: Any
+) -> dict[str, Any]:
     """Return the axis of the run's time."""
     return axis(clock.name, range=[0, clock.of(reach(end, limit))], **more)
 
@@ -123,7 +125,12 @@ def dollar_axis(end: float, limit: float | None = None, **more: Any) -> dict[str
 
 
 def limit_lines(
-    limits: Limits, clock: Clock, *, time: str = "x", dollars: str = "y", ends: tuple[float, float]
+    limits: Limits,
+    clock: TimeUnit,
+    *,
+    time: str = "x",
+    dollars: str = "y",
+    ends: tuple[float, float],
 ) -> dict[str, Any]:
     """Return the limits as lines across a chart, those in sight; `ends` of seconds and dollars.
 

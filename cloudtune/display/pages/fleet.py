@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from cloudtune.display.pages.figures import (
     COLOURS,
     PLAN,
-    Clock,
     Figure,
+    TimeUnit,
     axis,
     layout,
     limit_lines,
@@ -32,7 +32,7 @@ _POINTS = 400
 
 def fleet(report: Report) -> Figure:
     """Return the GPUs that bill and that train, and the dollars spent, over time."""
-    clock = Clock.until(report.timeline.over_at)
+    clock = TimeUnit.until(report.timeline.over_at)
     plan = report.job.plan.followed
     limits = report.job.limits
     planned_end = 0.0 if plan is None else plan.stages[-1].begin + plan.stages[-1].seconds
@@ -67,7 +67,7 @@ def _steps(
         "type": "scatter",
         "mode": "lines",
         "name": name,
-        "x": Clock.until(report.timeline.over_at).all(x),
+        "x": TimeUnit.until(report.timeline.over_at).all(x),
         "y": y,
         "line": {"shape": "hv", "width": 2, **line},
         "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
@@ -104,7 +104,7 @@ def _spend(report: Report) -> list[Trace]:
             "mode": "lines",
             "name": "spent",
             "yaxis": "y2",
-            "x": Clock.until(report.timeline.over_at).all(times),
+            "x": TimeUnit.until(report.timeline.over_at).all(times),
             "y": [report.spent(at) for at in times],
             "line": {"color": COLOURS[1], "width": 2},
             "hovertemplate": "spent: $%{y:.4g}<extra></extra>",
@@ -131,7 +131,7 @@ def _planned(report: Report, plan: Plan) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": "GPUs planned",
-            "x": Clock.until(report.timeline.over_at).all(x),
+            "x": TimeUnit.until(report.timeline.over_at).all(x),
             "y": y,
             "line": {**dash, "shape": "hv"},
             "hovertemplate": "planned: %{y:.3g} GPUs<extra></extra>",
@@ -141,7 +141,7 @@ def _planned(report: Report, plan: Plan) -> list[Trace]:
             "mode": "lines",
             "name": "dollars planned",
             "yaxis": "y2",
-            "x": Clock.until(report.timeline.over_at).all([plan.stages[0].begin, *ends]),
+            "x": TimeUnit.until(report.timeline.over_at).all([plan.stages[0].begin, *ends]),
             "y": spent,
             "line": dash,
             "hovertemplate": "planned: $%{y:.4g}<extra></extra>",
@@ -159,7 +159,7 @@ def _changes(report: Report) -> list[Trace]:
             "type": "scatter",
             "mode": "markers",
             "name": "replanned",
-            "x": Clock.until(report.timeline.over_at).all(at for at, _ in changes),
+            "x": TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
             "y": [0.0 for _ in changes],
             "marker": {"symbol": "triangle-up", "size": 10, "color": PLAN},
             "text": [plain(change.why) for _, change in changes],

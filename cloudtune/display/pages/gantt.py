@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.display.pages.figures import (
     LIMIT,
-    Clock,
     Figure,
+    TimeUnit,
     axis,
     layout,
     limit_lines,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cloudtune.display.pages.figures import Trace
     from cloudtune.engine.record.accounting import InstanceAccount, Stretch
-    from cloudtune.engine.record.timeline import Session
+    from cloudtune.engine.record.timeline import SessionSpan
     from cloudtune.model.trial import Slice
     from cloudtune.runs.report import Report
 
@@ -117,7 +117,7 @@ def gpus(report: Report) -> Figure:
     rows, bars = drawn_bars(report)
     count = sum(row.account.offer.gpus for row in rows)
     limits = report.job.limits
-    clock = Clock.until(report.timeline.over_at)
+    clock = TimeUnit.until(report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
     shown = layout(
@@ -190,7 +190,7 @@ def _sessions(report: Report, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]
 
 
 def _parts(
-    session: Session, stretches: Sequence[Stretch], least: float
+    session: SessionSpan, stretches: Sequence[Stretch], least: float
 ) -> Iterator[tuple[float, float, str, str]]:
     """Give what a session did, with neighbours of one kind as one: begin, end, kind and words.
 
@@ -233,7 +233,7 @@ def _traces(report: Report, bars: Sequence[GpuBar]) -> list[Trace]:
 def _trace(
     report: Report, kind: str, bars: Sequence[GpuBar], colour: str, pattern: str, *, texts: bool
 ) -> Trace:
-    clock = Clock.until(report.timeline.over_at)
+    clock = TimeUnit.until(report.timeline.over_at)
     background = kind in {IDLE, BOOT, RETURN}
     return {
         "type": "bar",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.display.cost_tables import LABELS
-from cloudtune.display.pages.figures import COLOURS, PLAN, Clock, Figure, axis, layout, plain
+from cloudtune.display.pages.figures import COLOURS, PLAN, Figure, TimeUnit, axis, layout, plain
 from cloudtune.model.text import percent
 from cloudtune.model.units import format_dollars, format_seconds
 
@@ -123,8 +123,8 @@ def against_plan(report: Report) -> Figure:
     return Figure(traces, shown, says)
 
 
-def _clock(report: Report) -> Clock:
-    return Clock.until(max(report.seconds, report.planned_seconds))
+def _clock(report: Report) -> TimeUnit:
+    return TimeUnit.until(max(report.seconds, report.planned_seconds))
 
 
 def _by_stage(report: Report) -> list[Trace]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.display import alternatives_tables, plan_tables
-from cloudtune.display.pages.document import Section, document, facts, table
+from cloudtune.display.pages.document import PageSection, document, facts, table
 from cloudtune.display.pages.figures import (
     COLOURS,
     PLAN,
-    Clock,
     Figure,
+    TimeUnit,
     axis,
     dollar_axis,
     layout,
@@ -51,24 +51,24 @@ def plan_page(proposal: Proposal) -> str:
     return document(f"Plan of {proposal.name}", head, list(_sections(proposal)))
 
 
-def _sections(proposal: Proposal) -> Iterator[Section]:
+def _sections(proposal: Proposal) -> Iterator[PageSection]:
     basis = proposal.basis.text
     staged = proposal.plan.staged
     below = table(alternatives_tables.front(proposal)) if proposal.front else ""
-    yield Section(f"Cost against time, {basis}", front(proposal), below)
+    yield PageSection(f"Cost against time, {basis}", front(proposal), below)
     if staged is not None:
         below = table(plan_tables.stages_of(proposal))
-        yield Section("Stages", stages(staged, proposal.limits), below)
+        yield PageSection("Stages", stages(staged, proposal.limits), below)
     below = table(plan_tables.forecast(proposal)) + facts(plan_tables.certainty(proposal))
-    yield Section("Forecast", forecast(proposal), below)
+    yield PageSection("Forecast", forecast(proposal), below)
     if proposal.alternatives:
-        yield Section("Alternatives", None, table(alternatives_tables.alternatives(proposal)))
+        yield PageSection("Alternatives", None, table(alternatives_tables.alternatives(proposal)))
     if proposal.by_trials:
         below = table(alternatives_tables.by_trials(proposal))
-        yield Section("Trials that the dollars buy", by_trials(proposal), below)
-    yield Section("What a run creates", None, facts(plan_tables.creation(proposal)))
+        yield PageSection("Trials that the dollars buy", by_trials(proposal), below)
+    yield PageSection("What a run creates", None, facts(plan_tables.creation(proposal)))
     if proposal.comparison:
-        yield Section("Comparison", None, table(alternatives_tables.comparison(proposal)))
+        yield PageSection("Comparison", None, table(alternatives_tables.comparison(proposal)))
 
 
 # ---- cost against time -------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def front(proposal: Proposal) -> Figure:
     ]
     end = max([*(p.seconds for p in points), chosen.forecast.seconds.p95])
     most = max([*(p.dollars for p in points), chosen.forecast.dollars.p95])
-    clock = Clock.until(end)
+    clock = TimeUnit.until(end)
     traces = [
         *([_front(proposal.front, clock)] if proposal.front else []),
         *(
@@ -108,7 +108,7 @@ def _text(estimate: Estimate) -> str:
     return f"{format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
 
 
-def _front(plans: Sequence[Plan], clock: Clock) -> Trace:
+def _front(plans: Sequence[Plan], clock: TimeUnit) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -126,7 +126,7 @@ def _front(plans: Sequence[Plan], clock: Clock) -> Trace:
     }
 
 
-def _point(name: str, plan: RunPlan, clock: Clock, number: int) -> Trace:
+def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
     estimate = plan.estimate
     return {
         "type": "scatter",
@@ -153,7 +153,7 @@ def _machines(plan: RunPlan) -> str:
     )
 
 
-def _this(plan: RunPlan, clock: Clock) -> Trace:
+def _this(plan: RunPlan, clock: TimeUnit) -> Trace:
     """Return the chosen plan, with bars from the 5th to the 95th percentile of its forecast."""
     at = plan.estimate
     time = plan.forecast.seconds
@@ -185,7 +185,7 @@ def _error(up: float, down: float) -> dict[str, object]:
 def stages(plan: Plan, limits: Limits) -> Figure:
     """Return the instances of each stage, over time, one offer above the other; and the bill."""
     end = plan.stages[-1].begin + plan.stages[-1].seconds
-    clock = Clock.until(end)
+    clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
     times = [plan.stages[0].begin]
     spent = [0.0]
@@ -228,7 +228,7 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     return Figure([*traces, bill], shown, says)
 
 
-def _offer(plan: Plan, number: int, clock: Clock) -> Trace:
+def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
     """Return the bars of an offer, above those of the offers before it."""
     offer = plan.offers[number]
     x = []
@@ -289,7 +289,7 @@ def forecast(proposal: Proposal) -> Figure:
     limits = proposal.limits
     end = max(plan.forecast.seconds.p95 for _, plan in plans)
     most = max(plan.forecast.dollars.p95 for _, plan in plans)
-    clock = Clock.until(end)
+    clock = TimeUnit.until(end)
     names = [plain(name) for name, _ in plans]
     times = [plan.forecast.seconds for _, plan in plans]
     costs = [plan.forecast.dollars for _, plan in plans]
@@ -352,7 +352,7 @@ def by_trials(proposal: Proposal) -> Figure:
         "line": {"color": COLOURS[0]},
         "hovertemplate": "%{y} trials: $%{x:.4g}<extra></extra>",
     }
-    clock = Clock(1.0, "seconds")
+    clock = TimeUnit(1.0, "seconds")
     drawn = limit_lines(proposal.limits, clock, time="", dollars="x", ends=(0.0, most))
     shown = layout(
         360, xaxis=dollar_axis(most, budget), yaxis=axis("trials", rangemode="tozero"), **drawn

@@ -10,7 +10,7 @@ from rich.console import Console
 from cloudtune.display import cost_tables, plan_tables
 from cloudtune.display.pages import fleet, gantt, money, trials
 from cloudtune.display.pages.document import (
-    Section,
+    PageSection,
     document,
     facts,
     folded,
@@ -115,28 +115,32 @@ def _followed(report: Report, trial: TrialProgress) -> str:
     return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
 
 
-def _sections(report: Report) -> Iterator[Section]:
+def _sections(report: Report) -> Iterator[PageSection]:
     drawn = figures(report)
     if "metric" in drawn:
         name = report.metric
-        yield Section(f"{name} against time", drawn["metric"], wide=False)
-        yield Section(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
+        yield PageSection(f"{name} against time", drawn["metric"], wide=False)
+        yield PageSection(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
     if "gpus" in drawn:
-        yield Section("GPUs: which trial had them", drawn["gpus"])
-        yield Section("Fleet and spend", drawn["spend"])
+        yield PageSection("GPUs: which trial had them", drawn["gpus"])
+        yield PageSection("Fleet and spend", drawn["spend"])
         free = report.job.plan.free
         sheet = cost_tables.money(report.accounting, free=free)
         below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
-        yield Section(sheet.title, drawn["money"], below, wide=False)
+        yield PageSection(sheet.title, drawn["money"], below, wide=False)
     if "rungs" in drawn:
         below = table(plan_tables.rungs(report.rungs, report.metric, report.job.experiment.scale))
-        yield Section("Rungs", drawn["rungs"], below, wide=False)
+        yield PageSection("Rungs", drawn["rungs"], below, wide=False)
     if "configurations" in drawn:
-        yield Section("Configurations", drawn["configurations"])
-    yield Section("Plan against actual", drawn["against_plan"])
+        yield PageSection("Configurations", drawn["configurations"])
+    yield PageSection("Plan against actual", drawn["against_plan"])
     if report.policy.trials:
-        yield Section("Trials", None, folded("All trials, the best first", table(_trials(report))))
-    yield Section("The report as text", None, folded("cloudtune report", verbatim(_text(report))))
+        yield PageSection(
+            "Trials", None, folded("All trials, the best first", table(_trials(report)))
+        )
+    yield PageSection(
+        "The report as text", None, folded("cloudtune report", verbatim(_text(report)))
+    )
 
 
 def _trials(report: Report) -> Sheet:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.display.pages.figures import (
     BEST,
     LIMIT,
-    Clock,
     Figure,
+    TimeUnit,
     axis,
     chosen_line,
     dollar_axis,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.timeline import Epoch
+    from cloudtune.engine.record.timeline import EpochSpan
     from cloudtune.model.progress import TrialProgress
     from cloudtune.runs.report import Report
 
@@ -90,7 +90,7 @@ def _drawn(
 def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
     limits = report.job.limits
-    clock = Clock.until(report.timeline.over_at)
+    clock = TimeUnit.until(report.timeline.over_at)
     end = max((epoch.told.at for epoch in _epochs(report)), default=report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
     shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
@@ -104,7 +104,7 @@ def metric_by_dollars(report: Report) -> Figure:
     limits = report.job.limits
     end = report.spent(max((epoch.told.at for epoch in _epochs(report)), default=0.0))
     drawn = limit_lines(
-        limits, Clock.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
+        limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
     shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(report.metric), **drawn)
     cost = format_dollars(report.dollars)
@@ -113,7 +113,7 @@ def metric_by_dollars(report: Report) -> Figure:
     return Figure(_curves(report, report.spent, " dollars"), shown, says, linked=True)
 
 
-def _epochs(report: Report) -> Iterator[Epoch]:
+def _epochs(report: Report) -> Iterator[EpochSpan]:
     for epochs in report.epochs_by_trial.values():
         yield from epochs
 

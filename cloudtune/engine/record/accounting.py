@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.record.timeline import Instance, Session, Timeline
+    from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
     from cloudtune.model.catalog import Offer
     from cloudtune.model.trial import TrialId
 
@@ -167,7 +167,7 @@ class _Held(NamedTuple):
 class _Page:
     """The account of one instance, as it is written; `end` is when it stopped billing."""
 
-    of: Instance
+    of: InstanceSpan
     offer: Offer
     end: float
     tally: _Tally = field(default_factory=_Tally)
@@ -183,7 +183,7 @@ class _Page:
         """Note that a session holds GPUs of the instance from second `begin` to `end`."""
         self.held.append(_Held(begin, end, gpus))
 
-    def use(self, stretch: Stretch, gpus: float, session: Session) -> Amount:
+    def use(self, stretch: Stretch, gpus: float, session: SessionSpan) -> Amount:
         """Book the use of some GPUs, as far as the instance was there; return what was booked.
 
         Where use is billed, a session's resting at its rungs isn't.
@@ -260,7 +260,7 @@ class Stretch(NamedTuple):
     use: Use
 
 
-def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
+def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch]:
     """Yield what a session did until its end, without a gap; epochs after `kept` were lost later.
 
     An epoch was reported when its checkpoint was in the storage, which may be while the next one
@@ -292,7 +292,7 @@ def stretches(session: Session, end: float, kept: float) -> Iterator[Stretch]:
     yield Stretch(stop, end, "start-up")
 
 
-def _placed(session: Session, stop: float) -> Iterator[tuple[float, float]]:
+def _placed(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
     """Yield begin and end of each epoch, in order, none before the end of the one before.
 
     An epoch of unknown length counts as long as the session's others on average, from the earliest
@@ -313,7 +313,7 @@ def _placed(session: Session, stop: float) -> Iterator[tuple[float, float]]:
         cursor = end
 
 
-def _latest(session: Session, stop: float) -> list[float]:
+def _latest(session: SessionSpan, stop: float) -> list[float]:
     """Return by when each epoch had ended: it was reported, and the next one had begun."""
     ends: list[float] = []
     for epoch in reversed(session.epochs):
@@ -322,10 +322,10 @@ def _latest(session: Session, stop: float) -> list[float]:
     return ends[::-1]
 
 
-def _kept(timeline: Timeline) -> Iterator[tuple[Session, float]]:
+def _kept(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
     """Yield each session, and the last of its epochs that its trial never trained again."""
     first: dict[TrialId, float] = {}
-    kept: list[tuple[Session, float]] = []
+    kept: list[tuple[SessionSpan, float]] = []
     for session in reversed(timeline.sessions.values()):
         trial = session.start.trial
         begin = session.start.start_epoch
@@ -376,7 +376,7 @@ def accounted(
     )
 
 
-def uses(timeline: Timeline) -> Iterator[tuple[Session, float, list[Stretch]]]:
+def uses(timeline: Timeline) -> Iterator[tuple[SessionSpan, float, list[Stretch]]]:
     """Yield each session, its end (or the last event) and what it did until then, in order."""
     for session, kept in _kept(timeline):
         end = min(session.end, timeline.at)
@@ -385,7 +385,7 @@ def uses(timeline: Timeline) -> Iterator[tuple[Session, float, list[Stretch]]]:
 
 
 def _write(
-    session: Session,
+    session: SessionSpan,
     end: float,
     did: Sequence[Stretch],
     pages: Mapping[str, _Page],

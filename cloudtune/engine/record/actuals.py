@@ -12,7 +12,7 @@ from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudtune.engine.record.timeline import Instance, Session, Timeline
+    from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
     from cloudtune.model.trial import TrialId
 
 
@@ -57,13 +57,13 @@ def delay_times(timeline: Timeline) -> tuple[DelayTimes, ...]:
     return tuple(DelayTimes(*place, Measurement.of(seen)) for place, seen in durations.items())
 
 
-def _by_instance(timeline: Timeline) -> dict[str, Instance]:
+def _by_instance(timeline: Timeline) -> dict[str, InstanceSpan]:
     return {
         instance.instance: instance for instance in timeline.instances.values() if instance.instance
     }
 
 
-def _of_instance(timeline: Timeline, instance: Instance) -> Iterator[tuple[str, float]]:
+def _of_instance(timeline: Timeline, instance: InstanceSpan) -> Iterator[tuple[str, float]]:
     if instance.launched_at is None or instance.joined_at is None:
         return
     if not _taken_over(timeline, instance.requested_at, instance.joined_at):
@@ -78,7 +78,7 @@ def _of_instance(timeline: Timeline, instance: Instance) -> Iterator[tuple[str, 
         yield "release", instance.gone_at - instance.left_at
 
 
-def _set_up(timeline: Timeline, session: Session, before: Session | None) -> float | None:
+def _set_up(timeline: Timeline, session: SessionSpan, before: SessionSpan | None) -> float | None:
     """Return what a start took, with the stop before it and what its first epoch took longer.
 
     None where it is unknown: it never trained, or another controller received its start.

@@ -26,7 +26,7 @@ _THIRD = 1e-3
 """What three thirds may be more than one."""
 
 
-class Place(NamedTuple):
+class GpuPlace(NamedTuple):
     """A GPU of an instance, or the part of it from `low` on; `share` of it are taken."""
 
     gpu: int
@@ -40,9 +40,9 @@ class GpuRows:
 
     gpus: int
     whole: dict[int, float] = field(default_factory=dict)
-    shares: list[tuple[Place, int, float]] = field(default_factory=list)
+    shares: list[tuple[GpuPlace, int, float]] = field(default_factory=list)
 
-    def take(self, piece: Slice, begin: float, end: float) -> list[Place]:
+    def take(self, piece: Slice, begin: float, end: float) -> list[GpuPlace]:
         """Return the GPUs that a trial has from `begin` to `end`: the lowest that are free."""
         if piece.gpus < 1:
             return [self._share(piece, begin, end)]
@@ -50,12 +50,12 @@ class GpuRows:
         free = (gpu for gpu in range(self.gpus) if gpu not in taken and self._empty(gpu, begin))
         gpus = [gpu for gpu, _ in zip(free, range(round(piece.gpus)), strict=False)]
         self.whole.update(dict.fromkeys(gpus, end))
-        return [Place(gpu, 0.0, 1.0) for gpu in gpus]
+        return [GpuPlace(gpu, 0.0, 1.0) for gpu in gpus]
 
     def _empty(self, gpu: int, at: float) -> bool:
         return self.whole.get(gpu, 0.0) <= at + _SAME
 
-    def _share(self, piece: Slice, begin: float, end: float) -> Place:
+    def _share(self, piece: Slice, begin: float, end: float) -> GpuPlace:
         """Return where a share of a GPU is: beside the others on the same one."""
         self.shares = [share for share in self.shares if share[2] > begin + _SAME]
         same = [place.gpu for place, gpu, _ in self.shares if gpu == piece.gpu and gpu >= 0]
@@ -66,11 +66,11 @@ class GpuRows:
             while low + piece.gpus <= 1 + _THIRD:
                 high = low + piece.gpus
                 if all(high <= a + _THIRD or b <= low + _THIRD for a, b in others):
-                    place = Place(gpu, low, piece.gpus)
+                    place = GpuPlace(gpu, low, piece.gpus)
                     self.shares.append((place, piece.gpu, end))
                     return place
                 low += piece.gpus
-        return Place(0, 0.0, piece.gpus)
+        return GpuPlace(0, 0.0, piece.gpus)
 
 
 @dataclass(frozen=True)

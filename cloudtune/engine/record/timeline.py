@@ -56,7 +56,7 @@ SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
 
 
 @dataclass(eq=False)
-class Instance:
+class InstanceSpan:
     """One launch intent, from the request until the cloud says that its instance bills no more.
 
     `joined_at` is when it first took trials, `left_at` when it was given back or its node was
@@ -96,14 +96,14 @@ class Instance:
 
 
 @dataclass(slots=True, eq=False)  # a long run has very many
-class Epoch:
+class EpochSpan:
     """A finished epoch, the first time that it was reported.
 
     The epoch can't have begun before `after`. `waited` says whether the policy counts it: epochs of
     a session that is being stopped, or has ended, don't count.
     """
 
-    session: Session
+    session: SessionSpan
     told: EpochDone
     after: float
     waited: bool
@@ -125,7 +125,7 @@ class Epoch:
 
 
 @dataclass(eq=False)
-class Session:
+class SessionSpan:
     """One start of a trial's workers; it may train to epoch `until`.
 
     The session held its GPUs from `begin` to `end`: until its end was reported (`ending`), or an
@@ -141,7 +141,7 @@ class Session:
     stopping: float | None = None
     end: float = math.inf
     ending: SessionEnd | None = None
-    epochs: list[Epoch] = field(default_factory=list)  # those that were waited for
+    epochs: list[EpochSpan] = field(default_factory=list)  # those that were waited for
     last: int = 0  # the last epoch that was reported, or that it started from
     waited: bool = True  # whether its next epoch counts
     rests: list[tuple[float, float]] = field(default_factory=list)  # from when until when
@@ -179,8 +179,8 @@ class Session:
 class Restart(NamedTuple):
     """A session of a trial that had one before."""
 
-    before: Session
-    after: Session
+    before: SessionSpan
+    after: SessionSpan
 
     @property
     def resized(self) -> bool:
@@ -208,9 +208,9 @@ class Timeline:
     the last event; nothing is read after the run has `ended`.
     """
 
-    instances: dict[str, Instance] = field(default_factory=dict)
-    sessions: dict[str, Session] = field(default_factory=dict)
-    epochs: list[Epoch] = field(default_factory=list)
+    instances: dict[str, InstanceSpan] = field(default_factory=dict)
+    sessions: dict[str, SessionSpan] = field(default_factory=dict)
+    epochs: list[EpochSpan] = field(default_factory=list)
     notices: list[InterruptionNotice] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
     takeovers: list[float] = field(default_factory=list)
@@ -219,7 +219,7 @@ class Timeline:
     ended: EndReason | None = None
     at: float = 0.0
     legs: list[Leg] = field(default_factory=list)
-    _open: dict[str, Session] = field(default_factory=dict)
+    _open: dict[str, SessionSpan] = field(default_factory=dict)
 
     # ---- questions -----------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Timeline:
         paused = sum(max(0.0, min(at, leg.event.at) - leg.over_at) for leg in self.legs)
         return max(0.0, at - self.began - paused)
 
-    def rented(self) -> list[Instance]:
+    def rented(self) -> list[InstanceSpan]:
         """Return the instances that were launched, or may have been."""
         return [instance for instance in self.instances.values() if instance.launched]
 
@@ -262,7 +262,7 @@ class Timeline:
 
     def restarts(self) -> Iterator[Restart]:
         """Yield every session of a trial that had one before, with that one."""
-        before: dict[TrialId, Session] = {}
+        before: dict[TrialId, SessionSpan] = {}
         for session in self.sessions.values():
             trial = session.start.trial
             if trial in before:
@@ -278,16 +278,16 @@ class Timeline:
                 synced[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
         return synced
 
-    def counted(self) -> dict[tuple[TrialId, int], Epoch]:
+    def counted(self) -> dict[tuple[TrialId, int], EpochSpan]:
         """Return the epochs that count, by trial and number: the last, where trained again.
 
         Among them are those that no decision waited for any more, but that were saved.
         """
         return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
 
-    def improvements(self, metric: str, mode: Mode) -> list[Epoch]:
+    def improvements(self, metric: str, mode: Mode) -> list[EpochSpan]:
         """Return the epochs that were the best so far when they were reported, in order."""
-        path: list[Epoch] = []
+        path: list[EpochSpan] = []
         best: float | None = None
         for epoch in self.epochs:
             value = epoch.told.metrics.get(metric, math.nan)
@@ -359,7 +359,7 @@ class Timeline:
         self.ended = self.interrupted = None
         self.timers.clear()
 
-    def _hear_session(self, event: TrialStarted | SessionEnd, session: Session) -> None:
+    def _hear_session(self, event: TrialStarted | SessionEnd, session: SessionSpan) -> None:
         match event:
             case TrialStarted():
                 session.started = event.at if session.started is None else session.started
@@ -374,7 +374,7 @@ class Timeline:
         if session is None or event.epoch <= session.last:
             return  # reported before as well: the first time counts
         session.last = event.epoch
-        epoch = Epoch(session, event, session.after, session.waited)
+        epoch = EpochSpan(session, event, session.after, session.waited)
         self.epochs.append(epoch)
         if session.waited:
             session.epochs.append(epoch)
@@ -384,7 +384,7 @@ class Timeline:
     def _hear_instance(
         self,
         event: InstanceLaunched | NodeJoined | NodeLost | InstanceGone | LaunchFailed,
-        instance: Instance,
+        instance: InstanceSpan,
     ) -> None:
         match event:
             case InstanceLaunched():
@@ -413,7 +413,7 @@ class Timeline:
             session.waited = False
             session.go_on(at)
 
-    def _close_on(self, instance: Instance, at: float) -> None:
+    def _close_on(self, instance: InstanceSpan, at: float) -> None:
         """End the sessions on a vanished instance, slices elsewhere too, as the policy does."""
         for name, session in tuple(self._open.items()):
             if any(piece.instance == instance.instance for piece in session.start.placement):
@@ -428,10 +428,10 @@ class Timeline:
                 if session is not None:
                     _change(session, command, at)
             case StartTrial():
-                begun = Session(command, at, command.until_epoch, at, last=command.start_epoch)
+                begun = SessionSpan(command, at, command.until_epoch, at, last=command.start_epoch)
                 self.sessions[command.session] = self._open[command.session] = begun
             case Launch():
-                asked = Instance(command.intent, command, at)
+                asked = InstanceSpan(command.intent, command, at)
                 self.instances.setdefault(command.intent, asked)
             case Release():
                 if command.intent in self.instances:
@@ -445,11 +445,11 @@ class Timeline:
                 assert_never(command)
 
 
-def _late(epoch: Epoch) -> bool:
+def _late(epoch: EpochSpan) -> bool:
     return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
 
 
-def _change(session: Session, command: ExtendTrial | StopTrial, at: float) -> None:
+def _change(session: SessionSpan, command: ExtendTrial | StopTrial, at: float) -> None:
     """Take a grant or a stop down.
 
     A session that waited at its rung can't begin its next epoch before the grant; one that still

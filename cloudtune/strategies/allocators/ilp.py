@@ -40,7 +40,7 @@ _SEARCH = 1000
 
 
 @dataclass(frozen=True)
-class Assignment:
+class GroupSchedule:
     """The widths of a group: a schedule that ends after `seconds`; none ends before `bound`."""
 
     widths: Widths
@@ -68,7 +68,7 @@ class _Choice:
         return node >= (whole if self.nodes > 1 else max(1.0, self.gpus))
 
 
-def best_widths(heights: Heights, nodes: Sequence[int]) -> Assignment:
+def best_widths(heights: Heights, nodes: Sequence[int]) -> GroupSchedule:
     """Return widths for trials on nodes of these GPUs each; those of the most GPUs are whole.
 
     `heights` has the seconds of each trial's budget at each width that it may have.
@@ -77,7 +77,7 @@ def best_widths(heights: Heights, nodes: Sequence[int]) -> Assignment:
         ValueError: a trial has no width that any of this has room for.
     """
     if not heights:
-        return Assignment((), 0.0, 0.0)
+        return GroupSchedule((), 0.0, 0.0)
     choices = list(_choices(heights, nodes))
     able = {choice.trial for choice in choices}
     if len(able) < len(heights):
@@ -88,7 +88,7 @@ def best_widths(heights: Heights, nodes: Sequence[int]) -> Assignment:
     chosen, bound = _program(choices, len(heights), nodes)
     bound = max(bound, least(fitting, sum(nodes)))
     widths, seconds = shortest([*chosen, *simple(fitting, nodes)], fitting, nodes, bound)
-    return Assignment(widths, seconds, bound)
+    return GroupSchedule(widths, seconds, bound)
 
 
 def least(heights: Heights, gpus: int) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 from cloudtune.experiment.search_space import (
-    Choice,
+    Categories,
     Constant,
     Domain,
     Grid,
@@ -43,7 +43,7 @@ RESAMPLED = 0.25
 
 
 @dataclass(frozen=True)
-class Line:
+class NumberLine:
     """The numbers from low to high; with `log`, equal ratios are equally far apart."""
 
     low: float
@@ -100,12 +100,12 @@ class Steps:
         return self.at(round(place * (self.count - 1)))
 
     @property
-    def _line(self) -> Line:
-        return Line(self.at(0), self.at(self.count - 1), log=True)
+    def _line(self) -> NumberLine:
+        return NumberLine(self.at(0), self.at(self.count - 1), log=True)
 
 
 @dataclass(frozen=True)
-class Labels:
+class ListedValues:
     """Values that are listed; a value may be listed twice."""
 
     values: tuple[Value, ...]
@@ -122,7 +122,7 @@ class Labels:
         raise ValueError(f"{value!r} is none of {self.values}")
 
 
-Axis: TypeAlias = Line | Steps | Labels
+Axis: TypeAlias = NumberLine | Steps | ListedValues
 Axes: TypeAlias = Mapping[str, Axis]
 
 
@@ -135,9 +135,9 @@ def axes_of(space: Mapping[str, Domain]) -> dict[str, Axis]:
 def _axis(domain: Domain) -> Axis | None:
     match domain:
         case Uniform(low, high):
-            return Line(low, high)
+            return NumberLine(low, high)
         case LogUniform(low, high):
-            return Line(low, high, log=True)
+            return NumberLine(low, high, log=True)
         case QUniform(low, high, q):
             first = round(low / q)
             count = round(high / q) - round(low / q) + 1
@@ -145,8 +145,8 @@ def _axis(domain: Domain) -> Axis | None:
         case RandInt(low, high):
             log = isinstance(domain, LogRandInt)
             return Steps(low, high - low, log=log) if high - low > 1 else None
-        case Choice(values) | Grid(values):
-            return Labels(values) if len(values) > 1 else None
+        case Categories(values) | Grid(values):
+            return ListedValues(values) if len(values) > 1 else None
         case Constant():
             return None
         case _:
@@ -178,7 +178,7 @@ def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
     match axis:
         case None:
             return not isinstance(domain, Constant) or same(domain.value, value)
-        case Labels(values):
+        case ListedValues(values):
             return any(same(listed, value) for listed in values)
         case _:
             low = axis.value(0.0)
@@ -210,7 +210,7 @@ def _listed(domain: Domain) -> tuple[Value, ...]:
     match domain:
         case Constant(value):
             return (value,)
-        case Choice(values) | Grid(values):
+        case Categories(values) | Grid(values):
             return values[:1]
         case _:
             return (domain.low,)
@@ -222,23 +222,25 @@ def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
         only = parts[0]
         if isinstance(only, tuple):
             return None
-        return (line_of(only.values) or only) if isinstance(only, Labels) else only
+        return (line_of(only.values) or only) if isinstance(only, ListedValues) else only
     values: list[Value] = []
     logs = []
     for part in parts:
-        if isinstance(part, tuple | Labels):
-            values += part.values if isinstance(part, Labels) else part
+        if isinstance(part, tuple | ListedValues):
+            values += part.values if isinstance(part, ListedValues) else part
         else:
             values += [part.value(0.0), part.value(1.0)]
             logs.append(part.log)
     distinct = different(values)
     line = line_of(distinct)
     if line is not None:
-        return Line(line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log))
-    if any(not isinstance(part, tuple | Labels) for part in parts):
+        return NumberLine(
+            line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log)
+        )
+    if any(not isinstance(part, tuple | ListedValues) for part in parts):
         return None  # numbers in one branch and labels in another are no axis
     labels = different([*distinct, None]) if lacks else distinct
-    return Labels(labels) if len(labels) > 1 else None
+    return ListedValues(labels) if len(labels) > 1 else None
 
 
 def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
@@ -262,16 +264,16 @@ def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[s
 
 def drawn(axis: Axis, place: float) -> Value:
     """Return the value at a place of an axis, from 0 to 1."""
-    if isinstance(axis, Labels):
+    if isinstance(axis, ListedValues):
         return axis.values[min(int(place * len(axis.values)), len(axis.values) - 1)]
     return axis.value(place)
 
 
 def _moved(axis: Axis, value: Value, factor: float) -> Value:
-    if isinstance(axis, Labels):
+    if isinstance(axis, ListedValues):
         return _neighbour(axis, value, factor)
     assert isinstance(value, int | float)
-    if isinstance(axis, Line):
+    if isinstance(axis, NumberLine):
         return min(max(value * factor, axis.low), axis.high)
     old = axis.index(value)
     new = axis.index(value * factor)
@@ -281,7 +283,7 @@ def _moved(axis: Axis, value: Value, factor: float) -> Value:
     return axis.at(old + 1 if grows else old - 1)
 
 
-def _neighbour(axis: Labels, value: Value, factor: float) -> Value:
+def _neighbour(axis: ListedValues, value: Value, factor: float) -> Value:
     if not all(_number(listed) for listed in axis.values):
         return value
     ordered = sorted(different(axis.values))  # type: ignore[type-var]
@@ -303,7 +305,7 @@ def different(values: Sequence[Value]) -> tuple[Value, ...]:
     return tuple({(isinstance(value, bool), value): value for value in values}.values())
 
 
-def line_of(values: Sequence[Value]) -> Line | None:
+def line_of(values: Sequence[Value]) -> NumberLine | None:
     """Return the line on which the values lie; None where they aren't numbers, or are one."""
     numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
     if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):
@@ -312,4 +314,4 @@ def line_of(values: Sequence[Value]) -> Line | None:
     high = max(numbers)
     if not 0 < high - low < math.inf:
         return None
-    return Line(low, high, log=low > 0 and high / low > _WIDE)
+    return NumberLine(low, high, log=low > 0 and high / low > _WIDE)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.spaces import Space
     from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Config
-    from cloudtune.strategies.samplers.optuna_models import Model
+    from cloudtune.strategies.samplers.optuna_models import OptunaModel
 
 _SEEDS = 2**32
 NONE: Mapping[str, object] = MappingProxyType({})
@@ -52,7 +52,7 @@ class Learner:
         self._random_fraction = random_fraction
         self._enough = len(axes) + 2
         self._level = 0
-        self._model: Model | None = None
+        self._model: OptunaModel | None = None
         self._values: dict[int, dict[TrialId, float]] = {}  # by epoch, from the level on
         self._configs: dict[TrialId, Config] = {}
         self._heard: dict[TrialId, None] = {}
@@ -110,14 +110,14 @@ class Learner:
         self._values = {epoch: values for epoch, values in self._values.items() if epoch >= level}
         self._model = self._made(self._values[level])
 
-    def _made(self, values: Mapping[TrialId, float]) -> Model:
+    def _made(self, values: Mapping[TrialId, float]) -> OptunaModel:
         from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
-            Model,
+            OptunaModel,
         )
 
         seed = (self._seed * 1_000_003 + self._level) % _SEEDS
         before = self._model if self._kind == "gp" else None
-        model = Model(self._axes, self._kind, self._mode, seed, before, space=self._space)
+        model = OptunaModel(self._axes, self._kind, self._mode, seed, before, space=self._space)
         for trial, value in values.items():
             model.learn(trial, self._configs[trial], value)
         for trial in self._failed:

@@ -15,7 +15,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from cloudtune.experiment.spaces import ONLY_BRANCH
-from cloudtune.strategies.samplers.axes import Labels, Line, Steps
+from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ _COUNTED = 2**30
 """More steps than these are a float of 0 to 1: they don't all fit into one."""
 
 
-class Draws:
+class RandomDraws:
     """Configurations from a sampler that learns nothing: "random" or "qmc"."""
 
     def __init__(self, axes: Axes, kind: str, seed: int) -> None:
@@ -50,7 +50,7 @@ class Draws:
         return _config(self._axes, self._study.ask(self._distributions).params)
 
 
-class Model:
+class OptunaModel:
     """Proposes configurations after the results of others: "tpe", "gp" or "cma-es".
 
     A model that replaces another begins where the fit of that one was. In a space with branches
@@ -66,7 +66,7 @@ class Model:
         kind: str,
         mode: Mode,
         seed: int,
-        before: Model | None = None,
+        before: OptunaModel | None = None,
         *,
         space: Space | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ def _distributions(axes: Axes) -> dict[str, BaseDistribution]:
 
 
 def _distribution(axis: Axis) -> BaseDistribution:
-    if isinstance(axis, Labels):
+    if isinstance(axis, ListedValues):
         return CategoricalDistribution(tuple(range(len(axis.values))))
     if _is_counted(axis):
         return IntDistribution(0, axis.count - 1)
@@ -199,11 +199,11 @@ def _config(axes: Axes, params: Mapping[str, Any]) -> dict[str, object]:
 
 def _value(axis: Axis, param: Any) -> object:
     match axis:
-        case Labels(values):
+        case ListedValues(values):
             return values[param]
         case Steps() if _is_counted(axis):
             return axis.at(param)
-        case Line() | Steps():
+        case NumberLine() | Steps():
             return axis.value(param)
 
 
@@ -212,7 +212,7 @@ def _params(axes: Axes, config: Config) -> dict[str, Any]:
 
 
 def _param(axis: Axis, value: object) -> float | int:
-    if isinstance(axis, Labels):
+    if isinstance(axis, ListedValues):
         return axis.index(value)
     if _is_counted(axis):
         return axis.index(value)
@@ -234,4 +234,4 @@ def _suggested(asked: optuna.Trial, name: str, distribution: BaseDistribution) -
 
 
 def _middle(axis: Axis) -> float | int:
-    return _param(axis, axis.values[0] if isinstance(axis, Labels) else axis.value(0.5))
+    return _param(axis, axis.values[0] if isinstance(axis, ListedValues) else axis.value(0.5))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cloudtune.model.trial import rank_key
-from cloudtune.strategies.samplers.axes import Labels, Line, held, same
+from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, held, same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,7 +232,7 @@ class Ranking:
 
     @property
     def _labels(self) -> list[bool]:
-        return [isinstance(axis, Labels) for axis in self._axes.values()]
+        return [isinstance(axis, ListedValues) for axis in self._axes.values()]
 
     def _placed(self, configs: Sequence[Config]) -> Floats:
         """Return where configurations stand: a row for each axis, nan where they have no value."""
@@ -245,12 +245,12 @@ class Ranking:
 def _place(axis: Axis, config: Config, name: str) -> float:
     """Return where a value stands on an axis, as that goes on beyond its ends; nan for none."""
     value = held(config, name)
-    if isinstance(axis, Labels):
+    if isinstance(axis, ListedValues):
         listed = [n for n, label in enumerate(axis.values) if same(label, value)]
         return float(listed[0]) if listed else _UNLISTED
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    if not isinstance(axis, Line):
+    if not isinstance(axis, NumberLine):
         first = float(axis.at(0))
         last = float(axis.at(axis.count - 1))
         return (value - first) / (last - first)
@@ -279,7 +279,7 @@ def shared_axes(axes: Axes, configs: Sequence[Config]) -> dict[str, Axis]:
     shared: dict[str, Axis] = {}
     for name, axis in axes.items():
         places = [_place(axis, config, name) for config in configs if name in config]
-        if isinstance(axis, Labels):
+        if isinstance(axis, ListedValues):
             placed = [place for place in places if place != _UNLISTED]
         else:
             placed = [place for place in places if -_BEYOND <= place <= 1.0 + _BEYOND]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cloudtune.model.trial import Mode
     from cloudtune.strategies.samplers.axes import Axes, Config
-    from cloudtune.strategies.samplers.optuna_models import Draws
+    from cloudtune.strategies.samplers.optuna_models import RandomDraws
 
 ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
@@ -96,7 +96,7 @@ class SpaceSampler:
         self._most = math.inf if most is None else most
         self._given = self._from_grid = 0
         self._pool: Sequence[Config] | None = None
-        self._draws: Draws | None = None
+        self._draws: RandomDraws | None = None
         self._chance = np.random.default_rng((seed, 1))
         self._learner = None
         if kind in MODEL_BASED and self._axes:
@@ -140,11 +140,11 @@ class SpaceSampler:
             return {}
         if self._draws is None:
             from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
-                Draws,
+                RandomDraws,
             )
 
             kind = self._kind if self._learner is None else "random"
-            self._draws = Draws(self._axes, kind, self._seed)
+            self._draws = RandomDraws(self._axes, kind, self._seed)
         return self._draws.ask()
 
     @staticmethod

@@ -36,7 +36,7 @@ def hand_over(seconds: float, *, own: bool = True) -> None:
 
 
 @dataclass(frozen=True)
-class Trained:
+class MemberEpoch:
     """What an epoch gave: metrics, state, the members of its group, and the GPU's MiB of each."""
 
     metrics: Mapping[str, float]
@@ -60,7 +60,7 @@ class Member:
     device: str
     _connection: socket.socket | None = None
 
-    def train(self, epoch: int, state: MemberState, optimizer: Optimizer) -> Trained:
+    def train(self, epoch: int, state: MemberState, optimizer: Optimizer) -> MemberEpoch:
         """Train an epoch with the others. Where their host goes meanwhile, it is begun again.
 
         Raises:
@@ -81,7 +81,7 @@ class Member:
             except OSError:
                 self._lose()
             else:
-                return Trained(**{**answer, "state": MemberState(**answer["state"])})
+                return MemberEpoch(**{**answer, "state": MemberState(**answer["state"])})
 
     def close(self) -> None:
         """Leave the group; where this process hosts it, others do from now on."""

@@ -26,7 +26,7 @@ class Kind(IntEnum):
     FAILED = 5
 
 
-class Message(NamedTuple):
+class InputMessage(NamedTuple):
     """One packet: of which batch it is, a frame if it has one, what went wrong if anything did."""
 
     kind: Kind
@@ -36,7 +36,7 @@ class Message(NamedTuple):
     text: str = ""
 
 
-def send(to: socket.socket, message: Message) -> None:
+def send(to: socket.socket, message: InputMessage) -> None:
     """Send a message; its frame stays this process's too.
 
     Raises:
@@ -49,7 +49,7 @@ def send(to: socket.socket, message: Message) -> None:
     socket.send_fds(to, [packet], [] if frame is None else [frame.file])
 
 
-def receive(source: socket.socket) -> Message:
+def receive(source: socket.socket) -> InputMessage:
     """Wait for a message.
 
     Raises:
@@ -62,4 +62,4 @@ def receive(source: socket.socket) -> Message:
     frame = Frame(files[0], size, head) if files else None
     if frame is not None:
         os.set_inheritable(frame.file, False)
-    return Message(Kind(kind), epoch, number, frame, packet[_FIELDS.size :].decode())
+    return InputMessage(Kind(kind), epoch, number, frame, packet[_FIELDS.size :].decode())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Order:
+class BatchOrder:
     """The order of the samples in an epoch, as a sampler: from the seed and the epoch alone."""
 
     data: Sized
@@ -51,7 +51,7 @@ class Batches:
     """
 
     data: Any
-    order: Order
+    order: BatchOrder
     batch_size: int
     drop_last: bool
     collate: Callable[[list[Any]], Any]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.train.shared_input import serving
 from cloudtune.train.shared_input.frames import batch_of
-from cloudtune.train.shared_input.messages import Kind, Message, receive, send
+from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
 from cloudtune.train.shared_input.place import end
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Reader:
             return None
         frame = None
         with contextlib.suppress(OSError):
-            send(connection, Message(Kind.ASK, epoch, number))
+            send(connection, InputMessage(Kind.ASK, epoch, number))
             frame = self._answer(connection, epoch, number)
         if frame is None:
             end(connection)
@@ -145,7 +145,7 @@ class Reader:
     def _say(self, kind: Kind, epoch: int, number: int) -> None:
         if self._connection is not None:
             with contextlib.suppress(OSError):  # a lost process is noticed at the answer
-                send(self._connection, Message(kind, epoch, number))
+                send(self._connection, InputMessage(kind, epoch, number))
 
 
 def tell(text: str) -> None:

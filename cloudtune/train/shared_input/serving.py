@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cloudtune.train.shared_input.frames import frame_of
-from cloudtune.train.shared_input.messages import Kind, Message, receive, send
+from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
 from cloudtune.train.shared_input.place import end
-from cloudtune.train.shared_input.stream import AHEAD, Seat, Stream
+from cloudtune.train.shared_input.stream import AHEAD, Stream, StreamSeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,13 +115,13 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
             while True:
                 request = receive(channel)
                 frame = frame_of(loading.batches[request.epoch, request.number])
-                send(channel, Message(Kind.BATCH, request.epoch, request.number, frame))
+                send(channel, InputMessage(Kind.BATCH, request.epoch, request.number, frame))
                 frame.close()
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  of the script's: readers report it
             what = f"{type(error).__name__}: {error}"
-            send(channel, Message(Kind.FAILED, text=what))
+            send(channel, InputMessage(Kind.FAILED, text=what))
 
 
 class Server:
@@ -134,8 +134,8 @@ class Server:
         self._loading: dict[socket.socket, deque[int]] = {source: deque() for source in loaders}
         self._stream = stream
         self._parent = parent
-        self._failed: Message | None = None
-        self._seats: dict[socket.socket, Seat] = {}
+        self._failed: InputMessage | None = None
+        self._seats: dict[socket.socket, StreamSeat] = {}
         self._frames: dict[int, Frame] = {}
         self._selector = selectors.DefaultSelector()
         for source in (listener, *loaders):
@@ -157,7 +157,7 @@ class Server:
     def _hear(self, source: socket.socket) -> None:
         if source is self._listener:
             connection, _ = source.accept()
-            self._seats[connection] = Seat()
+            self._seats[connection] = StreamSeat()
             self._selector.register(connection, selectors.EVENT_READ)
         elif source in self._seats:
             try:
@@ -167,14 +167,14 @@ class Server:
         else:
             self._take(source)
 
-    def _obey(self, source: socket.socket, message: Message) -> None:
+    def _obey(self, source: socket.socket, message: InputMessage) -> None:
         seat = self._seats[source]
         if self._failed is not None:
             send(source, self._failed)
         elif message.kind is Kind.REST:
             self._stream.rest(seat)
         elif not self._stream.ask(seat, message.epoch, message.number, time.monotonic()):
-            send(source, Message(Kind.ELSEWHERE, message.epoch, message.number))
+            send(source, InputMessage(Kind.ELSEWHERE, message.epoch, message.number))
 
     def _take(self, loader: socket.socket) -> None:
         """Take what a loader has loaded; what went wrong there ends it for all.
@@ -191,7 +191,7 @@ class Server:
         for old in self._stream.loaded(at, message.frame.size):
             self._frames.pop(old).close()
 
-    def _fail(self, loader: socket.socket, message: Message) -> None:
+    def _fail(self, loader: socket.socket, message: InputMessage) -> None:
         """Load no more, and say so to all readers, now or when they ask."""
         self._selector.unregister(loader)
         end(loader)
@@ -209,7 +209,9 @@ class Server:
             at = self._stream.give(seat)
             if at is not None:
                 try:
-                    send(source, Message(Kind.BATCH, *self._stream.place(at), self._frames[at]))
+                    send(
+                        source, InputMessage(Kind.BATCH, *self._stream.place(at), self._frames[at])
+                    )
                 except OSError:
                     self._forget(source)
         wait: float | None = None
@@ -222,7 +224,7 @@ class Server:
             self._stream.begun(due, now)
             queue.append(due)
             with contextlib.suppress(OSError):  # that it has died is heard next
-                send(loader, Message(Kind.ASK, *self._stream.place(due)))
+                send(loader, InputMessage(Kind.ASK, *self._stream.place(due)))
         return wait
 
     def _forget(self, source: socket.socket) -> None:

@@ -25,7 +25,7 @@ WAIT_SECONDS = (0.1, 5.0)
 
 
 @dataclass(eq=False)
-class Seat:
+class StreamSeat:
     """A reader.
 
     `wants` is the batch that it has asked for and hasn't got; `next` the one that it will want,
@@ -48,7 +48,7 @@ class Stream:
 
     length: int
     loaders: int = 1
-    seats: list[Seat] = field(default_factory=list)
+    seats: list[StreamSeat] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
     """What is loaded and kept: batches, and their bytes."""
     loading: set[int] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Stream:
 
     # ---- readers -------------------------------------------------------------------------
 
-    def ask(self, seat: Seat, epoch: int, number: int, now: float) -> bool:
+    def ask(self, seat: StreamSeat, epoch: int, number: int, now: float) -> bool:
         """Take down what one wants; False where it must be had elsewhere."""
         at = self._index(seat, epoch, number)
         if at is None:
@@ -76,7 +76,7 @@ class Stream:
         seat.late = False
         return True
 
-    def give(self, seat: Seat) -> int | None:
+    def give(self, seat: StreamSeat) -> int | None:
         """Return the batch that one waits for, if it is there: it has it from now on."""
         if seat.wants not in self.sizes:
             return None
@@ -85,13 +85,13 @@ class Stream:
         seat.next = at + 1
         return at
 
-    def rest(self, seat: Seat) -> None:
+    def rest(self, seat: StreamSeat) -> None:
         """One reads no more of this epoch."""
         if seat.next is not None:
             seat.wants = None
             seat.next = -(-seat.next // self.length) * self.length
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: StreamSeat) -> None:
         if seat in self.seats:
             self.seats.remove(seat)
 
@@ -145,7 +145,7 @@ class Stream:
 
     # ---- inside ----------------------------------------------------------------------------
 
-    def _index(self, seat: Seat, epoch: int, number: int) -> int | None:
+    def _index(self, seat: StreamSeat, epoch: int, number: int) -> int | None:
         """Return the batch's number in the stream; None where it is none of it, or too far."""
         if not self._epochs:
             self._epochs.append(epoch)
@@ -164,7 +164,7 @@ class Stream:
         return start
 
     @property
-    def _awaited(self) -> list[Seat]:
+    def _awaited(self) -> list[StreamSeat]:
         return [seat for seat in self.seats if seat.next is not None and not seat.late]
 
     @property
@@ -181,7 +181,7 @@ class Stream:
         least, most = WAIT_SECONDS
         return min(most, max(least, WAIT_SHARE * (self._epoch_seconds or 0.0)))
 
-    def _missing(self, awaited: list[Seat]) -> int | None:
+    def _missing(self, awaited: list[StreamSeat]) -> int | None:
         """Return the first batch that isn't there, and that somebody wants or soon will."""
         if not awaited:
             return None
@@ -197,6 +197,6 @@ class Stream:
             self._held_since = None
 
 
-def _next(seat: Seat) -> int:
+def _next(seat: StreamSeat) -> int:
     assert seat.next is not None
     return seat.next

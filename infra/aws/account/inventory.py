@@ -320,7 +320,7 @@ _SETUP = "`cloudtune aws setup` creates it"
 
 
 @dataclass(frozen=True)
-class Line:
+class InventoryLine:
     """One thing: whether it is there, missing, or unknown; and what to say about it."""
 
     state: Literal["ok", "missing", "unknown"]
@@ -328,16 +328,16 @@ class Line:
     note: str = ""
 
 
-def lines(account: Inventory) -> list[Line]:
+def lines(account: Inventory) -> list[InventoryLine]:
     """Return everything there is to say of an account, in the order in which runs need it."""
     return [*_resources(account), *_quotas(account), *_unknown(account)]
 
 
-def _line(there: object, what: str, note: str = "", lacking: str = _SETUP) -> Line:
-    return Line("ok", what, note) if there else Line("missing", what, lacking)
+def _line(there: object, what: str, note: str = "", lacking: str = _SETUP) -> InventoryLine:
+    return InventoryLine("ok", what, note) if there else InventoryLine("missing", what, lacking)
 
 
-def _resources(account: Inventory) -> Iterator[Line]:
+def _resources(account: Inventory) -> Iterator[InventoryLine]:
     region = account.place.region
     no_vpc = "name one (--vpc), or `aws ec2 create-default-vpc`"
     yield _line(account.vpc, f"VPC {account.vpc or ''}".strip(), lacking=no_vpc)
@@ -364,16 +364,16 @@ def _resources(account: Inventory) -> Iterator[Line]:
     yield _line(account.image, "image", account.image or "", no_image)
 
 
-def _quotas(account: Inventory) -> Iterator[Line]:
+def _quotas(account: Inventory) -> Iterator[InventoryLine]:
     for name, vcpus in account.quotas.items():
         code, title = QUOTAS[name]
         ask = f"0 vCPUs; ask for more in the console: Service Quotas, EC2, {title} ({code})"
         yield _line(vcpus, f"quota {name}", f"{vcpus:.0f} vCPUs", ask)
 
 
-def _unknown(account: Inventory) -> Iterator[Line]:
+def _unknown(account: Inventory) -> Iterator[InventoryLine]:
     for what, why in account.unknown.items():
-        yield Line("unknown", what, why)
+        yield InventoryLine("unknown", what, why)
     for name in QUOTAS:
         if name not in account.quotas and f"quota {name}" not in account.unknown:
-            yield Line("unknown", f"quota {name}", "Service Quotas has no value for it")
+            yield InventoryLine("unknown", f"quota {name}", "Service Quotas has no value for it")

@@ -74,7 +74,7 @@ class Answer:
 
 
 @dataclass
-class Live:
+class LiveCheck:
     """The calls of one check of an account; what it launches ends with `calls`.
 
     `stamp` tells its names from those of other checks.
@@ -244,7 +244,7 @@ class Live:
         return _awaited(look, _PATIENCE["gone"])
 
 
-def report(live: Live, answers: list[Answer]) -> dict[str, Any]:
+def report(live: LiveCheck, answers: list[Answer]) -> dict[str, Any]:
     """Return everything as JSON: which region, when, and each answer; no secrets."""
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

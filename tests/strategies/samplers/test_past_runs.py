@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.experiment.search_space import Choice, Domain, LogUniform, RandInt
+from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.axes import axes_by_size
@@ -27,7 +27,7 @@ from cloudtune.strategies.samplers.warm_start import Experienced
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-4, 1.0),
     "layers": RandInt(1, 9),
-    "optimizer": Choice(("sgd", "adam")),
+    "optimizer": Categories(("sgd", "adam")),
 }
 AXES = axes_by_size(SPACE)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import (
-    Choice,
+    Categories,
     Constant,
     Domain,
     Grid,
@@ -29,21 +29,28 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.samplers.axes import Labels, Line, Steps, axes_by_size, axes_of, perturbed
+from cloudtune.strategies.samplers.axes import (
+    ListedValues,
+    NumberLine,
+    Steps,
+    axes_by_size,
+    axes_of,
+    perturbed,
+)
 from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),
     "momentum": Uniform(0, 1),
-    "batch": Choice((16, 32, 64)),
+    "batch": Categories((16, 32, 64)),
     "layers": RandInt(1, 9),
     "dropout": QUniform(0.1, 0.7, 0.1),
     "optimizer": Grid(("sgd", "adam", None)),
-    "nesterov": Choice((True, 1, "1", None)),
+    "nesterov": Categories((True, 1, "1", None)),
     "seed": RandInt(0, 2**63 - 1),
     "workers": Constant(4),
     "depth": RandInt(3, 4),
-    "width": Choice((7,)),
+    "width": Categories((7,)),
     "device": Grid(("gpu",)),
 }
 FLAT: dict[str, Domain] = {"x": Uniform(0, 1), "y": LogUniform(1e-4, 1)}
@@ -77,7 +84,7 @@ def allows(domain: Domain, value: object) -> bool:
             return low <= value <= high and repr(value) == repr(float(f"{steps * q:.12g}"))  # type: ignore[operator]
         case RandInt(low, high):
             return type(value) is int and low <= value < high
-        case Choice(values) | Grid(values):
+        case Categories(values) | Grid(values):
             return any(
                 value is each or (value == each and type(value) is type(each)) for each in values
             )
@@ -284,7 +291,12 @@ def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
 
 def test_numbers_change_by_a_fifth_and_listed_ones_to_the_neighbour() -> None:
     axes = axes_of(
-        {"x": Uniform(0, 10), "n": RandInt(0, 100), "b": Choice((64, 16, 32)), "k": RandInt(1, 5)}
+        {
+            "x": Uniform(0, 10),
+            "n": RandInt(0, 100),
+            "b": Categories((64, 16, 32)),
+            "k": RandInt(1, 5),
+        }
     )
     parent = {"x": 5.0, "n": 50, "b": 32, "k": 2, "constant": 9}
     chance = np.random.default_rng(0)
@@ -308,9 +320,13 @@ def test_clones_count_as_trials() -> None:
 
 def test_listed_numbers_have_places_for_neighbours_only() -> None:
     space: dict[str, Domain] = {
-        "b": Choice((16, 64, 32)),
-        "o": Choice(("x", "y")),
+        "b": Categories((16, 64, 32)),
+        "o": Categories(("x", "y")),
         "n": RandInt(0, 3),
     }
-    assert axes_of(space)["b"] == Labels((16, 64, 32))
-    assert axes_by_size(space) == {"b": Line(16.0, 64.0), "o": Labels(("x", "y")), "n": Steps(0, 3)}
+    assert axes_of(space)["b"] == ListedValues((16, 64, 32))
+    assert axes_by_size(space) == {
+        "b": NumberLine(16.0, 64.0),
+        "o": ListedValues(("x", "y")),
+        "n": Steps(0, 3),
+    }

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
-from cloudtune.train.shared_input.order import Batches, Order
+from cloudtune.train.shared_input.order import Batches, BatchOrder
 
 
 class Images(Dataset[Any]):
@@ -25,7 +25,7 @@ class Images(Dataset[Any]):
 
 def key(data: Any = None, name: str = "", collate: Any = list, **numbers: Any) -> str:
     data = Images(np.arange(10)) if data is None else data
-    order = Order(data, numbers.get("seed", 1), numbers.get("shuffles", True))
+    order = BatchOrder(data, numbers.get("seed", 1), numbers.get("shuffles", True))
     size, last = numbers.get("batch_size", 4), numbers.get("drop_last", False)
     return fingerprint(Batches(data, order, size, last, collate), name)
 

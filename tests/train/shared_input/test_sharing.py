@@ -21,7 +21,7 @@ import cloudtune
 from cloudtune.errors import UsageError
 from cloudtune.train.session import Session
 from cloudtune.train.shared_input import serving
-from cloudtune.train.shared_input.order import Batches, Order
+from cloudtune.train.shared_input.order import Batches, BatchOrder
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader
 
@@ -227,7 +227,7 @@ def test_another_users_process_is_nobody(tmp_path: Path, monkeypatch: pytest.Mon
     meeting = Meeting(tmp_path / "input", "key")
     assert (tmp_path / "input").stat().st_mode & 0o777 == 0o700
     child = serving.begin(
-        meeting, 0, serving.Loading(Batches([1], Order([1], 0, False), 1, False, list))
+        meeting, 0, serving.Loading(Batches([1], BatchOrder([1], 0, False), 1, False, list))
     )
     assert child is not None
     connection = meeting.connect(0)
@@ -328,7 +328,9 @@ def test_the_server_ends_with_its_last_reader(
     tmp_path: Path,
 ) -> None:
     numbers = list(range(40))
-    batches = Batches(numbers, Order(numbers, 0, shuffles=True), 2, drop_last=False, collate=list)
+    batches = Batches(
+        numbers, BatchOrder(numbers, 0, shuffles=True), 2, drop_last=False, collate=list
+    )
     reader = Reader(Meeting(tmp_path / "input", "key"), serving.Loading(batches))
     here = psutil.Process()
     before = here.children()

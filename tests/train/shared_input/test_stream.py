@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as drawn
 
-from cloudtune.train.shared_input.stream import AHEAD, GATHER_SECONDS, KEPT, Seat, Stream
+from cloudtune.train.shared_input.stream import AHEAD, GATHER_SECONDS, KEPT, Stream, StreamSeat
 
 SIZE = 100
 LATER = 10 * GATHER_SECONDS
@@ -19,7 +19,7 @@ def load(stream: Stream, now: float) -> list[int]:
     return found
 
 
-def read(stream: Stream, seat: Seat, epoch: int, numbers: range, now: float = LATER) -> None:
+def read(stream: Stream, seat: StreamSeat, epoch: int, numbers: range, now: float = LATER) -> None:
     for number in numbers:
         assert stream.ask(seat, epoch, number, now)
         load(stream, now)
@@ -28,8 +28,8 @@ def read(stream: Stream, seat: Seat, epoch: int, numbers: range, now: float = LA
         assert stream.place(at) == (epoch, number)
 
 
-def begun(length: int = 100, loaders: int = 1) -> tuple[Stream, Seat]:
-    stream, first = Stream(length, loaders), Seat()
+def begun(length: int = 100, loaders: int = 1) -> tuple[Stream, StreamSeat]:
+    stream, first = Stream(length, loaders), StreamSeat()
     assert stream.ask(first, 1, 0, 0.0)
     return stream, first
 
@@ -44,8 +44,8 @@ def test_it_runs_a_few_ahead_of_who_is_furthest() -> None:
 
 
 def test_it_first_gathers_so_that_it_begins_with_who_is_behind() -> None:
-    stream, second = Stream(100), Seat()
-    assert stream.ask(Seat(), 3, 40, 0.0)
+    stream, second = Stream(100), StreamSeat()
+    assert stream.ask(StreamSeat(), 3, 40, 0.0)
     assert stream.due(0.0) == (None, GATHER_SECONDS)
     assert stream.ask(second, 3, 38, GATHER_SECONDS / 2)
     assert load(stream, GATHER_SECONDS)[0] == 38
@@ -55,7 +55,7 @@ def test_what_others_have_read_is_kept_for_who_comes_a_little_behind() -> None:
     stream, first = begun()
     read(stream, first, 1, range(20))
     load(stream, LATER)
-    second = Seat()
+    second = StreamSeat()
     assert stream.ask(second, 1, 0, LATER)
     assert load(stream, LATER) == []
     assert stream.give(second) == 0
@@ -64,9 +64,9 @@ def test_what_others_have_read_is_kept_for_who_comes_a_little_behind() -> None:
 def test_who_comes_far_behind_or_ahead_is_sent_elsewhere() -> None:
     stream, first = begun()
     read(stream, first, 1, range(KEPT + 10))
-    assert not stream.ask(Seat(), 1, 0, LATER)
-    assert not stream.ask(Seat(), 1, 99, LATER)
-    assert not stream.ask(Seat(), 7, 0, LATER), "another epoch, while one is read"
+    assert not stream.ask(StreamSeat(), 1, 0, LATER)
+    assert not stream.ask(StreamSeat(), 1, 99, LATER)
+    assert not stream.ask(StreamSeat(), 7, 0, LATER), "another epoch, while one is read"
     assert len(stream.sizes) <= KEPT + AHEAD
 
 
@@ -83,7 +83,7 @@ def test_no_more_memory_is_kept_than_may_be() -> None:
 
 def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
     stream, quick = begun(1000)
-    slow = Seat()
+    slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
     load(stream, LATER)
     assert stream.give(slow) == 0
@@ -104,7 +104,7 @@ def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
 def test_waiting_adds_up_over_an_epoch() -> None:
     """A reader that is just slower isn't waited for at each batch anew."""
     stream, quick = begun(1000)
-    slow, now, at = Seat(), LATER, 0
+    slow, now, at = StreamSeat(), LATER, 0
     assert stream.ask(slow, 1, 0, 0.0)
     load(stream, now)
     assert stream.give(slow) == 0
@@ -121,7 +121,7 @@ def test_waiting_adds_up_over_an_epoch() -> None:
     assert 0.05 < waited < 0.2
 
 
-def held_up(stream: Stream, quick: Seat, epoch: int, slow: Seat) -> float:
+def held_up(stream: Stream, quick: StreamSeat, epoch: int, slow: StreamSeat) -> float:
     """Have the quick one read until the slow one is given up; returns the seconds that took."""
     waited, number = 0.0, 0
     assert stream.ask(slow, epoch, 0, LATER)
@@ -138,16 +138,16 @@ def held_up(stream: Stream, quick: Seat, epoch: int, slow: Seat) -> float:
 
 def test_in_the_next_epoch_a_slow_one_is_waited_for_anew() -> None:
     stream, quick = begun(100)
-    first = held_up(stream, quick, 1, Seat())
+    first = held_up(stream, quick, 1, StreamSeat())
     for number in range(KEPT, 100):
         read(stream, quick, 1, range(number, number + 1), LATER + 1)
     assert first > 0.05
-    assert held_up(stream, quick, 2, Seat()) > 0.05
+    assert held_up(stream, quick, 2, StreamSeat()) > 0.05
 
 
 def test_who_was_given_up_and_has_caught_up_is_waited_for_again() -> None:
     stream, quick = begun(1000)
-    slow = Seat()
+    slow = StreamSeat()
     held_up(stream, quick, 1, slow)
     assert stream.ask(slow, 1, KEPT - 3, LATER + 1)
     assert not slow.late
@@ -158,7 +158,7 @@ def test_who_was_given_up_and_has_caught_up_is_waited_for_again() -> None:
 def test_nobody_is_given_up_for_a_batch_that_is_on_its_way() -> None:
     """What it has asked for would be let go as it comes, and it would wait for ever."""
     stream, quick = begun(1000, loaders=2)
-    slow = Seat()
+    slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
     stream.begun(0, LATER)  # by a loader that takes its time
     for number in range(1, KEPT + 20):
@@ -172,7 +172,7 @@ def test_nobody_is_given_up_for_a_batch_that_is_on_its_way() -> None:
 
 def test_who_is_between_epochs_is_waited_for_too() -> None:
     stream, first = begun(40)
-    second = Seat()
+    second = StreamSeat()
     assert stream.ask(second, 1, 0, 0.0)
     for number in range(40):
         read(stream, first, 1, range(number, number + 1))
@@ -207,7 +207,7 @@ def test_whatever_is_promised_comes_in_order(
 ) -> None:
     """Readers of any paces, with several loads on their way: nobody waits for ever."""
     stream, now = Stream(length, loaders), LATER
-    seats = [Seat() for _ in range(4)]
+    seats = [StreamSeat() for _ in range(4)]
     at = [0] * 4  # by what each has read
     on_way: list[int] = []
 
@@ -231,7 +231,7 @@ def test_whatever_is_promised_comes_in_order(
         seat, (epoch, number) = seats[who], divmod(at[who], length)
         if what == 2:
             stream.leave(seat)
-            seats[who] = Seat()
+            seats[who] = StreamSeat()
             continue
         if not stream.ask(seat, epoch + 1, number, now):
             continue

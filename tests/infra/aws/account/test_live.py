@@ -72,7 +72,7 @@ def test_it_asks_tries_tells_and_leaves_nothing(
 def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     account = inventory_of(clients, "us-east-1")
-    calls = live.Live(clients, Ec2(endpoint), account, "t").calls()
+    calls = live.LiveCheck(clients, Ec2(endpoint), account, "t").calls()
     for _ in range(cut):
         next(calls)
     assert len(billing(emulator)) == 1
@@ -85,7 +85,7 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)
-    calls = live.Live(clients, Ec2(endpoint), inventory_of(clients, "us-east-1"), "t").calls()
+    calls = live.LiveCheck(clients, Ec2(endpoint), inventory_of(clients, "us-east-1"), "t").calls()
     came = [next(calls), next(calls)]
     assert not came[-1].ok
     assert len(billing(emulator)) == 1
