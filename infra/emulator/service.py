@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import http.client
 import json
 import logging
 import os
@@ -262,7 +263,7 @@ def _call(access: Access, method: str, path: str) -> dict[str, Any] | None:
     except urllib.error.HTTPError as refusal:
         with refusal:
             answer = json.loads(refusal.read() or "null")
-    except OSError:
+    except (OSError, http.client.HTTPException):  # or it ends in mid-answer
         return None
     return answer
 

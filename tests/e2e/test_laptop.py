@@ -64,7 +64,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     outside.script_on("ann", "import time; time.sleep(0.5); print(f'this is {epoch=}')")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
-    assert "an instance for $0.1008 an hour" in planned.out
+    assert "an instance for $0.1075 an hour" in planned.out  # with a disk of 15 GB, an address
     assert outside.instances() == [], "a plan rents nothing"
 
     refused = outside("ann", "cloudtune", "run", "experiment.yaml")
@@ -74,9 +74,9 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 
     done = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")  # and it is measured
     assert done.code == 0, done.out + done.err
-    assert re.search(r"i-\w+ \(m7i.large, \$0.1008 an hour\) controls run ", done.err)
+    assert re.search(r"i-\w+ \(m7i.large, \$0.1075 an hour\) controls run ", done.err)
     assert "0 instances left (checked " in done.out
-    assert "$0.1008 an hour, controls the run" in done.out
+    assert "$0.1075 an hour, controls the run" in done.out
     assert outside.alive() == []
     heads = [each for each in outside.instances() if each["run"].endswith(".head")]
     assert len(heads) == 1

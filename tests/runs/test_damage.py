@@ -203,5 +203,6 @@ def test_a_damaged_file_is_read_or_refused_by_its_name(
             reader(path)
         except CloudtuneError as error:
             told.append(str(error))
-    assert [line for line in told if str(tmp_path.parent) not in line] == []
+    # A folder that the file names may be what was damaged.
+    assert [line for line in told if tmp_path.name not in line] == []
     assert MUTANTS / 4 < len(told) < MUTANTS

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from cloudtune import fused
-from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.errors import UsageError
 from cloudtune.model.events import EpochReport
 from cloudtune.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
@@ -165,12 +165,3 @@ def test_a_script_trains_fused_if_its_training_function_says_so(
     path.write_text(f"{line}\n\n\ndef train(config):\n    {call}\n\n\ndef other():\n    {call}\n")
     assert trains_fused(path, "train") is found
     check_names(path, "train")
-
-
-def test_a_misspelled_name_is_reported_before_anything_is_rented(tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(
-        "from cloudtune import fused\n\n\ndef train(config):\n    fused.trian(config)\n"
-    )
-    with pytest.raises(ExperimentError, match=r"train.py:5: cloudtune.fused has no trian. Did you"):
-        check_names(path, "train")
