@@ -54,7 +54,7 @@ def born_at(path: Path) -> float:
     if failed or not int.from_bytes(answer.raw[:4], sys.byteorder) & _STATX_BTIME:
         return math.inf
     seconds, nanoseconds = _BORN.unpack_from(answer, 80)
-    return float(seconds) + nanoseconds / 1e9
+    return float(seconds + nanoseconds / 1e9)
 
 
 class ReadWatch:
