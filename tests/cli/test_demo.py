@@ -84,7 +84,7 @@ def test_training_sees_no_test_image(monkeypatch: pytest.MonkeyPatch) -> None:
         return load(part)
 
     monkeypatch.setitem(script, "load", noted)
-    monkeypatch.setattr("cloudtune.train.calls.epochs", lambda: iter(()))
+    monkeypatch.setattr("cloudtune.epochs", lambda: iter(()))
     config = {"batch_size": 64, "channels": 2, "hidden": 2, "dropout": 0.0}
     train({**config, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0, "label_smoothing": 0.0})
     assert sorted(asked) == ["train", "validation"]
