@@ -28,10 +28,6 @@ class Changes:
         before = self._seen
         return [Path(name) for name, it in self._state().items() if before.get(name) != it]
 
-    def is_new(self, path: Path) -> bool:
-        """Whether there was no such file when `news` was last asked."""
-        return str(path) not in self._seen
-
     def news(self) -> list[Path]:
         """Return the files that are new or changed since this was last asked."""
         changed = self.since()

@@ -39,7 +39,7 @@ from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
-from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, born_at, torn
+from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
@@ -598,7 +598,7 @@ class ReadRun(CommandRun):
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(readings[0])
-        checkpoint = self._halt(len(readings))
+        checkpoint = self._halt()
         owner = len(readings)
         # It may have trained on until it was halted.
         later = list(self._readings.more(ended=False))
@@ -632,8 +632,8 @@ class ReadRun(CommandRun):
             self._session.epoch = self._session.start_epoch = 0
             self._numbers = EpochNumbers(self._post.progress)
 
-    def _halt(self, reports: int) -> Checkpoint | None:
-        """Halt it after some reports, with no checkpoint half written; return that, if it is new.
+    def _halt(self) -> Checkpoint | None:
+        """Halt it where nothing of a checkpoint is half written; return that, if it is new.
 
         Scripts save before they report an epoch or after it. What was written since the last report
         belongs to this one, unless it was written right after the last, or, by a script that saves
@@ -646,8 +646,6 @@ class ReadRun(CommandRun):
         folder = self._changes.path
         ended = self._stopping.is_set
         reported = _written_at(self._printed)
-        late = time.time() - reported > took / 4
-        first_guess = self._saves_after is None
         self._open.wait(ended)
         written = self._saved()
         newest = max(map(_written_at, written), default=0.0)
@@ -656,10 +654,6 @@ class ReadRun(CommandRun):
             is_first = self._session.epoch == self._session.start_epoch
             age = time.time() - newest
             self._saves_after = newest > reported or (not is_first and age > took / 2)
-            # In a late look the next epoch may have overwritten what was saved before the report.
-            new = [path for path in written if self._changes.is_new(path)]
-            if late and reports == 1 and any(born_at(path) < reported for path in new):
-                self._saves_after = False
         is_last_epochs = self._saves_after and newest <= reported
         if is_last_epochs or not written:
             self._changes.news()
@@ -672,8 +666,6 @@ class ReadRun(CommandRun):
             self.suspend()
         written = self._saved()
         self._newest = max(map(_written_at, written), default=0.0)
-        if first_guess and _written_at(self._printed) > self._newest > reported:
-            self._saves_after = False  # its report has just followed
         assert self._process is not None
         goes_on = self._process.poll() is None
         if goes_on and self._saves_after is False and self._newest > _written_at(self._printed):

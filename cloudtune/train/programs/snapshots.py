@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import struct
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -21,9 +19,6 @@ _IN_ACCESS: Final = 0x1
 _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ISDIR: Final = 0x40000000
 _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
-_AT_FDCWD: Final = -100
-_STATX_BTIME: Final = 0x800
-_BORN: Final = struct.Struct("qI")  # statx(2): seconds and nanoseconds, from byte 80 on
 _ZIP: Final = b"PK\x03\x04"
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
@@ -45,16 +40,6 @@ def torn(files: Iterable[Path]) -> Path | None:
             if begins == _ZIP and not zipfile.is_zipfile(path):
                 return path
     return None
-
-
-def born_at(path: Path) -> float:
-    """Return the Unix time at which a file was made; inf where the file system doesn't keep it."""
-    answer = ctypes.create_string_buffer(256)
-    failed = _LIBC.statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer)
-    if failed or not int.from_bytes(answer.raw[:4], sys.byteorder) & _STATX_BTIME:
-        return math.inf
-    seconds, nanoseconds = _BORN.unpack_from(answer, 80)
-    return float(seconds + nanoseconds / 1e9)
 
 
 class ReadWatch:
