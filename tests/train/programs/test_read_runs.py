@@ -148,7 +148,7 @@ def test_a_file_is_not_taken_while_it_is_being_opened(tmp_path: Path) -> None:
     assert trial.saved == {epoch: epoch for epoch in range(1, 13)}
 
 
-@pytest.mark.parametrize("seconds", [0.1, 0.5])
+@pytest.mark.parametrize("seconds", [0.1, 0.45])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_late_look_takes_no_checkpoint_of_another_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, seconds: float
