@@ -184,7 +184,7 @@ class _Step:
         fresh = {group.offer: self._fresh(group) for group in self.groups}
         for group in self.groups:
             offer = group.offer
-            new = fresh[group.offer]
+            new = fresh[offer]
             launch = self.request.rentable(offer).profile.launch.mean
             kept = self.holdings.ages.get(offer, [])
             lived = len(kept) * seconds + new * (seconds - wait - launch)

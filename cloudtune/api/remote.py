@@ -82,7 +82,8 @@ def send(
     """
     began = time.time()
     provider_named(wanted.cloud.provider).check(wanted)
-    profile = next((word[10:] for word in words if word.startswith("--profile=")), None)
+    options = dict(word.partition("=")[::2] for word in words)
+    profile = options.get("--profile")
     has_run = plan is not None or bool(stored_profiles(wanted, profile, note=str))
     dry_run.check_script(wanted, has_run=has_run, carried=True)
     _check_imports(wanted)
@@ -373,7 +374,7 @@ def _try_to_stop(sent: Sent) -> None:
 def _refuse_dead(sent: Sent, calls: Calls, store: HeadStore, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
     name = sent.folder.name
-    instances = calls.ours(launch.head_of(sent.folder.name))
+    instances = calls.ours(launch.head_of(name))
     if any(instance.billing for instance in instances):
         return
     young = time.time() - sent.remote.asked_at < _BOOT_SECONDS

@@ -132,7 +132,7 @@ def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
 def facts(proposal: Proposal) -> list[Fact]:
     """Return how sure the limits are, on which machines it runs, and how good the plan is."""
     plan = proposal.plan
-    forecast = proposal.plan.forecast
+    forecast = plan.forecast
     lines: list[Fact] = []
     if forecast.within is not None:
         runs = counted(forecast.samples, "simulated run")

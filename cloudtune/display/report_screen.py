@@ -267,7 +267,7 @@ def _show_unended(out: Console, report: Report) -> None:
 
 def _show_best(out: Console, report: Report) -> None:
     policy = report.policy
-    best = report.policy.best
+    best = policy.best
     scale = report.job.experiment.scale
     if best is None:
         out.print("No trial reported a result.")

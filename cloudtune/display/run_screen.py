@@ -262,7 +262,7 @@ class RunScreen:
     def _progress(self, at: float) -> str:
         """Return the line of progress."""
         policy = self._policy
-        it = self._policy.itinerary
+        it = policy.itinerary
         trials = list(policy.trials.values())
         running = sum(trial.live for trial in trials)
         ended = sum(trial.status in OVER for trial in trials)

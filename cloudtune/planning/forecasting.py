@@ -157,7 +157,7 @@ class PlayedRuns:
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a run that is over, and how many events it took."""
         experiment = self.experiment
-        metric = self.experiment.metric
+        metric = experiment.metric
         policy = policy_of(
             experiment,
             self._likely,

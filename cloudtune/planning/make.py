@@ -400,7 +400,7 @@ def run_plan(
         UsageError: a choice has no such name, or the run would never end.
     """
     experiment = problem.experiment
-    choice = choice_of(problem.experiment)
+    choice = choice_of(experiment)
     cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
     estimator: Estimator
@@ -469,7 +469,7 @@ def _too_rarely(planned: Planned) -> str:
 
 def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
     experiment = problem.experiment
-    cap = problem.experiment.cloud.max_instances
+    cap = experiment.cloud.max_instances
     rentables = problem.rentables
     scale = experiment.scale
     takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))

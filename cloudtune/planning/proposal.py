@@ -176,7 +176,7 @@ def propose(
     plan = planned.plan
     asked = planned.asked
     catalog = planned.problem.catalog
-    staged = planned.plan.staged
+    staged = plan.staged
     today = time.strftime("%Y-%m-%d")
     worst, why = worst_bill(plan, planned.limits, planned.rentables)
     notes = (profile_note(rentable.profile, today) for rentable in planned.rentables)

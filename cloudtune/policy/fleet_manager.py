@@ -200,7 +200,7 @@ class FleetKeeper:
         asked for as long as there is time; without one there would be no end to that.
         """
         state = self._state
-        backoff = self._state.backoff(offer)
+        backoff = state.backoff(offer)
         if not state.refused(offer):
             return False
         final = backoff.for_good or backoff.no_shows >= state.brakes.refusals
@@ -227,7 +227,7 @@ class FleetKeeper:
     def quiet_until(self) -> float:
         """Return the run second until which none of these is due, if nothing happens."""
         state = self._state
-        brakes = self._state.brakes
+        brakes = state.brakes
         ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
         for rented in state.fleet.alive():
             if rented.released:

@@ -47,7 +47,7 @@ class LimitKeeper:
     def reached(self) -> EndReason | None:
         """Return the limit that ends the run now, so that all can still be given back within it."""
         state = self._state
-        limits = self._state.limits
+        limits = state.limits
         if state.now < self._look_at:
             return None
         if limits.deadline is not None and self._ahead >= limits.deadline:
@@ -76,7 +76,7 @@ class LimitKeeper:
         Not sooner than the next tick: `Brakes.ahead` already allows for a late tick.
         """
         state = self._state
-        limits = self._state.limits
+        limits = state.limits
         at = math.inf
         tick = state.brakes.tick
         if limits.deadline is not None:
@@ -94,7 +94,7 @@ class LimitKeeper:
         and with the seconds that a minimum charge has paid for already.
         """
         state = self._state
-        limits = self._state.limits
+        limits = state.limits
         at = math.inf if limits.deadline is None else limits.deadline
         rate, _ = self._burn()
         if limits.budget is not None and rate > 0:

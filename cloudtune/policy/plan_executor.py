@@ -300,7 +300,7 @@ class PlannedStages:
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
         itinerary = self.itinerary
-        rung = self.itinerary.rung_of(trial.trial)
+        rung = itinerary.rung_of(trial.trial)
         itinerary.heard[trial.id] = view.now
         if self._reacting is not None and self._reacting.unsettled(view, itinerary):
             itinerary.restless = True
@@ -348,7 +348,7 @@ class PlannedStages:
     def _react(self, reacting: Reacting, view: View) -> Mapping[TrialId, Verdict]:
         """Review the plan in the midst of a stage; instances that a new one doesn't need go."""
         itinerary = self.itinerary
-        before = self.itinerary.replanned
+        before = itinerary.replanned
         cut = reacting.react(view, itinerary)
         if itinerary.replanned == before or not self._planned_fleet:
             return cut

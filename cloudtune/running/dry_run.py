@@ -240,7 +240,7 @@ def _reasons(
     frames = list(_FRAME.finditer(trace))
     raised = "".join(trace[frames[-1].end() :].splitlines()[1:2]) if frames else ""
     provider = experiment.cloud.provider
-    here = PROVIDERS[experiment.cloud.provider].here
+    here = PROVIDERS[provider].here
     yield failure.out_of_memory or _MEMORY.search(error) is not None
     yield provider_named(provider).has_gpus and _DEVICE.search(f"{error}\n{raised}") is not None
     if here:

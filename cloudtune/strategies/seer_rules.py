@@ -110,7 +110,7 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
     tail = view.ahead - now + rentable.profile.release.mean
     profile = rentable.profile
     offer = rentable.offer
-    price = rentable.offer.usd_per_second
+    price = offer.usd_per_second
     arrival = profile.launch.mean + profile.boot.mean
     least = offer.minimum_seconds
     amidst = profile.epoch_seconds(cheapest_width(rentable))  # the best may be in an epoch

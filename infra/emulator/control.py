@@ -117,7 +117,7 @@ class Control:
 
     def _command(self, request: Request, machine_id: str, verb: str) -> Response:
         machines = self._ec2.machines
-        machine = self._ec2.machines.find(machine_id)
+        machine = machines.find(machine_id)
         if machine is None or not self._ec2.is_live(machine_id):
             return text("no such instance, or it is gone", 404)
         match verb:

@@ -253,7 +253,7 @@ class Taken:
     def _functions(self, same: NDArray[np.bool_], going: Whole) -> Floats:
         """Return what is billed by the function: each trial's GPUs while it begins and trains."""
         options = self._options
-        begin = self._step.begin(self._options)
+        begin = self._step.begin(options)
         trained = options.functions(options.train)
         begun = options.functions(begin)
         quiet = self._staying(same, going) & (self._fresh[0] == 0)

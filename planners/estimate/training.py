@@ -275,7 +275,7 @@ class _Interruptions:
     def _replace(self, samples: Places, places: Places, at: Floats) -> Floats:
         """Bill what is taken back and launch another; return when that joins."""
         training = self._training
-        fleet = self._training.fleet
+        fleet = training.fleet
         dice = training.dice
         profile = training.profile
         lived = at - fleet.launched[samples, places]
@@ -296,7 +296,7 @@ class _Interruptions:
     def _delay(self, samples: Places, hosts: Places, at: Floats, joined: Floats) -> None:
         """Put off the trials that an instance held, or was to hold."""
         training = self._training
-        per = slots_per_instance(self._training.group)
+        per = slots_per_instance(training.group)
         done = training.done.reshape(len(training.done), -1, per)
         opened = training.opened[samples, hosts]
         held = done[samples, hosts]

@@ -160,7 +160,7 @@ def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]
     """Give the time of each instance that no trial is drawn over."""
     for row in rows:
         account = row.account
-        instance = report.timeline.instances[row.account.intent]
+        instance = report.timeline.instances[account.intent]
         begin = account.begin
         end = account.end
         left = end if instance.left_at is None else min(max(begin, instance.left_at), end)

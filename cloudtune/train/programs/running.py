@@ -282,7 +282,7 @@ class CommandRun:
 
     def _ended_early(self) -> str:
         progress = self._post.progress
-        unit = self._post.progress.unit
+        unit = progress.unit
         if self._epoch == 0:
             return f"ended without a report; {self._no_report()}"
         return (
