@@ -197,7 +197,7 @@ def _first_message(begin: Begin, python: str, code: Path, *, ready: bool) -> Bod
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(os.cpu_count() or 1),
                 "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
-                "WANDB_MODE": "disabled",  # a run that nobody wants to see
+                "WANDB_MODE": "disabled",  # nothing worth keeping
             },
             pass_fds=[its.fileno()],
             start_new_session=True,
