@@ -375,7 +375,7 @@ def _option(option: click.Option) -> Row:
         typed += f" {_metavar(option)}"
     value = option.default if isinstance(option.default, str | int | float) else ""
     default = "" if isinstance(value, bool) and not option.secondary_opts else str(value)
-    if option.secondary_opts:
+    if option.secondary_opts and isinstance(value, bool):  # else it depends on more
         default = (option.opts if value else option.secondary_opts)[0]
     text = option.help or words.OPTIONS[option.opts[-1]]
     if option.required:
