@@ -90,14 +90,17 @@ class Client:
 
 
 def train_together(
-    load: str, environments: Sequence[Mapping[str, str]], seconds: float
+    load: str, environments: Sequence[Mapping[str, str]], seconds: float, *, fused: int = 0
 ) -> list[dict[str, Any]]:
     """Return what clients did that train at the same time, one with each environment.
+
+    With `fused` each client trains that number of trials as one model.
 
     Raises:
         GoneError: one of them ended.
     """
     arguments = ["-m", "benchmarks.gpu.loads", load, "--seconds", str(seconds)]
+    arguments += ["--fused", str(fused)] if fused else []
     clients: list[Client] = []
     try:
         clients += [Client(arguments, environment) for environment in environments]

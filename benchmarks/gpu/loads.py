@@ -1,9 +1,10 @@
 """Three small models with made-up data, and a process that trains one for some seconds.
 
-    python -m benchmarks.gpu.loads cnn --seconds 5
+    python -m benchmarks.gpu.loads cnn --seconds 5 [--fused 8]
 
-It prints {"ready": …} once it is warm, waits for a line, trains, and prints what it did. So several
-can be made to train at the same time.
+With --fused several trials train as one batched model (docs/fused.md). It prints {"ready": …} once
+it is warm, waits for a line, trains, and prints what it did. So several can be made to train at
+the same time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOADS = ("cnn", "transformer", "mlp")
+GIGABYTE = "gigabyte"
+"""A model whose checkpoint, with AdamW's state, has 1 GB."""
 WARM_STEPS = 5
 _STEPS_A_LOOK = 5
 
@@ -66,6 +69,12 @@ def _mlp() -> nn.Module:
     )
 
 
+def _gigabyte() -> nn.Module:
+    widths = ((256, 6400), (6400, 6400), (6400, 6400))
+    hidden = [layer for size in widths for layer in (nn.Linear(*size), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(6400, 10))
+
+
 def load_named(name: str) -> Load:
     """Return one of LOADS."""
     if name == "cnn":
@@ -76,7 +85,8 @@ def load_named(name: str) -> Load:
             32,
             lambda batch, device: torch.randint(0, 1000, (batch, 64), device=device),
         )
-    return Load(_mlp, 128, lambda batch, device: torch.randn(batch, 256, device=device))
+    model = _gigabyte if name == GIGABYTE else _mlp
+    return Load(model, 128, lambda batch, device: torch.randn(batch, 256, device=device))
 
 
 class Training:
@@ -101,13 +111,50 @@ class Training:
             torch.cuda.synchronize()
 
 
+class FusedTraining:
+    """Several trials of a load in training as one batched model, a step at a time."""
+
+    def __init__(self, name: str, device: str, members: int) -> None:
+        # Here, as Tune's side imports nothing of cloudtune.
+        from cloudtune import fused  # noqa: PLC0415
+        from cloudtune.train.fused.group import Group  # noqa: PLC0415
+        from cloudtune.train.fused.state import MemberState  # noqa: PLC0415
+
+        self.load = load_named(name)
+        torch.manual_seed(0)
+        model = self.load.model()
+        states = [MemberState.of(self.load.model()) for _ in range(members)]
+        optimizers = [fused.AdamW(lr=1e-3 * (1 + at / members)) for at in range(members)]
+        self.group = Group(model, states, optimizers, device)
+        inputs = self.load.inputs(self.load.batch, device)
+        targets = torch.randint(0, self.load.classes, (self.load.batch,), device=device)
+        self.batch = (inputs, targets)
+
+    def steps(self, count: int) -> None:
+        """Take steps of all members; they are done when it returns."""
+        for _ in range(count):
+            self.group.step(_loss, self.batch)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _loss(net: Any, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    inputs, targets = batch
+    return nn.functional.cross_entropy(net(inputs), targets)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("load", choices=LOADS)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--fused", type=int, default=0, metavar="TRIALS")
     given = parser.parse_args()
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    training = Training(given.load, device)
+    training = (
+        FusedTraining(given.load, device, given.fused)
+        if given.fused
+        else Training(given.load, device)
+    )
     training.steps(WARM_STEPS)
     print(json.dumps({"ready": given.load, "device": device}), flush=True)
     sys.stdin.readline()
@@ -117,7 +164,7 @@ def main() -> None:
         steps += _STEPS_A_LOOK
     seconds = time.monotonic() - began
     peak = torch.cuda.max_memory_reserved() / 2**20 if device != "cpu" else 0.0
-    samples = steps * training.load.batch / seconds
+    samples = steps * training.load.batch * max(1, given.fused) / seconds
     print(json.dumps({"samples_per_s": samples, "peak_mib": peak}), flush=True)
 
 

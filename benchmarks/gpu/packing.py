@@ -1,5 +1,6 @@
-"""Packed throughput: 1, 2, 4 and 8 trials of three models on one GPU; alone, in turns, by MPS.
+"""Packed throughput: 1, 2, 4 and 8 trials of three models on one GPU.
 
+They train alone, in turns, by MPS, and fused into one model in one process (docs/fused.md).
 The figures are samples a second of all trials together, as a share of what one has alone: 2.0 for
 four trials means that each trains at half its speed. Without a GPU trials share the cores, and the
 way is "cores".
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 COUNTS = (2, 4, 8)
-SECONDS = 5.0
+SECONDS = 3.0
 CPU_SECONDS = 2.0
 
 
@@ -31,6 +32,7 @@ def measure(seconds: float | None = None, loads: Sequence[str] = LOADS) -> Findi
         for load in loads:
             _measure_alone(findings, load, _cores(1), seconds or CPU_SECONDS)
             _measure(findings, f"{load}_cores_2", [_cores(2)] * 2, seconds or CPU_SECONDS)
+            _measure(findings, f"{load}_fused_2", [_cores(1)], seconds or CPU_SECONDS, fused=2)
         for way in ("sliced", "mps"):
             findings.unknown[f"{way}_share"] = NO_GPU
         return findings
@@ -47,6 +49,8 @@ def measure(seconds: float | None = None, loads: Sequence[str] = LOADS) -> Findi
                     if way == "sliced" or not daemons.notice:
                         together = [{**environment, **_cores(count)}] * count
                         _measure(findings, f"{load}_{way}_{count}", together, seconds or SECONDS)
+                name = f"{load}_fused_{count}"
+                _measure(findings, name, [whole | _cores(1)], seconds or SECONDS, fused=count)
     finally:
         daemons.stop()
     return findings
@@ -66,12 +70,17 @@ def _measure_alone(
 
 
 def _measure(
-    findings: Findings, name: str, environments: Sequence[Mapping[str, str]], seconds: float
+    findings: Findings,
+    name: str,
+    environments: Sequence[Mapping[str, str]],
+    seconds: float,
+    *,
+    fused: int = 0,
 ) -> None:
     """Have several train at once; note what they do together, as a share of one alone."""
     load = name.partition("_")[0]
     try:
-        told = train_together(load, environments, seconds)
+        told = train_together(load, environments, seconds, fused=fused)
     except GoneError as error:
         findings.failed[f"{name}_share"] = str(error)
         return
@@ -84,7 +93,7 @@ def table(figures: Mapping[str, float]) -> str:
     """Return the shares as a Markdown table: a line for each load and way."""
     lines = ["| model | samples/s alone | way | 2 | 4 | 8 |", "|---|---:|---|---:|---:|---:|"]
     for load in LOADS:
-        for way in ("sliced", "mps", "cores"):
+        for way in ("sliced", "mps", "cores", "fused"):
             shares = [figures.get(f"{load}_{way}_{count}_share") for count in COUNTS]
             if any(shares):
                 cells = [f"{share:.2f}" if share else "–" for share in shares]

@@ -4,7 +4,8 @@ Ours: the session of a trial ends after an epoch with a checkpoint, and the next
 by the agent alone, as a controller would have it. On one GPU a trial can go from half of it to the
 whole and back, or be started again as wide as it was. The gap is from the end of the last epoch
 before to the begin of the first step after, by the script's own clock. Tune's: `tune_side.py`, the
-same model by pause, update of resources and restore. Each kind once uncounted; medians.
+same model by pause, update of resources and restore. Each kind once uncounted; medians. On a GPU
+also of a model with 1 GB of checkpoint.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.gpu.clients import waited
+from benchmarks.gpu.loads import GIGABYTE
 from benchmarks.gpu.node import Bench
 from benchmarks.gpu.results import NO_GPU, PATH, Findings, python_path
 from cloudtune.infra.node.gpus import gpus
 from cloudtune.infra.node.messages import Epoch
 
 LOAD = "transformer"
-REPEATS = 5
+REPEATS, BIG_REPEATS = 5, 2
 EPOCHS = 2
 _PEER_SECONDS = 240.0
 
@@ -40,6 +42,10 @@ def measure(repeats: int = REPEATS) -> Findings:
             name = f"{_named(before)}_to_{_named(after)}"
             gaps = [_gap(bench, f"{name}.{turn}", before, after) for turn in range(repeats + 1)]
             findings.figures[f"gap_{name}_s"] = median(gaps[1:])
+            if real:
+                names = [f"big_{name}.{turn}" for turn in range(BIG_REPEATS + 1)]
+                big = [_gap(bench, each, before, after, load=GIGABYTE) for each in names]
+                findings.figures[f"gap_{name}_with_1_gb_s"] = median(big[1:])
     theirs = _tunes(findings, repeats)
     for name, gap in theirs.items():
         findings.figures[f"tune_gap_{name}_s"] = gap
@@ -55,18 +61,18 @@ def _named(width: float) -> str:
     return "half" if width < 1 else f"{width:g}"
 
 
-def _gap(bench: Bench, name: str, before: float, after: float) -> float:
+def _gap(bench: Bench, name: str, before: float, after: float, *, load: str = LOAD) -> float:
     """Return how long one trial stood still."""
     trial = name.replace(".", "-")
     first, second = f"{trial}.1", f"{trial}.2"
-    bench.start(first, before, until=EPOCHS, load=LOAD)
+    bench.start(first, before, until=EPOCHS, load=load)
     reports = [bench.hear(first, Epoch).body for _ in range(EPOCHS)]
     last = reports[-1]
     assert isinstance(last, Epoch)
     ended = max(at for kind, epoch, at, _ in bench.notes(first) if (kind, epoch) == ("end", EPOCHS))
     bench.end(first)
     width = max(1, round(after))
-    bench.start(second, after, EPOCHS + 1, load=LOAD, checkpoint=last.report["checkpoint"])
+    bench.start(second, after, EPOCHS + 1, load=load, checkpoint=last.report.checkpoint)
     bench.hear(second, Epoch)
     begun = max(bench.noted(second, "begin", rank)[0] for rank in range(width))
     bench.end(second)
