@@ -58,7 +58,8 @@ def _crash(_: float) -> dict[str, object]:
 
 
 def _spin(seconds: float) -> dict[str, object]:
-    torch.cuda._sleep(int(seconds * 1.5e9))  # noqa: SLF001  cycles of a clock of about 1.5 GHz
+    cycles = int(seconds * 1.5e9)  # of a clock of about 1.5 GHz
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001
     return {"spins": True}
 
 

@@ -38,11 +38,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "benchmarks/gpu/train.py"
 
 
+class _Printed(dict[str, float]):
+    """Figures that are printed as they come: a step may be cut off."""
+
+    def __setitem__(self, name: str, value: float) -> None:
+        super().__setitem__(name, value)
+        print(f"  {name} {value:.5g}", flush=True)
+
+
 @dataclass
 class Findings:
     """What a step has found."""
 
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=_Printed)
     facts: dict[str, str | bool] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)

@@ -55,7 +55,7 @@ def train(config: dict[str, Any]) -> None:
         for step in range(steps):
             if step == 0:
                 note("begin", epoch)
-            loss = torch.nn.functional.cross_entropy(net(inputs), targets)
+            loss: Any = torch.nn.functional.cross_entropy(net(inputs), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

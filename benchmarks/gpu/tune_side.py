@@ -46,7 +46,7 @@ class Trainable(tune.Trainable):  # type: ignore[misc]
             log.write(json.dumps([what, self.iteration + 1, width, time.time()]) + "\n")
 
     def save_checkpoint(self, folder: str) -> None:
-        parts = {"model": self.training.model, "optimizer": self.training.optimizer}
+        parts: dict[str, Any] = {"model": self.training.model, "optimizer": self.training.optimizer}
         state = {name: part.state_dict() for name, part in parts.items()}
         torch.save(state, Path(folder) / "state.pt")
 

@@ -389,7 +389,7 @@ class Agent:
         """Return what a worker tells; of a packed one, where a fault on the GPU ended all, that."""
         if not isinstance(body, Failure) or worker.share == 1.0 or body.out_of_memory:
             return body
-        faulted = self._gpus.is_faulted(worker.gpu)
+        faulted = self._gpus.is_faulted(worker.gpu, f"{body.error}\n{body.traceback}")
         return Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}") if faulted else body
 
     def _note_exit(self, name: str, status: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ _ASK_TORCH = """\
 import torch
 print(torch.__version__, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 """
+# torch's words for errors that end a process's use of the GPU.
+_CUDA_ERROR = re.compile(r"CUDA error: (?!CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED))")
 _ECHO_SECONDS = 5.0
 """Within it a client of a server that is gone has met its end."""
 
@@ -58,7 +61,7 @@ class NodeGpus:
         self._gpus = tuple(real[:count]) if len(real) >= count else ()
         self._mps: MpsDaemons | None = None
         self._checked_at = 0.0
-        self._restarted: dict[int, float] = {}
+        self._faulted_at: dict[int, float] = {}
         self._lock = threading.Lock()
 
     @property
@@ -127,16 +130,23 @@ class NodeGpus:
         share = share if self._fused is None else max(1.0, share)
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
-    def is_faulted(self, gpu: int) -> bool:
-        """Return whether what the workers on a GPU meet is the end of its MPS server.
+    def is_faulted(self, gpu: int, error: str) -> bool:
+        """Return whether a packed worker's error is the end of its GPU's MPS server.
 
-        One faulting client ends all; their errors are then not their own, for a while after the
-        server was replaced too.
+        One faulting client ends all. Whose fault it was can't be known: the server's status is back
+        to normal as soon as the last client has gone. So any error of CUDA counts, but for those of
+        cuBLAS about what it was given, and every error for a while after a fault.
         """
         with self._lock:
-            if time.monotonic() < self._restarted.get(gpu, -math.inf) + _ECHO_SECONDS:
+            now = time.monotonic()
+            if now < self._faulted_at.get(gpu, -math.inf) + _ECHO_SECONDS:
                 return True
-            return self._mps is not None and self._mps.is_faulted(gpu)
+            if self._mps is None or not self._mps.has_daemon(gpu):
+                return False
+            faulted = bool(_CUDA_ERROR.search(error)) or self._mps.is_faulted(gpu)
+            if faulted:
+                self._faulted_at[gpu] = now
+            return faulted
 
     def check(self) -> list[int]:
         """Replace the daemons that have failed; return their GPUs, whose packed workers are lost.
@@ -148,7 +158,7 @@ class NodeGpus:
                 return []
             restarted = self._mps.check()
             self._checked_at = time.monotonic()
-            self._restarted |= dict.fromkeys(restarted, self._checked_at)
+            self._faulted_at |= dict.fromkeys(restarted, self._checked_at)
             return restarted
 
     def release(self, pid: int) -> None:

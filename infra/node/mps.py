@@ -107,6 +107,10 @@ class MpsDaemons:
                 self._give_up(place, daemon, error)
         return restarted
 
+    def has_daemon(self, gpu: int) -> bool:
+        """Return whether packed clients on a GPU share it by MPS."""
+        return gpu in self._daemons
+
     def is_faulted(self, gpu: int) -> bool:
         """Return whether the clients on a GPU have lost their work to the fault of any client."""
         daemon = self._daemons.get(gpu)

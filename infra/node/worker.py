@@ -277,7 +277,9 @@ def failure_of(error: BaseException, world_size: int) -> Failure:
 
 
 def _failure_of(error: BaseException, world_size: int) -> Failure:
-    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    # Below an error of CUDA torch gives three lines of general advice.
+    line = next((text for text in lines if "CUDA error: " in text), lines[-1])
     texts = [f"{type(cause).__name__}: {cause}" for cause in _chain(error)]
     memory = any(word in text for text in texts for word in ("OutOfMemoryError", *_NO_MEMORY))
     names = {base.__name__ for cause in _chain(error) for base in type(cause).__mro__}

@@ -3,12 +3,13 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import node, packing, results, sharing
+from benchmarks.gpu import node, packing, resizing, results, sharing
 from benchmarks.gpu.__main__ import STEPS, main
 from benchmarks.gpu.clients import Client, GoneError
 from benchmarks.gpu.results import Findings, compared, keep, read
@@ -114,6 +115,12 @@ def test_a_node_without_a_controller_says_why_a_session_ended() -> None:
         bench.hear("yes.1", Epoch)
         assert bench.noted("yes.1", "stepped")[1]["device"] == "cpu"
         bench.end("yes.1")
+
+
+def test_a_trial_stands_still_for_less_time_than_its_resize_takes() -> None:
+    with node.Bench() as bench:
+        began = time.monotonic()
+        assert 0 < resizing._gap(bench, "wider", 1.0, 1.0, load="mlp") < time.monotonic() - began
 
 
 def test_a_client_that_ends_is_told_of_with_its_last_words() -> None:

@@ -7,7 +7,6 @@ is each member's own. The idea, with operators fused by hand, is HFTA's (Wang et
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +149,7 @@ class Group:
             if isinstance(value, dict):
                 return {name: part.unsqueeze(0) for name, part in value.items()}
             return value.unsqueeze(0)
-        # The CPU's own attention can't be batched.
-        on_cpu = self._device == "cpu"
-        with sdpa_kernel(SDPBackend.MATH) if on_cpu else contextlib.nullcontext():
+        # No other attention can be batched: the CPU's has no rule for it, and that of an H200 refuses
+        # its own gradient ("LSE is not correctly aligned").
+        with sdpa_kernel(SDPBackend.MATH):
             return torch.func.vmap(of_one, randomness="different")(self._values)

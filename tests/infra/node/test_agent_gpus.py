@@ -38,9 +38,13 @@ def train(config):
     (pipes / "clients" / str(os.getpid())).touch()
     if config["kind"] == "mistaken":
         raise ValueError("a mistake of the script")
-    if config["kind"] == "faulty":
-        (pipes / "fault").touch()
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    if config["kind"] in ("faulty", "late"):
+        if config["kind"] == "faulty":
+            (pipes / "fault").touch()
+        raise RuntimeError(
+            "CUDA error: an illegal memory access was encountered\\n"
+            "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+        )
     threading.Event().wait(60)
 """
 
@@ -103,6 +107,17 @@ def test_a_fault_loses_those_that_share_the_gpu_and_is_nobody_s_mistake(agent: A
     assert how(heard["neighbour"]) == [Lost, Gone]
     assert "alone" in agent.describe()
     assert not agent.describe()["alone"].gone
+
+
+def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> None:
+    # On an H200 the status is back to normal once the last client has gone.
+    begin(agent, "late", "late")
+    begin(agent, "alone", "late", share=1.0)
+    heard = hear(agent, "late", "alone")
+    assert how(heard["late"]) == [Lost, Gone]
+    assert how(heard["alone"]) == [Failure, Gone]
+    errors = [each.body.error for each in heard["alone"] if isinstance(each.body, Failure)]
+    assert errors == ["RuntimeError: CUDA error: an illegal memory access was encountered"]
 
 
 def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) -> None:
