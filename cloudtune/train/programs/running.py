@@ -261,6 +261,8 @@ class CommandRun:
 
     def _check_end(self, code: int) -> None:
         """Raise unless that is how one ends that has trained to its end."""
+        if not self.folder.exists() and self._stopping.wait(_DRAIN_SECONDS):
+            return  # the first worker of the instance has failed, and says why
         text = self._program.text
         tail = self._tail()
         if code < 0:
