@@ -147,7 +147,6 @@ class EpochDone:
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> EpochDone:
-        """Return the event of a report."""
         return cls(at, session, **vars(report))
 
 

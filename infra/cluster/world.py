@@ -415,7 +415,6 @@ class CloudWorld:
     # ---- commands ------------------------------------------------------------------------
 
     def apply(self, command: Command) -> None:
-        """Set a command going."""
         match command:
             case Launch():
                 self._watcher.expect(command.intent)

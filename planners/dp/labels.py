@@ -51,7 +51,6 @@ class Labels:
         return len(self.seconds)
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
-        """Return some of the labels."""
         ages = None if self.ages is None else self.ages[rows]
         return Labels(
             self.seconds[rows],

@@ -101,7 +101,6 @@ class _Play:
         self.slowness = self._slowness(plan)
 
     def stage(self, stage: Stage, groups: Sequence[Group]) -> None:
-        """Play one stage, from its hand-over to its end."""
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
         offers = dict.fromkeys([*self.fleets, *wanted])

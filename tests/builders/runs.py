@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from benchmarks.compare.stages import plan_stages
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
@@ -32,7 +33,6 @@ from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job

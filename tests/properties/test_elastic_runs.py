@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.model.catalog import Offer
@@ -619,8 +619,7 @@ def test_a_cloud_that_hears_badly_is_told_again(case: Case) -> None:
 @given(case=cases())
 def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
     policy, entries = case.play()
-    again, ledger = case.policy(), MemoryLedger()
-    run(again, ReplayWorld(entries), ledger)
-    assert tuple(ledger.entries) == entries
+    again = case.policy()
+    replayed(again, entries)
     assert again.best == policy.best
     assert again.spent(policy.now) == policy.spent(policy.now)

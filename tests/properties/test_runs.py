@@ -11,9 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.model.events import (
@@ -187,10 +185,8 @@ def endings_fit(played: Played) -> None:
 @given(case=cases())
 def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
     played = case.play()
-    again = MemoryLedger()
     policy = case.setting.policy(case.plan)
-    run(policy, ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(policy, played.entries)
     assert policy.best == played.policy.best
     assert policy.spent(played.policy.now) == played.dollars
 
@@ -271,6 +267,4 @@ def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
     assert limits.budget is None or played.dollars <= limits.budget + 1e-9
     never_too_many(played, plan_of(policy))
     epochs_follow_each_other(played)
-    again = MemoryLedger()
-    run(setting.policy(), ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(setting.policy(), played.entries)

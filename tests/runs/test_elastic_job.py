@@ -11,9 +11,8 @@ from rich.console import Console
 
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.run_screen import RunScreen
-from cloudtune.engine.ledger import FileLedger, MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
@@ -39,9 +38,7 @@ def test_a_run_keeps_its_limits_and_its_ledger_gives_a_policy_that_decides_equal
     again = Job.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
     entries, policy = list(told.entries), again.policy()
-    ledger = MemoryLedger()
-    run(policy, ReplayWorld(entries), ledger)
-    assert ledger.entries == entries
+    replayed(policy, entries)
     assert policy.ended
 
 

@@ -172,7 +172,6 @@ class Replanner:
 
     @property
     def heeds(self) -> Heeds:
-        """What calls for another plan."""
         return self._heeds
 
     def record(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:

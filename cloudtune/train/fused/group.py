@@ -149,7 +149,7 @@ class Group:
             if isinstance(value, dict):
                 return {name: part.unsqueeze(0) for name, part in value.items()}
             return value.unsqueeze(0)
-        # No other attention can be batched: the CPU's has no rule for it, and that of an H200 refuses
+        # No other attention can be batched: the CPU's has no rule for it, and that of a GPU refuses
         # its own gradient ("LSE is not correctly aligned").
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.vmap(of_one, randomness="different")(self._values)
