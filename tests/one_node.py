@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import chdir, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import Assignment, Epoch, Gone, Part, WorkerSlot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudtune.infra.node.messages import Body, Interruption, Remark, Training
@@ -27,6 +29,18 @@ def part_of(
     slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
     trial = session.rpartition(".")[0]
     return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
+
+
+@contextmanager
+def node_in(
+    folder: Path, script: str, training: Training, *, spares: bool = True, name: str = "train.py"
+) -> Iterator[Node]:
+    """A node that trains by a script in a folder, where this process is meanwhile."""
+    (folder / name).write_text(script)
+    with chdir(folder):
+        node = Node(folder, training, spares=spares)
+        yield node
+        node.agent.close()
 
 
 class Node:
