@@ -99,6 +99,9 @@ class RunState:
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
+        # Whoever has to know whether something has happened since compares these with what they
+        # were. The first two are the `View`'s. Mishaps (what was to stay was lost or refused) and
+        # failures of trials are what lets a fleet change its mind (`Hysteresis`).
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
         self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
         self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})

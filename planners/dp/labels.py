@@ -174,6 +174,8 @@ class Taken:
         self._options = options
         delays = step.delays
         request = step.request
+        # Group i is held before the stage, group j is wanted for it. Of one offer as many are kept
+        # as both have; the rest of i goes, and the rest of j is launched.
         held = range(labels.offer.shape[1])
         wanted = range(options.offer.shape[1])
         same = {
