@@ -77,8 +77,6 @@ strategy: sha
 
 @dataclass
 class Done:
-    """What a command printed and returned."""
-
     code: int
     out: str
     err: str
@@ -145,7 +143,6 @@ class Bench:
         return path
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command and return its process."""
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *map(str, arguments)],
             env={**os.environ, **self.environment},
@@ -177,7 +174,6 @@ class Bench:
 
     @property
     def emulator(self) -> Path:
-        """The emulator's home."""
         return self.home / "emulator"
 
     @property
@@ -296,7 +292,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Press Ctrl-C."""
     process.send_signal(signal.SIGINT)
 
 

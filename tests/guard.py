@@ -193,7 +193,6 @@ def _wait_for_none(look: Callable[[], list[str]]) -> list[str]:
 
 
 def _end(processes: set[psutil.Process]) -> None:
-    """End processes, with a moment to do so in order."""
     for act in (psutil.Process.terminate, psutil.Process.kill):
         for process in filter(_runs, processes):
             act(process)

@@ -64,7 +64,6 @@ class Node:
         return told
 
     def log(self, session: str, rank: int = 0) -> str:
-        """Give what a worker printed."""
         return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
 
     def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:

@@ -93,7 +93,6 @@ class _Call:
             yield Asked("iam:PassRole", role.arn, context)
 
     def _direct_tags(self) -> dict[str, str]:
-        """Return the tags of a CreateTags."""
         return {
             key: self.parameters.get(f"{name.removesuffix('Key')}Value", "")
             for name, key in self.parameters.items()

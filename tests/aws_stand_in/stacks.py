@@ -70,8 +70,6 @@ class Stack:
 
 
 class Stacks:
-    """The stacks of all regions."""
-
     def __init__(self) -> None:
         self._stacks: dict[tuple[str, str], Stack] = {}
         self._change_sets: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
@@ -144,8 +142,6 @@ def _change_set(stack: Stack, template: Any, parameters: Mapping[str, str]) -> d
 
 
 class _Change:
-    """One change of a stack, by calls of its caller."""
-
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self._stack = stack
         self._clients = clients

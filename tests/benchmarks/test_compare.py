@@ -27,8 +27,6 @@ LIMITS = "--deadline 20m --budget 2"
 
 @dataclass(frozen=True)
 class Said:
-    """What the command printed, and what it ended with."""
-
     code: int
     out: str
     err: str
@@ -40,7 +38,6 @@ class Said:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with tables, in which commands run."""
     monkeypatch.chdir(tmp_path)
     rows = [
         f"{curve.name},{epoch},{'' if math.isnan(value) else value},{curve.seconds[0]}"

@@ -7,7 +7,6 @@ from cloudtune.experiment import Experiment
 
 
 def small_experiment(folder: Path, **sections: Any) -> Experiment:
-    """Return an experiment in a folder, with these sections."""
     return Experiment(
         name="x",
         train="train.py:train",

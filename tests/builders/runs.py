@@ -101,7 +101,6 @@ class Setting:
     pools: Mapping[tuple[str, str, str], PoolTrace] = field(default_factory=dict)
 
     def but(self, **changes: object) -> Setting:
-        """Return the setting with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def mirrored(self) -> Setting:
@@ -116,19 +115,16 @@ class Setting:
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
-        """All that may be rented."""
         return (Rentable(self.offer, self.profile, self.max_instances), *self.others)
 
     @property
     def given(self) -> tuple[Trial, ...]:
-        """The trials."""
         return trials(self.trials, self.caps)
 
     # ---- who decides ---------------------------------------------------------------------
 
     @property
     def strategy(self) -> SuccessiveHalving:
-        """The strategy that plans are for."""
         return SuccessiveHalving(
             self.trials, self.min_epochs, self.max_epochs, self.eta, mode=self.mode
         )
@@ -146,11 +142,9 @@ class Setting:
         )
 
     def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:
-        """Return a plan for the job."""
         return (planner or ExactPlanner()).plan(self.request(limits))
 
     def policy(self, by: Decider | None = None, sampler: Sampler | None = None) -> RunPolicy:
-        """Return a fresh policy for the job."""
         by = by or self.by or self.plan()
         if isinstance(by, Plan):
             return self._by_plan(by)
@@ -218,7 +212,6 @@ class Setting:
         )
 
     def context(self, **changes: object) -> BuildContext:
-        """Return what strategies are made from."""
         made = BuildContext(
             self.rentables,
             self.max_instances,
@@ -317,12 +310,10 @@ class Played:
 
     @property
     def commands(self) -> list[tuple[Command, ...]]:
-        """What was asked for at each event."""
         return [entry.commands for entry in self.entries]
 
     @property
     def starts(self) -> list[StartTrial]:
-        """The sessions that were started, in order."""
         return [c for commands in self.commands for c in commands if isinstance(c, StartTrial)]
 
     @property

@@ -17,7 +17,6 @@ __all__ = ["bucket"]
 
 @pytest.fixture
 def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's folder, after the run."""
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
     path = bench.experiment()
@@ -29,7 +28,6 @@ def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def kept(bench: Bench, run: Path) -> Path:
-    """The folder in which its logs are."""
     folder = bench.home / "storage" / run.name / "logs"
     (folder / "nodes").mkdir(parents=True)
     (folder / "t01.2.0.log").write_text("second session\n")

@@ -40,7 +40,6 @@ class StrategyContract:
     """How many trials it runs at once where there is room for all."""
 
     def build(self, sampler: Sampler, game: Setting) -> Strategy:
-        """Return a fresh strategy."""
         build = by_name(self.name, max_epochs=self.max_epochs, trials=game.trials or None)
         return build(sampler, game)
 

@@ -57,7 +57,6 @@ class Job:
 
 
 def make_job(number: int) -> Job:
-    """Return the job of that number."""
     draw = random.Random(number)
     kinds = [(name, gpus, vcpus, draw.uniform(low, high)) for name, gpus, vcpus, low, high in KINDS]
     draw.shuffle(kinds)
@@ -185,8 +184,6 @@ def _limits(free: PlanRequest, slack: float, rich: float, limited: str) -> Limit
 
 
 class _Given:
-    """A sampler of given trials."""
-
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._left = iter(trials)
 

@@ -305,7 +305,6 @@ class Case:
     """In one of so many epochs the metric is no number; 0: in none."""
 
     def decider(self) -> Strategy:
-        """Return a fresh strategy."""
         given = trials(self.trials)
         if self.strategy == "fickle":
             return Fickle(given, self.last, self.seed)
@@ -323,7 +322,6 @@ class Case:
         return STRATEGIES[self.strategy](context, Given(given))
 
     def policy(self) -> RunPolicy:
-        """Return a fresh policy."""
         return policy_with(
             strategy=self.decider(),
             allocator=self.allocator,
@@ -341,8 +339,6 @@ class Case:
         )
 
     def play(self) -> tuple[RunPolicy, tuple[Entry, ...]]:
-        """Play it to its end."""
-
         def metric(config: Mapping[str, object], epoch: int) -> float:
             number = config["x"]
             assert isinstance(number, int)

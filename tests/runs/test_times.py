@@ -45,7 +45,6 @@ def planned(place: Place, *options: object, profile: str = "train.json", **field
 
 
 def rentables(place: Place, **fields: Any) -> tuple[ScalingProfile, ...]:
-    """Return what a run would begin with."""
     return place.job(**{**AWS, **fields}).profiles
 
 

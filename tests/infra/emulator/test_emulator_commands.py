@@ -69,7 +69,6 @@ def launch(running: Emulator, ec2_client: Callable[[Access], EC2Client]) -> Iter
 
 
 def ask(*words: object) -> str:
-    """Return what a command prints."""
     answer = CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     return answer.output

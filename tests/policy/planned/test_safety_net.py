@@ -384,7 +384,6 @@ def on_both(
 
 
 def offers(played: Played) -> list[Offer]:
-    """Return what was launched, in order of time."""
     launched = [(r.launched_at, n, r.offer) for n, r in enumerate(played.policy.fleet)]
     return [offer for at, _, offer in sorted(each for each in launched if each[0] is not None)]
 

@@ -91,8 +91,6 @@ def start(node: Node, session: str, width: float, until: int, **more: Any) -> No
 
 
 class Heard:
-    """What all sessions of a node have told."""
-
     def __init__(self, node: Node) -> None:
         self.node = node
         self.bodies: dict[str, list[Any]] = defaultdict(list)

@@ -99,7 +99,6 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
 
 
 def types_of(policy: Mapping[str, Any]) -> list[str] | None:
-    """Return the patterns of types that a policy allows to launch."""
     conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
     return next((its["ec2:InstanceType"] for its in conditions if its), None)
 
