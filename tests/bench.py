@@ -142,6 +142,12 @@ class Bench:
         write(path, [profile])
         return path
 
+    def ready(self, trouble: str = "pass", **counts: int) -> Path:
+        """Write the script, the experiment and a profile; returns the experiment's path."""
+        path = self.experiment(trouble, **counts)
+        self.profile()
+        return path
+
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *map(str, arguments)],

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.infra.node.agent import Agent
-from cloudtune.infra.node.messages import Assignment, Epoch, Gone, Part, WorkerSlot
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Body,
+    Epoch,
+    Gone,
+    Interruption,
+    Part,
+    Remark,
+    Training,
+    WorkerSlot,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.node.messages import Body, Interruption, Remark, Training
-
-    Told = Body | Interruption | Remark
+Told = Body | Interruption | Remark
 
 
 def part_of(

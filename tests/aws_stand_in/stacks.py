@@ -6,24 +6,20 @@ caller must have the rights for; what was created is undone if one of them fails
 within the call that asks for it, so nobody sees a stack that is IN_PROGRESS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
 
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.emulator.requests import Ec2Error
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Clients = Callable[[str], Any]
-    """Returns a client of a service, with the credentials of the caller."""
+Clients = Callable[[str], Any]
+"""Returns a client of a service, with the credentials of the caller."""
 
 _TIME = "2026-01-01T00:00:00Z"
 _ATTRIBUTE_OF = {"AWS::EC2::SecurityGroup": "GroupId"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from benchmarks.compare.stages import plan_stages
-from cloudtune.engine.ledger import Entry, MemoryLedger
+from cloudtune.engine.ledger import Entry, FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
@@ -443,3 +444,11 @@ class _Troubled:
 
 def _still(policy: RunPolicy) -> Counter[str]:
     return Counter(trial.status for trial in policy.trials.values())
+
+
+def write_ledger(folder: Path, header: Mapping[str, Any], entries: Iterable[Entry]) -> None:
+    """Put a run on record in its folder."""
+    ledger = FileLedger(folder / "ledger.jsonl", header)
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()

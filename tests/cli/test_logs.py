@@ -19,8 +19,7 @@ __all__ = ["bucket"]
 def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     assert bench.here("run", path, "-q").code == 0
     [folder] = (bench.home / "runs").iterdir()
     return folder

@@ -1,14 +1,11 @@
 """Whatever the job and whatever goes wrong: what holds of every run that decides as it goes."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,11 +30,9 @@ from cloudtune.model.events import (
     Event,
     InstanceGone,
     InstanceLaunched,
-    Interrupted,
     LaunchFailed,
     NodeJoined,
     NodeLost,
-    RefusalKind,
     TimerFired,
     TrialFailed,
     TrialLost,
@@ -62,7 +57,7 @@ from cloudtune.strategies.base import (
     View,
 )
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
-from tests.builders import Given, flapped, level, offer, policy_with, profile, trials
+from tests.builders import Given, flapped, level, offer, policy_with, profile, trials, troubles
 
 thorough = settings(
     deadline=None,
@@ -250,20 +245,18 @@ class MessyWorld:
             due, heap = self._queue, self._world._heap
             if due and (not heap or due[0][0] <= heap[0][0]):
                 return heapq.heappop(due)[2]
-            event = self._world.next_event()
-            if event is None:
-                if due and not self._world._ended:
-                    continue
+            if not heap or self._world._ended:
                 return None
+            # One by one: past what was overtaken the world would go on to what comes after `due`.
+            event = self._world._pop()
+            if event is None:
+                continue
             if isinstance(event, EpochDone) and not self._saved(event.epoch):
                 event = replace(event, checkpoint=None)
             if drawn(self._mess.seed, "twice", event.at, type(event)) < self._mess.twice:
                 self._hold(event, 5.0)
             if not isinstance(event, InstanceGone | NodeLost | InstanceLaunched | TimerFired):
-                if not due or event.at <= due[0][0]:
-                    return event
-                self._hold(event, 0.0)  # the world has passed over what was overtaken before it
-                continue
+                return event
             self._hold(event, min(self._mess.late, 1.0 if isinstance(event, TimerFired) else 60.0))
 
     def _hold(self, event: Event, most: float) -> None:
@@ -354,22 +347,6 @@ class Case:
         return policy, tuple(ledger.entries)
 
 
-def troubles() -> st.SearchStrategy[Event]:
-    """Return things that go wrong; those that can't happen when their time comes don't."""
-    at = st.floats(0.0, 600.0)
-    intent = st.integers(0, 7).map("i{:03d}".format)
-    session = st.builds("t{:02d}.{}".format, st.integers(0, 9), st.integers(1, 4))
-    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
-    return st.one_of(
-        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
-        st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, st.floats(0.0, 60.0), intent, word, word, st.booleans(), kind),
-        st.builds(TrialFailed, at, session, word, word),
-        st.builds(TrialLost, at, session, word),
-        st.builds(Interrupted, at),
-    )
-
-
 @st.composite
 def machines(
     draw: st.DrawFn, name: str, rates: tuple[float, ...], *, prompt: bool = False
@@ -446,7 +423,7 @@ def cases(
         max_concurrent=draw(st.none() | st.integers(1, 4)),
         target=draw(st.none() | st.floats(0.1, 0.9)),
         heartbeat=draw(st.booleans()),
-        trouble=tuple(draw(st.lists(troubles(), max_size=8))),
+        trouble=tuple(draw(st.lists(troubles(st.floats(0.0, 600.0)), max_size=8))),
         mess=mess,
         diverges=draw(st.sampled_from([0, 0, 5, 11])),
     )
