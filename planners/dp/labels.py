@@ -51,18 +51,8 @@ class Labels:
         return len(self.seconds)
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
-        ages = None if self.ages is None else self.ages[rows]
-        return Labels(
-            self.seconds[rows],
-            self.dollars[rows],
-            self.offer[rows],
-            self.count[rows],
-            self.width[rows],
-            self.settled[rows],
-            ages,
-            self.parent[rows],
-            self.option[rows],
-        )
+        columns = {name: column[rows] for name, column in vars(self).items() if name != "ages"}
+        return Labels(**columns, ages=None if self.ages is None else self.ages[rows])
 
 
 @dataclass(frozen=True)
