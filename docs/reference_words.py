@@ -154,6 +154,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "for an hour of the [head](aws.md#the-head); `plan` and `run` fill it in",
         "none, or the head's price",
     ),
+    "charges.head_seconds": ("until the head controls the run; earlier runs say", "8 min"),
     "storage": ("where checkpoints go; on AWS a bucket",),
     "history": ("[earlier runs](history.md) to learn from, for `configurations` and `times`",),
     "seed": ("seed of the search and of the training",),

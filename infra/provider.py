@@ -101,12 +101,14 @@ class HeadOffer:
     """The instance that would carry a run for a machine that can't: its type, what it costs.
 
     `request` goes into its launch besides what that needs of itself, `tags` onto the instance.
+    Where the type can't be had, the `second_type` is asked for, which costs no more.
     """
 
     instance_type: str
     usd_per_hour: float
     request: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
+    second_type: str = ""
 
 
 def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import inspect
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloudtune.api.functions import written
 from cloudtune.api.scripts import parse_metric, parse_search
-from cloudtune.errors import UsageError, allowed_names
+from cloudtune.engine.ledger import read_entries
+from cloudtune.errors import CloudtuneError, UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
+from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
 from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
 from cloudtune.runs import history, home
-from cloudtune.runs.job import choices, sampler_name
+from cloudtune.runs.job import choices, job_of_ledger, sampler_name
 from cloudtune.train.user_script import loading
 
 if TYPE_CHECKING:
@@ -29,6 +34,10 @@ if TYPE_CHECKING:
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.planning.make import Planned
     from cloudtune.planning.stages import PlanOptions, Problem
+
+_HEAD_SECONDS = 480.0
+"""Until a head controls its run, where none has yet: it may build its environment first."""
+_RECENT_HEADS = 5
 
 Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
 """A YAML file, the same fields as a mapping, or an experiment."""
@@ -186,11 +195,28 @@ def head_for(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:
 
 
 def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
-    """Return an experiment whose charges include its head's hourly price."""
+    """Return an experiment whose charges include its head: what an hour costs, its start."""
     if offer is None:
         return wanted
-    charges = wanted.charges.model_copy(update={"head": offer.usd_per_hour})
-    return wanted.model_copy(update={"charges": charges})
+    seconds = wanted.charges.head_seconds or _head_seconds()
+    update = {"head": offer.usd_per_hour, "head_seconds": seconds}
+    return wanted.model_copy(update={"charges": wanted.charges.model_copy(update=update)})
+
+
+def _head_seconds() -> float:
+    """Return how long heads took from `run` to the begin of the run: the median of the last ones.
+
+    Runs that were measured first don't count, as that is in the same seconds.
+    """
+    seconds: list[float] = []
+    for folder in reversed(home.run_folders()):
+        with contextlib.suppress(CloudtuneError):  # of another version, or damaged
+            if is_remote(folder) and not job_of_ledger(folder / home.LEDGER).measuring:
+                entries = itertools.islice(read_entries(folder / home.LEDGER), 1)
+                seconds += [entry.event.at for entry in entries]
+        if len(seconds) == _RECENT_HEADS:
+            break
+    return median(seconds) if seconds else _HEAD_SECONDS
 
 
 def limits_of(experiment: Experiment) -> Limits:

@@ -265,4 +265,4 @@ def plan(
     options.check(choice_of(wanted))
     with home.with_module(wanted):
         problem = load_problem(wanted, profile)
-        return Plan(make.make_plan(problem, limits_of(wanted), options))
+        return Plan(make.make_plan(problem, limits_of(wanted), options, wanted.charges.head_start))

@@ -199,11 +199,13 @@ def _launched(
     remote.keep(folder)  # before the call, after which there may be a head
 
     def request(user_data: str) -> Mapping[str, object]:
-        return {"InstanceType": offer.instance_type, "UserData": user_data}
+        return {"UserData": user_data}
 
     store.remove(BOOT)  # of the head before this one
     boot_log = store.upload_address(BOOT, launch.UPLOAD_SECONDS)
-    head = launch.launch(_calls(remote), folder.name, remote, offer, request, boot_log=boot_log)
+    head = launch.launch(
+        *(_calls(remote), folder.name, remote, offer, request), boot_log=boot_log, say=to_stderr
+    )
     return Sent(folder, remote, head)
 
 

@@ -116,7 +116,9 @@ def plan(
     wanted = with_head(wanted, head_for(wanted))
     problem = load_problem(wanted, profile)
     try:
-        planned = make_plan(problem, limits_of(wanted), plan_options_of(given))
+        planned = make_plan(
+            problem, limits_of(wanted), plan_options_of(given), wanted.charges.head_start
+        )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if point is not None:

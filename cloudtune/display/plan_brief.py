@@ -153,6 +153,8 @@ def facts(proposal: Proposal) -> list[Fact]:
         lines.append(Fact("billed", "; ".join(unusual)))
     if proposal.head is not None:
         head = f"the head, an instance for ${proposal.head:,.4g} an hour, controls the run"
+        if proposal.head_seconds and proposal.limits.deadline is not None:
+            head += f"; about {format_seconds(proposal.head_seconds)} of the deadline start it"
         lines.append(Fact("head", head))
     if proposal.target is not None:
         lines.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))

@@ -285,6 +285,8 @@ def _show_best(out: Console, report: Report) -> None:
             + (f" ({lost.unsaved})" if lost.unsaved else ""),
             markup=False,
         )
+    if report.rescued:
+        out.print(f"  its files are kept on this machine: {report.rescued}", markup=False)
     if not report.job.run:
         return  # nothing was trained, and nothing saved
     if best.checkpoint is not None and report.kept != best.checkpoint:

@@ -109,13 +109,20 @@ class ChargeSettings(Section):
     `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
     the machine that cloudtune itself runs on, and the storage of checkpoints. `per_instance_hour`
     for each hour that an instance lives, billed like it: its disk, its public address. `head` is an
-    hour of the instance that carries a run whose user's machine can't: filled in by `plan` and
-    `run`.
+    hour of the instance that carries a run whose user's machine can't, `head_seconds` the time
+    until it does: filled in by `plan` and `run`.
     """
 
     per_launch: Dollars = Field(default=None, examples=["$0.02"])
     per_hour: Dollars = Field(default=None, examples=["$0.10"])
     head: Dollars = Field(default=None, examples=["$0.1008"])
+    head_seconds: Seconds = Field(default=None, examples=["3m"])
+
+    @property
+    def head_start(self) -> float:
+        """The seconds of the deadline that pass until a head controls the run; 0 without one."""
+        return 0.0 if self.head is None else self.head_seconds or 0.0
+
     per_instance_hour: Dollars = Field(default=None, examples=["$0.016"])
 
     @property

@@ -111,8 +111,9 @@ class EpochReport:
     held training up for `saving`, and rank 0 waited for a core for `waited`. `in_sync`: whether the
     parameters are equal, bit for bit, on all ranks; None at one rank, or where they aren't known.
     `memory_mib` is the most GPU memory that rank 0 has had; None without a GPU. `unsaved` says why
-    the checkpoint could not be saved, "" where it was, or the script gave none. A report of epoch
-    0 is of no epoch: a save waits for room in a full storage.
+    the checkpoint could not be saved, "" where it was, or the script gave none; its files may then
+    be `held` in a folder of the node. A report of epoch 0 is of no epoch: a save waits for room in
+    a full storage.
     """
 
     epoch: int
@@ -124,13 +125,14 @@ class EpochReport:
     memory_mib: float | None = None
     waited: float = 0.0
     unsaved: str = ""
+    held: str = ""
 
 
 @dataclass(frozen=True)
 class EpochDone:
     """A session finished an epoch.
 
-    Its fields are those of the `EpochReport`, besides the time and the session.
+    Its fields are those of the `EpochReport` but `held`, besides the time and the session.
     """
 
     at: float
@@ -147,7 +149,8 @@ class EpochDone:
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> EpochDone:
-        return cls(at, session, **vars(report))
+        fields = {name: value for name, value in vars(report).items() if name != "held"}
+        return cls(at, session, **fields)
 
 
 @dataclass(frozen=True)

@@ -270,10 +270,11 @@ def _cliffs(planned: Planned) -> Iterator[str]:
     if budget is not None and staged.estimate.dollars > _NEAR * (most.budget or math.inf):
         smaller = replace(planned.limits, budget=_NEAR * budget)
         yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
-    if planned.elapsed > 0:
-        first = _other_stages(planned, planned.limits, 0.0)
+    shown_at = planned.problem.experiment.charges.head_start
+    if planned.elapsed > shown_at:
+        first = _other_stages(planned, planned.limits, shown_at)
         if first is not None and first.stages != staged.stages:
-            gone = format_seconds(planned.elapsed)
+            gone = format_seconds(planned.elapsed - shown_at)
             yield f"not the plan that `cloudtune plan` shows, {_taking(first)}: {gone} are gone"
 
 

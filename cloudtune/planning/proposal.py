@@ -89,7 +89,8 @@ class Proposal:
     trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
     everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
-    instance that carries the run; None where a machine of its user's does.
+    instance that carries the run; None where a machine of its user's does. It takes `head_seconds`
+    of the deadline to start.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Proposal:
     storage: str
     basis: Basis
     head: float | None = None
+    head_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
     comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
@@ -204,6 +206,7 @@ def propose(
         worst_why=why,
         storage=home.storage(experiment.storage),
         head=experiment.charges.head,
+        head_seconds=experiment.charges.head_start,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),

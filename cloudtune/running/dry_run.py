@@ -166,7 +166,9 @@ def try_script(
         error = _as_users(failure.error, experiment.train_folder, folder)
         if any(_reasons(failure, error, trace, experiment, complete=complete)):
             return Tried(seconds, reason=error)
-        if (path := _PATH.search(error)) and (experiment.train_folder / path[1]).exists():
+        path = _PATH.search(error)
+        is_named = ".gitignore" in error  # by the command's own worker
+        if path and not is_named and (experiment.train_folder / path[1]).exists():
             error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
     advice = _advice(trial.config) if trains else ""
     message = _message(error, trace, experiment.train_folder)

@@ -28,9 +28,9 @@ from cloudtune.runs.basis import basis_of
 from cloudtune.runs.figures import RungReport, figures, origins, rung_reports
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
+from cloudtune.train.best import RESCUED, note_of
 from cloudtune.train.best import keep_best as keep_files
-from cloudtune.train.best import note_of
-from cloudtune.train.checkpoint import standing
+from cloudtune.train.checkpoint import CheckpointStore, standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +82,8 @@ class Report:
     `timeline` is read from its ledger, the `entries`. `kept` is the checkpoint of the best trial
     that is there: the best one's own, or a later one where that is gone; `best_folder` has its
     files as the script wrote them, None where that isn't so. `billed` is what the cloud says that
-    its instances came to, in dollars, where the ledger doesn't know their ends.
+    its instances came to, in dollars, where the ledger doesn't know their ends. `rescued` is the
+    best checkpoint of all, on this machine, where the storage didn't take it.
     """
 
     job: Job
@@ -97,6 +98,7 @@ class Report:
     kept: str | None = None
     best_folder: str | None = None
     billed: float | None = None
+    rescued: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -213,7 +215,13 @@ def load(folder: Path) -> Report:
     best = report.policy.best
     kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
     billed = None if report.policy.ended else _billed(report, folder / "instances.json")
-    return replace(report, kept=kept, best_folder=_best_folder(folder, kept), billed=billed)
+    return replace(
+        report,
+        kept=kept,
+        best_folder=_best_folder(folder, kept),
+        billed=billed,
+        rescued=_rescued(folder, report.policy.best_lost or best),
+    )
 
 
 def keep_best(folder: Path, report: Report) -> Report:
@@ -238,6 +246,14 @@ def keep_best(folder: Path, report: Report) -> Report:
     kept = {"path": path, "checkpoint": report.kept}
     (folder / _BEST).write_text(json.dumps(kept) + "\n", encoding="utf-8")
     return replace(report, best_folder=path)
+
+
+def _rescued(folder: Path, lost: BestResult | None) -> str | None:
+    if lost is None:
+        return None
+    store = CheckpointStore(str(folder / RESCUED), ())
+    path = store.path(lost.trial, lost.epoch)
+    return path if store.is_whole(path) else None
 
 
 def _best_folder(folder: Path, kept: str | None) -> str | None:
@@ -387,7 +403,7 @@ def to_json(report: Report) -> dict[str, Any]:
         },
         "billed_by_cloud": report.billed,
         "best": best and _best_json(report, best),
-        "best_lost": lost and {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric},
+        "best_lost": lost and _lost_json(report, lost),
         "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
@@ -405,6 +421,11 @@ def to_json(report: Report) -> dict[str, Any]:
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
+
+
+def _lost_json(report: Report, lost: BestResult) -> dict[str, Any]:
+    fields = {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric}
+    return {**fields, "rescued": report.rescued}
 
 
 def _best_json(report: Report, best: BestResult) -> dict[str, Any]:

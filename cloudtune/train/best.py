@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BEST: Final = "best"
 NOTE: Final = "cloudtune.json"
+RESCUED: Final = "rescued"
+"""The folder beside a run's ledger for the best checkpoint that the storage didn't take."""
 _ASIDE: Final = ".best-"
 _WAITS = (1.0, 2.0)
 """Seconds until a storage that failed is asked again: a person waits for the end of a run."""

@@ -174,6 +174,7 @@ class CheckpointStore:
         self._fs, self._root = filesystem(self.uri)
         self.trained = Trained()  # what manifests say of their epochs
         self.failure = ""  # why the last save that was given up came to nothing
+        self.held = ""  # where the files of that save lie on this node, until someone deletes them
         self.no_room: Callable[[], object] | None = None  # called where the storage is full
         self._patience = Patience(self.uri, waits)
         self._room = Patience(self.uri, waits)
@@ -248,16 +249,17 @@ class CheckpointStore:
         """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`.
 
         None where the storage failed again and again, which is logged: earlier checkpoints are as
-        they were, and the next may be saved.
+        they were, and the next may be saved. Files that lie outside the storage are `held` then.
         """
         try:
             return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
         except StorageError as error:
             self.failure = str(error)
+            self.held = pending.files if pending.folder is None else ""
             tell(f"epoch {pending.epoch} is not saved: {error}")
             return None
         finally:
-            if pending.folder is None:
+            if pending.folder is None and self.held != pending.files:
                 shutil.rmtree(pending.files, ignore_errors=True)
 
     def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
@@ -291,12 +293,12 @@ class CheckpointStore:
     def latest(self, trial_id: str) -> str | None:
         """Give the path of the trial's checkpoint of the highest epoch, or None."""
         saved = self._saved(trial_id)
-        return self._path(trial_id, max(saved)) if saved else None
+        return self.path(trial_id, max(saved)) if saved else None
 
     def saved(self, trial_id: str) -> dict[str, Manifest]:
         """Give the trial's whole checkpoints by their paths, the earliest first."""
         manifests = sorted(self._saved(trial_id).items())
-        return {self._path(trial_id, epoch): manifest for epoch, manifest in manifests}
+        return {self.path(trial_id, epoch): manifest for epoch, manifest in manifests}
 
     def is_intact(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files as they were saved.
@@ -340,7 +342,8 @@ class CheckpointStore:
 
         return self._patience.insist(look)
 
-    def _path(self, trial_id: str, epoch: int) -> str:
+    def path(self, trial_id: str, epoch: int) -> str:
+        """Give the path of the trial's checkpoint of an epoch, there or not."""
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
     def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:

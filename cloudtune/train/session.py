@@ -318,8 +318,9 @@ class Session:
         try:
             self.store.prune(self.trial_id, self.metric_name, self.metric_mode, spare=spare)
             path = self.store.commit(pending, report.metrics)
-            unsaved = self.store.failure if path is None else ""
-            self.report_hook(replace(report, checkpoint=path, unsaved=unsaved))
+            if path is None:
+                report = replace(report, unsaved=self.store.failure, held=self.store.held)
+            self.report_hook(replace(report, checkpoint=path))
         except BaseException as error:  # noqa: BLE001  raised again where the script reports
             with self._changed:
                 self._broken = error

@@ -22,6 +22,8 @@ TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
 HEAD_TYPE = "m7i.large"
 """Carries a run: two vCPUs and 8 GiB, without the surcharge on load of the burstable types."""
+SECOND_HEAD_TYPE = "m7i-flex.large"
+"""Where there is none of it: 5 % cheaper, and let to accounts on AWS's free plan."""
 HEAD_USD_PER_HOUR = 0.1008
 """Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first."""
 PRICED_REGION = "us-east-1"

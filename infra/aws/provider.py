@@ -288,7 +288,8 @@ class Aws(Ec2Speaking):
         request["IamInstanceProfile"] = {"Name": head_role(region)}
         # It boots from the same image as the others: with a disk of that size, and an address.
         price += experiment.charges.per_instance_hour or 0.0
-        return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags)
+        second = pricing.SECOND_HEAD_TYPE
+        return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags, second)
 
     def own_address(self) -> str:
         """Return this machine's address within its VPC.

@@ -21,6 +21,7 @@ import ray
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError, HurriedError
 from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
@@ -131,6 +132,7 @@ class CloudWorld:
             lambda: self._lease_end,
             refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
         )
+        self._rescue = Rescue(head.folder, training, self._agents.call, self._remark)
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> CloudWorld:
@@ -220,7 +222,7 @@ class CloudWorld:
             self._sessions[start.session] = session
             missed = self._unclaimed.pop(start.session, [])
         for instance, message, settle in missed:
-            session.hear(instance, message, settle)
+            self._pass_on(session, instance, message, settle)
 
     def take_over(self, in_flight: InFlight) -> None:
         """Go on with what another controller has left, as its ledger tells."""
@@ -293,6 +295,13 @@ class CloudWorld:
             if session is None:
                 self._unclaimed.setdefault(message.session, []).append((instance, message, settle))
                 return
+        self._pass_on(session, instance, message, settle)
+
+    def _pass_on(
+        self, session: TrialSession, instance: str, message: Message, settle: Callable[[], None]
+    ) -> None:
+        if isinstance(message.body, Epoch):
+            self._rescue.hear(instance, session.command.trial, message.body.report)
         session.hear(instance, message, settle)
 
     def _make_room(self) -> None:

@@ -26,6 +26,8 @@ REMOTE = "remote.json"
 INTENT = "head"
 _TAIL = ".head"
 _TRIES = 4
+_FREE_PLAN = "eligible for Free Tier"
+"""Of EC2's message to an account on the free plan, whose code says only that it may not be so."""
 _PAUSE_SECONDS = 3.0
 _SEND_SECONDS = 3
 UPLOAD_SECONDS = 3600
@@ -131,12 +133,13 @@ def launch(
     request: Callable[[str], Mapping[str, object]],
     *,
     boot_log: str = "",
+    say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Launch a run's head, and return its id; asked again for the same attempt, the same one.
 
     `request(user data)` is what a launch needs besides `offer.request`; `boot_log` is an address to
     which the head may upload what it prints as it boots. `remote` must be kept by now: whoever asks
-    again asks for the same.
+    again asks for the same. `say` reports another type than the offer's.
 
     Raises:
         CloudtuneError: the cloud refused, and nothing was launched; or gave no answer, and the head
@@ -151,17 +154,26 @@ def launch(
         "Name": f"cloudtune {run}",
     }
     tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
-    token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", offer.instance_type, "", "")
     wanted = {**offer.request, **request(user_data(remote, boot_log))}
-    for left in reversed(range(_TRIES)):
+    instance_type = offer.instance_type
+    left = _TRIES
+    while True:
+        token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", instance_type, "", "")
         try:
-            return calls.run_instance(token, tags, wanted)
+            return calls.run_instance(token, tags, {**wanted, "InstanceType": instance_type})
         except calls.errors as error:
             sure = calls.is_definite(error)
-            if not left or (sure and calls.is_permanent(calls.code(error))):
+            is_permanent = sure and calls.is_permanent(calls.code(error))
+            left -= 1
+            if left and not is_permanent:
+                time.sleep(_PAUSE_SECONDS)
+                continue
+            is_of_type = not is_permanent or _FREE_PLAN in str(error)
+            if not (sure and is_of_type) or instance_type == (offer.second_type or instance_type):
                 raise CloudtuneError(_refused(error, sure=sure)) from None
-        time.sleep(_PAUSE_SECONDS)
-    raise AssertionError("the last try returns or raises")
+            say(f"note: no head of type {instance_type}: {error}; {offer.second_type} then")
+            instance_type = offer.second_type
+            left = _TRIES
 
 
 def _refused(error: Exception, *, sure: bool) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -279,6 +280,21 @@ class Agent:
                 for name, local in self._locals.items()
                 if local.part is not None
             }
+
+    def held_files(self, folder: str) -> dict[str, int]:
+        """Return the files of a checkpoint that the storage didn't take, with their bytes."""
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+
+    def read_held(self, path: str, offset: int, size: int) -> bytes:
+        """Return a piece of such a file."""
+        with Path(path).open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def drop_held(self, folder: str) -> None:
+        """Delete them."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """End everything here."""

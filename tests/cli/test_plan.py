@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -13,10 +14,16 @@ import pytest
 from rich.console import Console
 from ruamel.yaml import YAML
 
+import cloudtune
 from cloudtune.api.experiments import limits_of, load_experiment, load_problem
 from cloudtune.display.plan_screen import show_head
+from cloudtune.engine.ledger import FileLedger
+from cloudtune.engine.loop import run as drive
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.ec2 import Ec2
+from cloudtune.infra.heads.remote_runs import OVER
+from cloudtune.infra.provider import HeadOffer
 from cloudtune.model.plans import Limits, Plan
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.serialization import decode
@@ -24,11 +31,13 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
 from cloudtune.planning import alternatives, stages
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import load_plan
+from cloudtune.planning.plan_file import job_of, load_plan
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import plan_json, propose
 from cloudtune.profiles.store import script_hash, write
+from cloudtune.runs import home
 from tests.bench import EXPERIMENT, TRAIN, Done, called
+from tests.infra.heads.test_launch import REMOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +144,44 @@ def test_a_run_that_takes_another_plan_than_the_one_shown_says_so() -> None:
     assert isinstance(out.file, io.StringIO)
     assert line in out.file.getvalue(), "it is in what a run shows before it begins"
     assert took.plan.estimate.dollars > shown.plan.estimate.dollars
+
+
+@pytest.fixture
+def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return a command line on a machine that can't control a run itself."""
+    offer = HeadOffer("m7i.large", 0.1075, {})
+    for module in ("cloudtune.cli.plan", "cloudtune.api.plans"):
+        monkeypatch.setattr(f"{module}.head_for", lambda _: offer)
+    return command
+
+
+def carried_before(begin: float) -> None:
+    """Leave a run that a head carried, and that began that many seconds after it was asked for."""
+    experiment = load_experiment(Path("experiment.yaml"), {"deadline": "30m"})
+    planned = make_plan(load_problem(experiment, None), limits_of(experiment))
+    job = job_of(planned, 0.0, paced=False)
+    folder = home.new_run(f"after-{begin:.0f}")
+    REMOTE.keep(folder)
+    (folder / OVER).touch()
+    metric = job.experiment.metric.name
+    world = SimWorld(job.rentables, metric, synthetic_metric("min", 3), 3, begin=begin)
+    with contextlib.closing(FileLedger(folder / home.LEDGER, job.to_json())) as ledger:
+        drive(job.policy(), world, ledger)
+
+
+def test_a_plan_counts_the_start_of_its_head(headed: Command) -> None:
+    ask = ("plan", "experiment.yaml", "--deadline")
+    said = " ".join(headed(*ask, "30m").out.split())
+    assert "controls the run; about 8m of the deadline start it" in said
+    assert headed(*ask, "10m").code == 3, "it was infeasible after eight paid minutes"
+    with pytest.raises(cloudtune.InfeasibleError):
+        cloudtune.plan("experiment.yaml", deadline="10m")
+    for begin in (100.0, 130.0, 120.0):
+        carried_before(begin)
+    said = " ".join(headed(*ask, "10m").out.split())
+    assert "about 2m of the deadline start it" in said
+    assert "not the plan" not in said
+    assert headed(*ask, "4m").code == 3
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])

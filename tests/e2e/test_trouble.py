@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloudtune.train.checkpoint import CheckpointStore
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -154,7 +154,8 @@ FULL = (
     "            from cloudtune.train.calls import current_session\n"
     "            def full(*_): raise OSError(28, 'No space left on device')\n"
     "            store = current_session().store\n"
-    "            store._commit, store._patience._waits = full, ()"
+    "            store._commit, store._patience._waits = full, ()\n"
+    "            type(store)._is_on_local_disk = False"
 )
 
 
@@ -172,6 +173,11 @@ def test_a_full_storage_is_told_by_the_exit_code(bench: Bench) -> None:
     assert told["best"]["epoch"] == 2
     assert told["best_lost"]["epoch"] == 4
     assert told["best_lost"]["value"] < told["best"]["value"]
+    rescued = told["best_lost"]["rescued"]
+    assert f"its files are kept on this machine: {rescued}" in done.out
+    with Checkpoint.from_storage(rescued).as_directory() as folder:
+        assert [path.name for path in Path(folder).iterdir()] == ["state.pt"]
+    assert [path.name for path in Path(rescued).parent.iterdir()] == ["epoch-00004"]
 
 
 # From epoch 3 on there is room for the checkpoints of two trials.

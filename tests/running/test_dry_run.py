@@ -1,5 +1,6 @@
 """A script is tried on this machine before anything is rented, as a worker trains it."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,20 @@ def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.Monk
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS["relative data"])
     with pytest.raises(UsageError, match=r"train.csv'; it is there, but isn't sent"):
         try_script(wanted)
+
+
+def test_a_file_that_a_command_misses_is_named_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = experiment(bench)
+    (bench.folder / "train.csv").touch()
+    missing = Failure(f"{NO_FILE}'train.csv'", "")
+    hinted = f"{missing.error}; what .gitignore names isn't copied to trials: write !train.csv"
+    failure = dataclasses.replace(missing, error=hinted)
+    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: failure)
+    with pytest.raises(UsageError) as raised:
+        try_script(wanted)
+    assert str(raised.value).count(".gitignore") == 1
 
 
 def test_a_trial_of_several_gpus_is_not_tried(bench: Bench) -> None:

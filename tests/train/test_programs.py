@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -442,6 +444,27 @@ for epoch in range(1, 4):
 
     it.run(each=keep)
     assert kept == {1: "1", 2: "2", 3: "3"}
+
+
+def test_only_the_first_worker_says_why_when_its_end_takes_the_folder_away(tmp_path: Path) -> None:
+    command = """sh -c 'rm -r "$PWD"; cat main.py'"""
+    run = command_run(
+        Program(command, words_of(command), 1),
+        Post(
+            {"trial_id": "a", "rank": 1, "local_rank": 1, "world_size": 2, "restore": None}
+            | {"metric_name": "accuracy", "metric_mode": "max", "max_epoch": 1},
+            *("", 0.0, Progress(), {}, {}, "a.8", tmp_path, tmp_path / "log"),
+            met=True,
+        ),
+        lambda _: None,
+    )
+    run.folder.mkdir(parents=True)
+    (run.folder.parent / "furnished").touch()
+    stop = threading.Timer(1.0, run.stop)  # what the agent does once it has heard of that failure
+    stop.start()
+    run.run()
+    stop.join()
+    shutil.rmtree(run.folder.parent)
 
 
 def test_a_command_that_is_stopped_early_never_starts(tmp_path: Path) -> None:

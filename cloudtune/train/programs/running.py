@@ -61,6 +61,8 @@ _SAVE_PATIENCE: Final = 10.0
 """Seconds that a script may take after its report until it begins to save."""
 _SHORTEST_PATIENCE: Final = 0.5
 """Seconds; a quarter of an epoch where that is longer, until a save after a report was seen."""
+_PROMPT: Final = 0.1
+"""Seconds after its report in which a script saves that epoch, not the next one."""
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
@@ -259,6 +261,8 @@ class CommandRun:
 
     def _check_end(self, code: int) -> None:
         """Raise unless that is how one ends that has trained to its end."""
+        if not self.folder.exists() and self._stopping.wait(_DRAIN_SECONDS):
+            return  # the first worker of the instance has failed, and says why
         text = self._program.text
         tail = self._tail()
         if code < 0:
@@ -513,6 +517,10 @@ class ReadRun(CommandRun):
         self._counts_epochs = progress.unit == "epoch" and progress.every == 1
         self._newest = 0.0  # when the last of its files was written
         self._continued = 0.0  # when it was let train on, of the monotonic clock
+        self._between_looks = 0.0  # seconds: how long ago its report may have been
+        self._looked_for_saves = 0.0
+        self._late = False  # whether it may have trained on before its last report was read
+        self._seen_saving: list[float] = []  # when, while that may tell whether it saves first
 
     def _tell(self, **message: Any) -> None:
         match message:
@@ -579,11 +587,15 @@ class ReadRun(CommandRun):
             self._check_end(process.returncode)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
+        looked = self._continued
         while not self._stopping.is_set():
+            self._between_looks = time.monotonic() - looked
+            looked = time.monotonic()
             ended = process.poll() is not None
             readings = list(self._readings.more(ended=ended))
             if readings:
                 self._take(readings)
+                looked = time.monotonic()
             if self._readings.hopeless and self._counts_epochs:
                 raise CommandFailedError(
                     f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
@@ -591,14 +603,28 @@ class ReadRun(CommandRun):
                 )
             if ended:
                 return
+            self._watch_saves()
             time.sleep(_POLL)
+
+    def _watch_saves(self) -> None:
+        """Note when it saves, where its first report didn't show whether it saves first.
+
+        When a file was last written says too little: a slow save may have begun long before.
+        """
+        is_known = self._changes is None or self._saves_after is not None
+        if is_known or self._session.epoch == self._session.start_epoch:
+            return
+        now = time.time()
+        if now > self._looked_for_saves + _PROMPT / 2:
+            self._looked_for_saves = now
+            self._seen_saving += [now] if self._open.saving() else []
 
     def _take(self, readings: list[Reading]) -> None:
         """Report what was read, with the checkpoint that was halted at."""
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(readings[0])
-        checkpoint = self._halt()
+        checkpoint = self._halt(len(readings))
         owner = len(readings)
         # It may have trained on until it was halted.
         later = list(self._readings.more(ended=False))
@@ -613,6 +639,7 @@ class ReadRun(CommandRun):
             self._session.report(noted, saved, **position)
             self._epoch = self._session.epoch
         self._continued = time.monotonic()
+        self._seen_saving.clear()
         self.signal(signal.SIGCONT)
 
     def _check_resumed(self, first: Reading) -> None:
@@ -632,8 +659,10 @@ class ReadRun(CommandRun):
             self._session.epoch = self._session.start_epoch = 0
             self._numbers = EpochNumbers(self._post.progress)
 
-    def _halt(self) -> Checkpoint | None:
+    def _halt(self, reports: int) -> Checkpoint | None:
         """Halt it where nothing of a checkpoint is half written; return that, if it is new.
+
+        `reports` is how many were read.
 
         Scripts save before they report an epoch or after it. What was written since the last report
         belongs to this one, unless it was written right after the last, or, by a script that saves
@@ -649,11 +678,12 @@ class ReadRun(CommandRun):
         self._open.wait(ended)
         written = self._saved()
         newest = max(map(_written_at, written), default=0.0)
+        assert self._process is not None
         if written and self._saves_after is None:
-            # What is there at the first report was saved before it; later, what is closer counts.
-            is_first = self._session.epoch == self._session.start_epoch
-            age = time.time() - newest
-            self._saves_after = newest > reported or (not is_first and age > took / 2)
+            self._learn_order(newest, reported, took, reports)
+            if self._saves_after is None and self._process.poll() is None:
+                self.suspend()
+                return None  # it may be of the epoch before or after: the next looks will show
         is_last_epochs = self._saves_after and newest <= reported
         if is_last_epochs or not written:
             self._changes.news()
@@ -666,15 +696,31 @@ class ReadRun(CommandRun):
             self.suspend()
         written = self._saved()
         self._newest = max(map(_written_at, written), default=0.0)
-        assert self._process is not None
         goes_on = self._process.poll() is None
-        if goes_on and self._saves_after is False and self._newest > _written_at(self._printed):
-            return None  # the next epoch's, and still there at its report
+        if goes_on and not self._saves_after and self._newest > _written_at(self._printed):
+            return None  # it may be the next epoch's, and is still there at its report
         self._changes.news()
         if damaged := torn(written):
             tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")
             return None
         return Checkpoint.from_directory(folder) if written else None
+
+    def _learn_order(self, newest: float, reported: float, took: float, reports: int) -> None:
+        """Learn whether it saves after its reports, by what has been saved at one.
+
+        Nothing is learned where it may have trained on before this report or the last was read.
+        """
+        is_first = self._session.epoch == self._session.start_epoch
+        was_late = self._late
+        prompt = _PROMPT if is_first else max(_PROMPT / 2, took / 4)
+        self._late = self._between_looks > prompt or reports > 1
+        if self._late or was_late:
+            return
+        # What is there at the first report was saved before it; later, what is closer counts.
+        now = time.time()
+        saving = [newest, *self._seen_saving]
+        is_closer = min(saving) - (now - took) < now - max(saving)
+        self._saves_after = newest > reported or (not is_first and is_closer)
 
     def _saved(self) -> list[Path]:
         """Return the files of checkpoints that are new or changed since the last report."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cloudtune.infra.aws.pricing import HEAD_TYPE
+from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
 from cloudtune.infra.provider import RUN_TAG
 
 Document = Mapping[str, Any]
@@ -138,7 +138,7 @@ def person(place: Place) -> Document:
     return _document(
         _see(place),
         [see_setup],
-        _launch(place, (HEAD_TYPE,), place.head),
+        _launch(place, (HEAD_TYPE, SECOND_HEAD_TYPE), place.head),
         _terminate(place),
         _bucket(place),
     )

@@ -53,7 +53,9 @@ class Deaf:
 def world_in(folder: Path) -> CloudWorld:
     """Return a world that is not entered: no cluster, no thread."""
     rental = SimpleNamespace(run="a-run")
-    head = cast("Any", SimpleNamespace(alive=lambda: True, running=True, rental=rental))
+    head = cast(
+        "Any", SimpleNamespace(alive=lambda: True, running=True, rental=rental, folder=folder)
+    )
     training = Training("train.py:train", "loss", "min", 9, str(folder), 0)
     return CloudWorld(head, cast("Any", None), training, folder, 0.0)
 

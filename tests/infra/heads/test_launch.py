@@ -5,11 +5,16 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.aws.errors import error_code, is_definite, is_permanent
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.launch import Remote, user_data
+from cloudtune.infra.provider import HeadOffer
 
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
 
@@ -64,3 +69,52 @@ def test_the_boot_is_uploaded_while_it_runs_and_when_it_fails(
 def test_a_storage_in_a_folder_has_no_uploads() -> None:
     assert "boot_log" not in user_data(REMOTE)
     assert "-T \"$boot_log\" 'https://x'" in user_data(REMOTE, "https://x")
+
+
+class Refusing:
+    """EC2's calls, which refuse types with a code and a message."""
+
+    errors = (ClientError,)
+    code = staticmethod(error_code)
+    is_definite = staticmethod(is_definite)
+    is_permanent = staticmethod(is_permanent)
+
+    def __init__(self, **refused: tuple[str, str]) -> None:
+        self._refused = {f"{name}.large".replace("_", "-"): why for name, why in refused.items()}
+        self.asked: list[str] = []
+
+    def run_instance(self, token: str, tags: object, request: dict[str, str]) -> str:
+        assert token
+        assert tags
+        self.asked.append(request["InstanceType"])
+        if why := self._refused.get(self.asked[-1]):
+            said: Any = {"Error": {"Code": why[0], "Message": why[1]}}
+            raise ClientError(said, "RunInstances")
+        return "i-1"
+
+
+OFFER = HeadOffer("m7i.large", 0.1, {"ImageId": "ami-1"}, {}, "m7i-flex.large")
+FREE = ("InvalidParameterCombination", "The specified instance type is not eligible for Free Tier")
+FULL = ("InsufficientInstanceCapacity", "We currently do not have sufficient capacity")
+DENIED = ("UnauthorizedOperation", "You are not authorized")
+
+
+@pytest.mark.parametrize(("why", "times"), [(FREE, 1), (FULL, 4)])
+def test_a_head_of_another_type_stands_in(
+    why: tuple[str, str], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_PAUSE_SECONDS", 0.0)
+    calls = Refusing(m7i=why)
+    said: list[str] = []
+    what: Any = (calls, "r", REMOTE, OFFER, lambda _: {})
+    assert launch.launch(*what, say=said.append) == "i-1"
+    assert calls.asked == ["m7i.large"] * times + ["m7i-flex.large"]
+    assert said[0].startswith("note: no head of type m7i.large")
+
+
+@pytest.mark.parametrize("why", [FREE, DENIED])
+def test_what_refuses_every_type_is_said_once(why: tuple[str, str]) -> None:
+    calls = Refusing(m7i=why, m7i_flex=why)
+    with pytest.raises(CloudtuneError, match="nothing was launched"):
+        launch.launch(cast("Any", calls), "r", REMOTE, OFFER, lambda _: {})
+    assert len(calls.asked) == (2 if why is FREE else 1)

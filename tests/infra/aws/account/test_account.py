@@ -359,7 +359,7 @@ def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> No
                     "Null": {"aws:ResourceTag/cloudtune:run": "false"}
                 }
     assert types_of(policies.head(place)) == ["g5.*"]
-    assert types_of(policies.person(place)) == ["m7i.large"]
+    assert types_of(policies.person(place)) == ["m7i.large", "m7i-flex.large"]
     assert types_of(policies.node(place)) is None
 
 

@@ -1,0 +1,102 @@
+"""The best epoch's files, where the storage doesn't take them: they come to the controller's disk.
+
+A worker whose save fails to the last leaves the files on its node, which is gone soon after. So
+they are fetched before the policy hears of the epoch: it can't return the instance meanwhile,
+unless a limit ends the run.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayError
+
+from cloudtune.train.best import RESCUED
+from cloudtune.train.checkpoint import CheckpointStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.infra.node.messages import Training
+    from cloudtune.model.events import EpochReport
+
+_CHUNK_BYTES = 16 * 2**20
+_SECONDS = 120.0
+"""What a fetch may take: an instance bills meanwhile."""
+
+
+class Rescue:
+    """Fetches the best epoch's files into a folder, one checkpoint at a time.
+
+    Args:
+        folder: the run's, on this machine.
+        training: whose metric says which epoch is the best.
+        call: has an instance's agent do something; None where the instance has no agent.
+        say: tells the person of it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        training: Training,
+        call: Callable[..., Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self._folder = folder / RESCUED
+        self._metric = training.metric_name
+        self._sign = 1.0 if training.metric_mode == "max" else -1.0
+        self._call = call
+        self._say = say
+        self._best = -math.inf
+
+    def hear(self, instance: str, trial: str, report: EpochReport) -> None:
+        """Take note of an epoch; returns once its files are here, or can't be had."""
+        value = self._sign * report.metrics.get(self._metric, math.nan)
+        is_best = math.isfinite(value) and value > self._best
+        if is_best:
+            self._best = value
+        if not report.held:
+            return
+        name = f"the files of {trial}, epoch {report.epoch},"
+        try:
+            if is_best:
+                path = self._fetch(instance, trial, report)
+                self._say(f"{name} are kept on this machine: {path}")
+        except (RayError, OSError) as error:
+            reason = (str(error).strip() or repr(error)).splitlines()[0]
+            self._say(f"{name} can't be fetched: {reason}")
+        finally:
+            self._call(instance, "drop_held", report.held)
+
+    def _fetch(self, instance: str, trial: str, report: EpochReport) -> str:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        give_up = time.monotonic() + _SECONDS
+        with tempfile.TemporaryDirectory(prefix=".", dir=self._folder) as folder:
+            sizes = self._ask(instance, give_up, "held_files", report.held)
+            for name, size in sizes.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    while (at := file.tell()) < size:
+                        place = f"{report.held}/{name}"
+                        file.write(
+                            self._ask(instance, give_up, "read_held", place, at, _CHUNK_BYTES)
+                        )
+            store = CheckpointStore(str(self._folder), ())
+            saved = store.save(trial, report.epoch, report.metrics, folder)
+        for other in self._folder.glob("*/epoch-*"):
+            if other != Path(saved):
+                shutil.rmtree(other, ignore_errors=True)
+        return saved
+
+    def _ask(self, instance: str, give_up: float, method: str, *arguments: object) -> Any:
+        answer = self._call(instance, method, *arguments)
+        if answer is None:
+            raise OSError(f"{instance} is gone")
+        return ray.get(answer, timeout=max(0.0, give_up - time.monotonic()))
