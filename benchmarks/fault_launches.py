@@ -58,7 +58,6 @@ class Clock:
     monotonic = time
 
     def sleep(self, seconds: float) -> None:
-        """Let time go by."""
         self.now += seconds
 
 
@@ -114,7 +113,6 @@ class HostileEc2(SortedErrors):
         return name
 
     def launched_by(self, token: str) -> str | None:
-        """Return what a token has launched."""
         return next((name for name, it in self.machines.items() if it.token == token), None)
 
     def ours(self, _run: str | None = None, *, ended: bool = True) -> list[Instance]:
@@ -134,7 +132,6 @@ class HostileEc2(SortedErrors):
         return ""
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """End instances."""
         self.boundary()
         for name in ids:
             machine = self.machines[name]
@@ -295,7 +292,6 @@ def _instead(clock: Clock, ec2: HostileEc2) -> Iterator[None]:
 
 
 def campaign(runs: int, seed: int) -> Tally:
-    """Play so many cases."""
     tally = Tally()
     for number in range(seed, seed + runs):
         with tempfile.TemporaryDirectory(prefix="ct-faults-") as folder:
@@ -304,7 +300,6 @@ def campaign(runs: int, seed: int) -> Tally:
 
 
 def main() -> None:
-    """Play the campaign, and print what it found."""
     given = parser(__doc__, runs=1000, seed=0).parse_args()
     tally = campaign(given.runs, given.seed)
     for name, value in {**tally.counts, "seeds": tally.seeds}.items():

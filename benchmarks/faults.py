@@ -85,11 +85,9 @@ class Case:
         return not self.trouble and self.limits == Limits() and self.strategy == "sha"
 
     def policy(self) -> RunPolicy:
-        """Return a fresh policy of the run."""
         return _planned(self) if self.strategy == "sha" else _as_it_goes(self)
 
     def world(self) -> SimWorld:
-        """Return a fresh cloud, with its trouble to come."""
         metric = synthetic_metric("max", self.seed)
         world = SimWorld(self.rentables, "score", metric, self.seed)
         for event in self.trouble:
@@ -110,7 +108,6 @@ class Tally:
     seeds: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, what: str, amount: float, seed: int) -> None:
-        """Add to what went wrong; 0 is as it should be."""
         self.wrong[what] = self.wrong.get(what, 0) + amount
         if amount:
             self.seeds.setdefault(what, []).append(seed)
@@ -305,7 +302,6 @@ def _rungs(policy: RunPolicy) -> tuple[object, ...]:
 
 
 def campaign(runs: int, seed: int, watch: Callable[[int], None] = lambda _: None) -> Tally:
-    """Play so many cases."""
     tally = Tally()
     for number in range(seed, seed + runs):
         judge(case(number), tally)
@@ -314,7 +310,6 @@ def campaign(runs: int, seed: int, watch: Callable[[int], None] = lambda _: None
 
 
 def main() -> None:
-    """Play the campaign, and print what it found."""
     given = parser(__doc__, runs=1000, seed=0).parse_args()
     began = time.monotonic()
     tally = campaign(given.runs, given.seed)

@@ -263,7 +263,6 @@ def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
 
 
 def main() -> None:
-    """Draw, judge, and print the rate by module and the survivors."""
     options = parser(__doc__, sample=240, seed=0)
     options.add_argument("--only", nargs="*", default=[])
     options.add_argument("--json", type=Path)

@@ -171,7 +171,6 @@ def _line(told: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Print what is named above."""
     options = parser(__doc__, plans=200, runs=200, processes=2, verbose=False)
     given = options.parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table

@@ -80,7 +80,6 @@ def cold(case: Case) -> tuple[float, float]:
 
 
 def output(case: Case) -> str:
-    """Return what a command prints."""
     command = [sys.executable, "-m", "cloudtune", "plan", *case.arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -243,5 +243,4 @@ def _narrowed(dice: np.random.Generator, rentable: Rentable) -> Rentable:
 
 
 def _between(dice: np.random.Generator, low: float, high: float) -> float:
-    """Draw from the log-uniform distribution."""
     return float(math.exp(dice.uniform(math.log(low), math.log(high))))

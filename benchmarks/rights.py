@@ -139,7 +139,6 @@ class World:
         return Endpoint(REGION, self.access.endpoint, key, secret)
 
     def launch(self, who: Endpoint, market: str = "on-demand") -> str:
-        """Launch an instance as a run does."""
         self._number += 1
         request = {**self.request, **market_request(market, "")}
         return Ec2(who).run_instance(f"rights-{self._number}", _TAGS, request)
@@ -152,7 +151,6 @@ class World:
         return made
 
     def close(self) -> None:
-        """Close the clients."""
         self.account.close()
 
 
@@ -276,7 +274,6 @@ def _refusal(call: Callable[[], Any]) -> str:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policies", type=Path, help="a JSON file in place of setup's")
     given = parser.parse_args()
@@ -306,7 +303,6 @@ def _by_message(found: Sequence[Failure]) -> dict[str, str]:
 
 
 def _short(message: str) -> str:
-    """Leave out who called."""
     return re.sub(r"User: \S+ is", "User: … is", message).replace("\n", " ")
 
 

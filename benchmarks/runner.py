@@ -37,12 +37,10 @@ def parser(doc: str | None, **options: Any) -> argparse.ArgumentParser:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Return what stands between the commas."""
     return tuple(text.split(","))
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return the whole numbers between the commas."""
     return tuple(map(int, words(text)))
 
 

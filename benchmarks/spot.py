@@ -150,7 +150,6 @@ def rows(given: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 
 def options() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
     options = parser(
         __doc__,
         strategy=("sha",),

@@ -92,11 +92,9 @@ class Report:
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs, done or not."""
         return list(self.contest.jobs())
 
     def write(self) -> None:
-        """Print and write the tables of the seeds that are complete."""
         left = {job.seed for job in self.jobs if self.kept.left(job) is not None}
         seeds = [seed for seed in range(self.contest.seeds) if seed not in left]
         if len(seeds) < _FEWEST_SEEDS:

@@ -78,11 +78,9 @@ class Ground:
         return self.full_seconds * OFFER.usd_per_second / OFFER.gpus
 
     def limits(self, cell: Cell) -> Limits:
-        """Return the limits of a cell, in seconds and dollars."""
         return Limits(cell.deadline * self.full_seconds, cell.budget * self.full_dollars)
 
     def benchmark(self, profile: str) -> Benchmark:
-        """Return what runs are played on."""
         return benchmark(
             self.curves,
             [Scaling(PROFILES[profile])],
@@ -222,7 +220,6 @@ class Variant:
 
     @property
     def method(self) -> str:
-        """The method that it is a variant of."""
         return f"{self.strategy}-{self.sampler}" if self.sampler else self.strategy
 
     @property
@@ -232,7 +229,6 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Its name in tables."""
         trials = "" if self.trials is None else f" of {self.trials}"
         return f"{self.method}{trials} eta {self.eta} {self.fleet}".rstrip()
 

@@ -36,7 +36,6 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What it is kept as."""
         return f"{self.ground}|{self.profile}|{self.variant.label}|{self.seed}"
 
 
@@ -79,7 +78,6 @@ class Place:
     scale: Scale
 
     def done(self, job: Job) -> Done:
-        """Play a job."""
         return self._read(job) if job.variant.read else self._played(job)
 
     def _played(self, job: Job) -> Done:
@@ -185,14 +183,12 @@ class Kept:
                 self._add(Done(entry["key"], rows, entry["plays"], tuple(entry["violations"])))
 
     def left(self, job: Job) -> Job | None:
-        """Return what of a job isn't done yet."""
         done = self.done.get(job.key)
         there = {_cell(row) for row in done.rows} if done else set()
         cells = tuple(cell for cell in job.cells if cell not in there)
         return replace(job, cells=cells) if cells else None
 
     def keep(self, done: Done) -> None:
-        """Keep what was done."""
         self._add(done)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(done)) + "\n")

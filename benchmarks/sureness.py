@@ -104,7 +104,6 @@ def answer(number: int, runs: int) -> Answer:
 
 
 def main() -> None:
-    """Print what is named above."""
     options = parser(__doc__, questions=160, runs=100, processes=2).parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
     work = partial(answer, runs=options.runs)

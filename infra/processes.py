@@ -125,7 +125,6 @@ class ProcessGroup:
 
     @classmethod
     def of(cls, pid: int) -> ProcessGroup:
-        """Return the group of a running process."""
         return cls(pid, birth(pid))
 
     @classmethod
@@ -154,7 +153,6 @@ class ProcessGroup:
         write_atomically(path, json.dumps(data))
 
     def alive(self) -> bool:
-        """Whether the leader still runs."""
         if not _is_pid(self.pid):
             return False
         child = _CHILDREN.get(self.pid)

@@ -74,7 +74,6 @@ class PlanRequest:
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     def rentable(self, offer: Offer) -> Rentable:
-        """Return the rentable of an offer of this request."""
         return self._by_offer[offer]
 
     @cached_property

@@ -36,7 +36,6 @@ class Reserve:
         return replace(self, share=self.share / 2)
 
     def limits(self, limits: Limits) -> Limits:
-        """Return the limits of a plan."""
         deadline = limits.deadline
         budget = limits.budget
         return Limits(

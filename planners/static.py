@@ -115,7 +115,6 @@ class _Fixed:
         return cls(menu, rows[::-1], seconds, dollars)
 
     def groups(self, request: PlanRequest, fleet: int) -> tuple[tuple[Group, ...], ...]:
-        """Return a fleet's plan as groups."""
         return tuple(
             self._group(stage, int(rows[fleet]))
             for stage, rows in zip(request.work, self.rows, strict=True)

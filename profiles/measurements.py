@@ -250,7 +250,6 @@ class MeasuredFigures:
         return decode(cls, data)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON."""
         return encode(self)  # type: ignore[no-any-return]
 
     def including(self, sessions: Iterable[MeasuredSession], *, alone: bool) -> MeasuredFigures:

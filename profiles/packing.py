@@ -34,11 +34,6 @@ class Pair:
     batch: int
     share: float | None
 
-    @property
-    def gain(self) -> float:
-        """The speed of two jobs together against one alone; below 1 packing is a loss."""
-        return 2.0 * self.share if self.share is not None else 0.0
-
 
 @cache
 def pairs() -> tuple[Pair, ...]:

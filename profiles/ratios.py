@@ -33,7 +33,6 @@ class Ratio:
     source: str
 
     def inverse(self) -> Ratio:
-        """Return the ratio the other way round."""
         return replace(self, ratio=1.0 / self.ratio)
 
     def then(self, other: Ratio, over: str) -> Ratio:

@@ -77,8 +77,6 @@ strategy: sha
 
 @dataclass
 class Done:
-    """What a command printed and returned."""
-
     code: int
     out: str
     err: str
@@ -144,8 +142,13 @@ class Bench:
         write(path, [profile])
         return path
 
+    def ready(self, trouble: str = "pass", **counts: int) -> Path:
+        """Write the script, the experiment and a profile; returns the experiment's path."""
+        path = self.experiment(trouble, **counts)
+        self.profile()
+        return path
+
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command and return its process."""
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *map(str, arguments)],
             env={**os.environ, **self.environment},
@@ -177,7 +180,6 @@ class Bench:
 
     @property
     def emulator(self) -> Path:
-        """The emulator's home."""
         return self.home / "emulator"
 
     @property
@@ -296,7 +298,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
-    """Press Ctrl-C."""
     process.send_signal(signal.SIGINT)
 
 

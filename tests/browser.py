@@ -71,7 +71,6 @@ class Page:
         return base64.b64decode(found["data"])
 
     def pdf(self) -> bytes:
-        """Return the page as it is printed."""
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
 
 

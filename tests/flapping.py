@@ -3,15 +3,16 @@
 Read from the ledger alone, without the policy's rule (`fleet_manager.Hysteresis`).
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
 
-from cloudtune.engine.record.timeline import prices
-from cloudtune.model.commands import Launch, PlanAnew, Release, StartTrial
+from cloudtune.engine.ledger import Entry
+from cloudtune.engine.record.timeline import Timeline, prices
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import Command, Launch, PlanAnew, Release, StartTrial
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InterruptionNotice,
     LaunchFailed,
@@ -21,19 +22,10 @@ from cloudtune.model.events import (
     TrialLost,
     TrialStopped,
 )
+from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import diverged
 from cloudtune.model.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.record.timeline import Timeline
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Rentable
-    from cloudtune.policy.base import Brakes, Metric
+from cloudtune.policy.base import Brakes, Metric
 
 
 def flaps(

@@ -19,6 +19,8 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from cloudtune.infra.processes import is_running
+
 PATIENCE: Final = 5.0
 """Seconds in which what is already ending may end."""
 
@@ -56,6 +58,13 @@ def watched() -> Iterator[None]:
     if left:
         _end(_processes() - processes)
         pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -184,7 +193,6 @@ def _wait_for_none(look: Callable[[], list[str]]) -> list[str]:
 
 
 def _end(processes: set[psutil.Process]) -> None:
-    """End processes, with a moment to do so in order."""
     for act in (psutil.Process.terminate, psutil.Process.kill):
         for process in filter(_runs, processes):
             act(process)

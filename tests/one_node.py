@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
+from typing import Any
 
 from cloudtune.infra.node.agent import Agent
-from cloudtune.infra.node.messages import Assignment, Epoch, Gone, Part, WorkerSlot
+from cloudtune.infra.node.messages import (
+    Assignment,
+    Body,
+    Epoch,
+    Gone,
+    Interruption,
+    Part,
+    Remark,
+    Training,
+    WorkerSlot,
+)
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cloudtune.infra.node.messages import Body, Interruption, Remark, Training
-
-    Told = Body | Interruption | Remark
+Told = Body | Interruption | Remark
 
 
 def part_of(
@@ -27,6 +35,18 @@ def part_of(
     slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
     trial = session.rpartition(".")[0]
     return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
+
+
+@contextmanager
+def node_in(
+    folder: Path, script: str, training: Training, *, spares: bool = True, name: str = "train.py"
+) -> Iterator[Node]:
+    """A node that trains by a script in a folder, where this process is meanwhile."""
+    (folder / name).write_text(script)
+    with chdir(folder):
+        node = Node(folder, training, spares=spares)
+        yield node
+        node.agent.close()
 
 
 class Node:
@@ -50,7 +70,6 @@ class Node:
         return told
 
     def log(self, session: str, rank: int = 0) -> str:
-        """Give what a worker printed."""
         return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
 
     def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:

@@ -90,7 +90,6 @@ class Outside:
                 process.communicate()
 
     def __call__(self, who: str, *words: str, timeout: float = 200) -> Done:
-        """Run a command there to its end."""
         with self.start(who, *words) as process:
             out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)
@@ -137,11 +136,9 @@ class Outside:
         write(folder / "speeds.json", [profile])
 
     def instances(self) -> list[dict[str, Any]]:
-        """Return what EC2 has on record."""
         return list(json.loads(self.python("nobody", INSTANCES)))
 
     def alive(self) -> list[dict[str, Any]]:
-        """Return the instances that bill."""
         return [each for each in self.instances() if each["state"] in {"pending", "running"}]
 
 

@@ -28,7 +28,7 @@ from benchmarks.compare.offers import offers_of
 from benchmarks.compare.speeds import scalings
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.display.terminal import console, print_sheet
-from cloudtune.errors import CloudtuneError, UsageError, need, shown
+from cloudtune.errors import CloudtuneError, UsageError, shown
 from cloudtune.model.catalog import BillingUnit
 from cloudtune.model.plans import Limits
 from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
@@ -42,7 +42,6 @@ _WIDE = 160
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
     usual = Delays()
     options = argparse.ArgumentParser("python -m benchmarks.compare", description=__doc__)
     options.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -84,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     add("--release", type=_delay, default=usual.release, help="until billing ends (5s)")
     add("--spread", type=float, default=usual.spread, help="deviation of durations, as a fraction")
     add("--jobs", type=_count, default=os.cpu_count() or 1, help="number of processes")
-    add("--out", type=Path, help="folder for cells.csv, runs.csv and the plots")
+    add("--out", type=Path, help="folder for cells.csv and runs.csv")
     add("-o", "--output", choices=["table", "json", "csv"], default="table")
     return options
 
@@ -231,7 +230,6 @@ def compare(given: argparse.Namespace) -> None:
     for case in cases:
         check(tried, case)
     if given.out is not None:
-        need("plots", "--out", "matplotlib")
         _make_folder(given.out)  # before anything takes long
     for notice in tried.curves.notices:
         print(f"note: {notice}", file=sys.stderr)
@@ -248,12 +246,8 @@ def compare(given: argparse.Namespace) -> None:
     ]
     _show(tried, cells, given.output)
     if given.out is not None:
-        from benchmarks.compare.plots import plots  # noqa: PLC0415  matplotlib takes a second
-
         (given.out / "cells.csv").write_text(tables.cells_csv(cells), encoding="utf-8")
         (given.out / "runs.csv").write_text(tables.runs_csv(cells), encoding="utf-8")
-        for name, content in plots(tried, cells):
-            (given.out / name).write_bytes(content)
     _refuse_violations(cells)
 
 
@@ -314,7 +308,6 @@ def _refuse_violations(cells: Sequence[Cell]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, and return an exit code."""
     try:
         compare(parser().parse_args(arguments))
     except CloudtuneError as error:

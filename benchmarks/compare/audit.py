@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.engine.record.accounting import accounted
-from cloudtune.engine.record.timeline import levels, prices, read
+from cloudtune.engine.record.timeline import prices, read
 from cloudtune.model.plans import SLACK
 from cloudtune.model.units import format_dollars, format_seconds
 
@@ -68,7 +68,6 @@ class Audit:
 
     @property
     def dollars(self) -> float:
-        """The bill."""
         return math.fsum(lease.whole.dollars for lease in self.leases)
 
     @property
@@ -90,15 +89,6 @@ class Audit:
     def idle(self) -> float:
         """GPU-seconds paid for in which no trial had the GPU, booting included."""
         return max(0.0, self.gpu_seconds - self.held)
-
-    def fleet(self) -> tuple[tuple[float, float], ...]:
-        """Return the GPUs that bill, after each change."""
-        changes = (
-            change
-            for lease in self.leases
-            for change in ((lease.begin, lease.offer.gpus), (lease.end, -lease.offer.gpus))
-        )
-        return tuple(levels(changes))
 
     def violations(self, limits: Limits) -> tuple[str, ...]:
         """Return how the run passed its limits, or what it left behind; empty if it kept them."""

@@ -96,7 +96,6 @@ class Benchmark:
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """All configurations that can be tried."""
         return tuple(
             Trial(curve.name, Row(number, curve.config), curve.epochs)
             for number, curve in enumerate(self.curves.curves)
@@ -104,7 +103,6 @@ class Benchmark:
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric that decides."""
         return Metric(self.curves.metric, self.curves.mode)
 
     @cached_property
@@ -116,7 +114,6 @@ class Benchmark:
         return Brakes(drain=usual.drain, join=max(usual.join, 2 * slowest))
 
     def world(self, seed: int) -> SimWorld:
-        """Return a fresh world that trains by the curves."""
         curves = self.curves.curves
         metrics = [curve.metrics for curve in curves]
         seconds = [curve.seconds for curve in curves]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.compare.audit import audited
 from benchmarks.compare.sampler import TableSampler
+from benchmarks.compare.stages import plan_stages
 from benchmarks.runner import in_processes
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
@@ -18,7 +19,6 @@ from cloudtune.engine.record.timeline import read
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
 from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
@@ -61,10 +61,9 @@ class Result:
 
     `metric` is the best that was reached, None where nothing was; `regret` by how much the best of
     the table is better. `path` are the bests on the way there. `epochs` is how far the winner was
-    trained in the end. `fleet` is the GPUs that bill, after each change; GPU-seconds were `held` by
-    trials, of which epochs `trained`, or `idle`. `ended` says why it ended. `violations` says how
-    it passed its limits, `flaps` what it took back or rented again for no cause: both empty, as
-    they must be.
+    trained in the end. GPU-seconds were `held` by trials, of which epochs `trained`, or `idle`.
+    `ended` says why it ended. `violations` says how it passed its limits, `flaps` what it took back
+    or rented again for no cause: both empty, as they must be.
     """
 
     metric: float | None
@@ -82,7 +81,6 @@ class Result:
     events: int
     ended: str
     path: tuple[Point, ...]
-    fleet: tuple[tuple[float, float], ...]
     violations: tuple[str, ...]
     flaps: tuple[str, ...] = ()
 
@@ -224,7 +222,6 @@ def record(benchmark: Benchmark, case: Case, make: Maker = policy_of) -> Played:
         events=len(entries),
         ended=ended,
         path=audit.path,
-        fleet=audit.fleet(),
         violations=violations,
         flaps=flapped,
     )

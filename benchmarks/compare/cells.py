@@ -37,7 +37,6 @@ class Cell:
 
     @property
     def seeds(self) -> Iterator[tuple[int, Result]]:
-        """The runs by their seeds."""
         return enumerate(self.results, start=self.case.seed)
 
     @property
@@ -102,12 +101,10 @@ def _key(case: Case) -> dict[str, Any]:
 
 
 def cells_csv(cells: Sequence[Cell]) -> str:
-    """Return a line for each cell."""
     return pd.DataFrame([cell.row for cell in cells], dtype=object).to_csv(index=False)
 
 
 def runs_csv(cells: Sequence[Cell]) -> str:
-    """Return a line for each run."""
     rows = [_run(cell.case, seed, run) for cell in cells for seed, run in cell.seeds]
     return pd.DataFrame(rows, dtype=object).to_csv(index=False)
 
@@ -214,7 +211,6 @@ def _figures(cell: Cell) -> list[str]:
 
 
 def _rounded(mean: float | None, error: float | None) -> str:
-    """Return a mean to the digit of its standard error."""
     if mean is None:
         return "none"
     if not error:

@@ -75,12 +75,10 @@ class Curves:
 
     @cached_property
     def max_epochs(self) -> int:
-        """The most epochs that any configuration trains."""
         return max(curve.epochs for curve in self.curves)
 
     @cached_property
     def best(self) -> float:
-        """The best value in the table."""
         values = (value for curve in self.curves for value in curve.metrics)
         return min(values, key=lambda value: rank_key(self.mode, value))
 

@@ -111,7 +111,6 @@ class TableSampler:
         return axes_of_rows([trial.config for trial in self._rows])
 
     def candidates(self) -> Sequence[Config]:
-        """Return the configurations of all rows."""
         return [trial.config for trial in self._rows]
 
     def take(self, candidate: int) -> Trial | None:

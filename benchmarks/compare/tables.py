@@ -29,7 +29,6 @@ class Table:
         self.frame = frame.rename(columns=lambda name: str(name).strip())
 
     def has(self, name: str) -> bool:
-        """Whether there is such a column."""
         return name in self.frame.columns
 
     def first(self, names: Iterable[str]) -> str:

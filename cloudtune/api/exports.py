@@ -204,7 +204,6 @@ def _mlflow(result: Result, target: str) -> str:
 def _log(
     result: Result, client: Any, experiment: str, trial: TrialProgress, epochs: Sequence[EpochSpan]
 ) -> None:
-    """Log a trial as a run of MLflow."""
     from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
 
     times = [_millis(result, epoch.told.at) for epoch in epochs]

@@ -182,7 +182,6 @@ class Plan:
         return {"feasible": True, **proposal.to_json(self.proposal)}
 
     def __repr__(self) -> str:
-        """Return a summary of the plan."""
         lines = (f"  {name}: {text}" for name, text in self._lines())
         return "\n".join([f"Plan of {self.experiment.name}", *lines])
 

@@ -355,7 +355,6 @@ class Result:
         return report.to_json(self.report)
 
     def __repr__(self) -> str:
-        """Return a summary of the run."""
         return "\n".join([f"Result of {self.name}", *(f"  {a}: {b}" for a, b in self._lines())])
 
     def _repr_html_(self) -> str:

@@ -268,7 +268,6 @@ class _Caller:
             raise UsageError(f"renting from {whose} needs confirmation: pass yes=True")
 
     def is_carried(self, sent: Sent) -> None:
-        """Print the head's id."""
         self._out.print(f"head {sent.head} controls the run; it continues without this machine")
 
     def measures(self) -> Watch:
@@ -277,7 +276,6 @@ class _Caller:
         return self._called
 
     def measured(self, measured: Measured, kept: Path) -> None:
-        """Print where the profile is saved."""
         self._out.print(
             f"measured on {measured.profile.instance_type}, saved to {kept}", markup=False
         )
@@ -286,14 +284,12 @@ class _Caller:
         """Print nothing: the result has it."""
 
     def insists(self) -> None:
-        """Print that no plan meets the limits."""
         self._out.print("No plan meets the limits; the run continues until it reaches one.")
 
     def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
         """Print nothing: the error says it."""
 
     def planned(self, planned: Planned) -> None:
-        """Print a summary of the plan."""
         self._out.print(repr(Plan(planned)), markup=False)
 
     def taken_over(self, saved: Job) -> None:
@@ -304,7 +300,6 @@ class _Caller:
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Print the run live."""
         self._out.print(f"Run {job.run}", markup=False)
         if not self._progress:
             yield self._called

@@ -73,7 +73,6 @@ class Terminal:
         show_head(console(), propose(planned, others=False))
 
     def taken_over(self, saved: Job) -> None:
-        """Show a summary of the plan."""
         basis = basis_of(saved.experiment, saved.rentables)
         show_saved(console(), saved.plan, basis.text)
 

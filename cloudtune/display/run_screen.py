@@ -138,7 +138,6 @@ class RunScreen:
         self._open.close()
 
     def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Print what an event and its commands mean."""
         self._tell_event(event)
         self._tell_stage(event.at)
         for command in commands:
@@ -260,7 +259,6 @@ class RunScreen:
         return f"{text} emulated" if self._basis.emulated else text
 
     def _progress(self, at: float) -> str:
-        """Return the line of progress."""
         policy = self._policy
         it = policy.itinerary
         trials = list(policy.trials.values())
@@ -288,7 +286,6 @@ class RunScreen:
         return (0, None) if it is None else (it.stage, it.stage_plan)
 
     def _tell_stage(self, at: float) -> None:
-        """Tell of a new stage, where there are stages."""
         (stage, plan) = self._stage_shown()
         (before, old) = self._shown_plan
         self._shown_plan = (stage, plan)

@@ -42,15 +42,12 @@ class Steady(io.BufferedIOBase):
         self._late = False
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def write(self, data: Buffer, /) -> int:

@@ -58,7 +58,6 @@ class MemoryLedger:
         self.entries: list[Entry] = []
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Put one decision on record."""
         self.entries.append(Entry(event, commands))
 
 

@@ -25,7 +25,7 @@ _EACH = 10
 
 
 class World(Protocol):
-    """Where things happen: simulated, real or replayed."""
+    """Where things happen: simulated or real."""
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended."""

@@ -228,7 +228,6 @@ class SimWorld:
         ]
 
     def launched_at(self, intent: str) -> float:
-        """Return when the instance of an intent was launched, or will be."""
         return self._intents[intent].launched_at
 
     def _holds(self, event: Event) -> bool:
@@ -301,7 +300,6 @@ class SimWorld:
         return max(0.0, self._random.gauss(measured.mean, measured.sd))
 
     def apply(self, command: Command) -> None:
-        """Schedule what comes of a command."""
         match command:
             case Launch():
                 self._launch(command)

@@ -110,7 +110,6 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
 
     @property
     def creates_processes_externally(self) -> bool:
-        """The workers are there already."""
         return True
 
     @property
@@ -129,7 +128,6 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
         return False
 
     def world_size(self) -> int:
-        """The workers of the trial."""
         return get_context().get_world_size()
 
     def global_rank(self) -> int:
@@ -141,7 +139,6 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
         return get_context().get_local_rank()
 
     def node_rank(self) -> int:
-        """The instance's number."""
         return get_context().get_node_rank()
 
     def set_world_size(self, size: int) -> None:

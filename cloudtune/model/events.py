@@ -149,7 +149,6 @@ class EpochDone:
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> EpochDone:
-        """Return the event of a report."""
         fields = {name: value for name, value in vars(report).items() if name != "held"}
         return cls(at, session, **fields)
 

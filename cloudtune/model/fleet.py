@@ -197,7 +197,6 @@ class FleetBook:
         return self._alive
 
     def wanted(self) -> list[Rented]:
-        """Return what is alive and is to stay."""
         if self._wanted is None:
             self._wanted = [r for r in self.alive() if not (r.surplus or r.released)]
         return self._wanted

@@ -137,7 +137,6 @@ class Room:
         return bool(self.shared) and max(self.shared.values()) > 1 + _EPSILON
 
     def matches(self, other: Room) -> bool:
-        """Whether the same is free on both."""
         mine = self.shared
         its = other.shared
         if self.whole != other.whole or mine.keys() != its.keys():

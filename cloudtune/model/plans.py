@@ -72,7 +72,6 @@ class Charges:
     usd_per_second: float = 0.0
 
     def dollars(self, launches: float, seconds: float) -> float:
-        """Return what these launches and seconds of a run cost."""
         return launches * self.usd_per_launch + seconds * self.usd_per_second
 
 
@@ -110,7 +109,6 @@ class StagePlan:
 
     @property
     def instances(self) -> int:
-        """Instances of all groups."""
         return sum(group.instances for group in self.groups)
 
     @cached_property
@@ -119,7 +117,6 @@ class StagePlan:
         return Counter({group.offer: group.instances for group in self.groups})
 
     def group(self, offer: Offer) -> Group | None:
-        """Return the group on an offer, if the stage has one."""
         return next((group for group in self.groups if group.offer == offer), None)
 
 

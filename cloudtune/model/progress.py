@@ -101,7 +101,6 @@ class TrialProgress:
         return f"{self.id}.{self.sessions}"
 
     def record(self, event: EpochDone, metric: float) -> None:
-        """Record an epoch."""
         self.epoch = event.epoch
         self.metric = metric
         self.losses = 0
@@ -155,7 +154,6 @@ class LiveTrials(Collection[TrialProgress]):
 
     @property
     def at_rung(self) -> int:
-        """How many wait at a rung."""
         return len(self._at_rung)
 
     @property
@@ -266,11 +264,6 @@ class Roster:
         for name in members:
             if name in trials:
                 self._count(trials[name])
-
-    @property
-    def begun(self) -> int:
-        """How many have started, ever."""
-        return len(self._counted)
 
     def follow(self) -> Roster:
         """Count what has changed; returns itself."""

@@ -232,7 +232,6 @@ class ScalingProfile:
         return memory is None or math.floor(1 / width + _EPSILON) * memory <= gpu_memory_mib
 
     def only(self, widths: Container[Width]) -> ScalingProfile:
-        """Return this profile with only these widths."""
         return replace(
             self,
             epoch={

@@ -77,7 +77,6 @@ class Planned:
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
-        """The rentables that the plan uses."""
         return tuple(
             rentable for rentable in self.problem.rentables if rentable.offer in self.plan.offers
         )

@@ -28,12 +28,10 @@ class FreeGpus:
         self.offers: dict[str, Offer] = {}  # by instance
 
     def limit(self, widths: Mapping[Offer, Container[Width]]) -> None:
-        """Allow only these widths from now on."""
         self._widths = widths
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
         return sum(offer.gpus for offer in self.offers.values())
 
     @property
@@ -61,7 +59,6 @@ class FreeGpus:
         return all(piece.instance in self.offers for piece in pieces)
 
     def give(self, pieces: Iterable[Slice]) -> None:
-        """Make slices free."""
         for piece in pieces:
             if piece.instance in self.offers:
                 self.rooms[self.offers[piece.instance]][piece.instance].give(piece)

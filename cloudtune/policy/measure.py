@@ -157,7 +157,6 @@ class MeasurePolicy:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch that no trial trains beyond."""
         return int(min(self._max_epochs, sum(map(self._epochs_at, self.phases))))
 
     def _epochs_at(self, width: Width) -> int:
@@ -211,7 +210,6 @@ class MeasurePolicy:
         return ()
 
     def handle(self, event: Event) -> tuple[Command, ...]:
-        """Take one event in and return what is to be done about it, in order."""
         if self._over:
             return ()
         self.now = event.at

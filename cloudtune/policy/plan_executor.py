@@ -63,7 +63,6 @@ class Itinerary:
 
     @property
     def stage_plan(self) -> StagePlan:
-        """The plan of the present stage."""
         return self.plan.stages[self.stage]
 
     def rung_of(self, trial: Trial) -> int:
@@ -83,7 +82,6 @@ class Itinerary:
         return last is not None and trial.epoch >= last
 
     def started(self, view: View) -> list[TrialProgress]:
-        """Return those trials of the stage that have ever started."""
         return [view.trials[name] for name in self.members if name in view.trials]
 
     def roster(self, view: View) -> Roster:
@@ -114,7 +112,6 @@ class Itinerary:
             self.stage_began.append(view.now)
 
     def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
-        """Begin the next stage with these trials."""
         self.stage += 1
         self.stage_began.append(view.now)
         self.members = chosen
@@ -441,7 +438,6 @@ class PlannedStages:
         return None if self._reacting is None else self._reacting.wake_at(view)
 
     def done(self, view: View) -> bool:
-        """Whether the last stage is closed."""
         return self.reason is not None
 
     def more(self, view: View, trials: int) -> str:
@@ -470,7 +466,6 @@ class PlannedWidths:
         self._planned_fleet = planned_fleet
 
     def min_width(self, view: View) -> Width:
-        """Return the narrowest width of the stage."""
         return min(group.width for group in self._itinerary.stage_plan.groups)
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:

@@ -63,7 +63,6 @@ def _in_full(kind: Callable[..., Strategy], context: BuildContext, sampler: Samp
 
 
 def _by_rungs(kind: Callable[..., Strategy], context: BuildContext, sampler: Sampler) -> Strategy:
-    """Return a strategy that compares trials at rungs."""
     return kind(sampler, **_rungs(context))
 
 

@@ -114,7 +114,6 @@ class RunPolicy:
 
     @property
     def trials(self) -> Mapping[TrialId, TrialProgress]:
-        """Every trial that ever ran, in the order of their first start."""
         return self.state.trials
 
     @property
@@ -124,7 +123,6 @@ class RunPolicy:
 
     @property
     def best(self) -> BestResult | None:
-        """The best epoch so far."""
         return self.state.best
 
     @property
@@ -153,7 +151,6 @@ class RunPolicy:
 
     @property
     def limits(self) -> Limits:
-        """The deadline and the budget, from the run's begin."""
         return self.state.limits
 
     @property
@@ -207,7 +204,6 @@ class RunPolicy:
         return self.state.spent(at)
 
     def safe_until(self) -> float:
-        """Return when all that is rented must be gone if nothing more is decided; inf: never."""
         return self._limits.safe_until()
 
     def dispensable(self) -> list[TrialId]:

@@ -283,7 +283,6 @@ class DelayEstimates:
         self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
 
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
-        """Record a delay on an instance type."""
         total, count = self._seen.get((kind, delay), (0.0, 0))
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
 
@@ -295,11 +294,9 @@ class DelayEstimates:
             self.note(kind, "boot", at - rented.launched_at)
 
     def asks(self, trial: TrialId, at: float) -> None:
-        """Record that the workers of a trial have been asked for."""
         self._asked[trial] = at
 
     def stops(self, trial: TrialId, at: float) -> None:
-        """Record that the workers of a trial are to end."""
         self._stopping[trial] = at
 
     def note_stopped(self, trial: TrialId, at: float) -> None:

@@ -99,70 +99,61 @@ class RunState:
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
+        # Whoever has to know whether something has happened since compares these with what they
+        # were. The first two are the `View`'s. Mishaps (what was to stay was lost or refused) and
+        # failures of trials are what lets a fleet change its mind (`Hysteresis`).
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
         self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
         self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})
         self._followed: list[Rented] = []
 
-    # ---- what strategies, allocators and fleet rules may look at -----------------------------
+    # ---- what strategies, allocators and fleet rules may look at: `View` says what it is -----
 
     @property
     def mode(self) -> Mode:
-        """Whether more or less of the metric is better."""
         return self.metric.mode
 
     @property
     def best(self) -> BestResult | None:
-        """The best epoch so far."""
         return self.record.best
 
     @property
     def running(self) -> LiveTrials:
-        """The trials that have sessions, those that wait at a rung or are stopping included."""
         return self.live
 
     @property
     def held(self) -> Counter[Offer]:
-        """Instances that are to stay, those that still boot included."""
         return self.fleet.held()
 
     @property
     def gpus(self) -> int:
-        """GPUs of the instances that take trials now."""
         return self.free.gpus
 
     @property
     def free_gpus(self) -> float:
-        """GPUs of usable instances on which nothing runs, with the free shares of the others."""
         return self.free.free_gpus
 
     @property
     def ahead(self) -> float:
-        """By when all could be given back, if that were decided only at the next tick (run s)."""
         return self.brakes.ahead(self.now)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the run must begin to give back; inf without a deadline."""
         deadline = self.limits.deadline
         return math.inf if deadline is None else max(0.0, deadline - self.ahead)
 
     @property
     def dollars_left(self) -> float:
-        """The dollars left if everything were given back now; inf without a budget."""
         budget = self.limits.budget
         return math.inf if budget is None else max(0.0, budget - self.spent(self.ahead))
 
     def until(self, trial: TrialId) -> int:
-        """Return the epoch that a trial may train to for now; 0 for one that never began."""
         return self.granted.get(trial, 0)
 
     def fits(self, width: Width, offer: Offer) -> bool:
-        """Whether a trial of `width` GPUs could start now on the instances of an offer."""
         return self.free.find(width, only=offer) is not None
 
     def refused(self, offer: Offer) -> bool:
-        """Whether asking for such an instance is pointless: it was refused again and again."""
         backoff = self.backoffs.get(offer)
         return backoff is not None and backoff.used_up(self.brakes.refusals)
 
@@ -177,7 +168,6 @@ class RunState:
         return backoff is not None and backoff.for_good
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether `alive` instances of each offer at once keep the cap and the vCPU quotas."""
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
@@ -185,7 +175,6 @@ class RunState:
         return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
-        """Return the seconds of an epoch of the slowest of these trials."""
         return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
 
     def delay(self, offer: Offer, kind: Delay) -> float:
@@ -203,7 +192,6 @@ class RunState:
     # ---- money -------------------------------------------------------------------------------
 
     def spent(self, at: float) -> float:
-        """Return the bill in dollars if everything were given back at that time."""
         until = min(at, self.over_at) if self.ended else at
         running = 0.0 if self.began is None else max(0.0, until - self.began - self.paused)
         charged = self.charges.dollars(self.fleet.launches, running)

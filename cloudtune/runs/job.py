@@ -106,7 +106,6 @@ class Job:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Every offer that may be asked for."""
         others = (rentable.offer for rentable in (*self.rentables, *self.standins))
         return tuple(dict.fromkeys((*self.plan.offers, *others)))
 
@@ -116,7 +115,6 @@ class Job:
         return tuple(rentable.profile for rentable in (*self.rentables, *self.standins))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the job as JSON."""
         return encode(self)  # type: ignore[no-any-return]
 
     @classmethod

@@ -122,7 +122,6 @@ class Report:
 
     @property
     def metric(self) -> str:
-        """The name of the metric that the run tunes."""
         return self.policy.state.metric.name
 
     @property

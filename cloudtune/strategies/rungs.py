@@ -71,9 +71,6 @@ class Rung:
         """Return how many did better."""
         return bisect.bisect_left(self._sorted, self._keys[trial])
 
-    def best(self, count: int) -> list[TrialId]:
-        return [trial for _, _, trial in self._sorted[:count]]
-
     def rest(self, trial: TrialId) -> None:
         """Let a trial with a result here wait for its promotion."""
         bisect.insort(self._resting, self._keys[trial])
@@ -167,7 +164,6 @@ class NewTrials:
         self._reported: dict[TrialId, int] = {}
 
     def peek(self, view: View, count: int) -> list[Trial]:
-        """Return the next `count` trials, or as many as there are."""
         self._fetch(view, count)
         return list(itertools.islice(self._waiting, max(0, count)))
 

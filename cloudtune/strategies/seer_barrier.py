@@ -31,7 +31,6 @@ class SeerBarrier:
     mode: Mode
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return one stage per rung."""
         return self.rest(self.trials, 0, self.max_epochs)
 
     def rest(self, trials: int, begin: int, end: int) -> tuple[Stage, ...]:

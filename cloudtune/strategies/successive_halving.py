@@ -68,7 +68,6 @@ class JoinedHalving:
     joining: Mapping[int, tuple[TrialId, ...]]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return one stage per rung."""
         stages: list[Stage] = []
         trials = self.newcomers.trials
         for number, stage in enumerate(self.newcomers.stages()):

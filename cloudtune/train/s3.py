@@ -68,7 +68,6 @@ class S3:
 
     @property
     def region(self) -> str:
-        """The region that the bucket is in."""
         return str(self._options["region"])
 
     def __getattr__(self, name: str) -> Any:

@@ -110,7 +110,6 @@ class Ec2(SortedErrors):
         return getattr(self._client, call)(**given)
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
-        """Return the instances of a run, or of every run; `ended` includes terminated ones."""
         filters: list[dict[str, Any]] = [{"Name": "tag-key", "Values": [RUN_TAG]}]
         if run is not None:
             filters = [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]
@@ -133,7 +132,6 @@ class Ec2(SortedErrors):
         return tuple(sorted(zone["ZoneName"] for zone in plain))
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Give instances back. Repeating it for one that is gone is harmless."""
         for start in range(0, len(ids), _TERMINATE_AT_ONCE):  # no ids, no call
             some = ids[start : start + _TERMINATE_AT_ONCE]
             with _request_ids():

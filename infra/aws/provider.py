@@ -73,13 +73,11 @@ class Ec2Speaking:
         return None
 
     def calls(self, endpoint: Endpoint) -> Ec2:
-        """Return EC2's calls."""
         from cloudtune.infra.aws.ec2 import Ec2  # noqa: PLC0415  boto3 takes long
 
         return Ec2(endpoint)
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return boto3's errors."""
         from cloudtune.infra.aws.errors import CALL_ERRORS  # noqa: PLC0415  botocore takes long
 
         return CALL_ERRORS
@@ -108,7 +106,6 @@ class Aws(Ec2Speaking):
         return pricing.instance_types()
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
-        """Return the types that an experiment names, patterns resolved."""
         return pricing.types_named(settings.region, settings.instances)
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:

@@ -111,11 +111,9 @@ class _Intent:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> _Intent:
-        """Return what `to_json` was given."""
         return cls(**{**data, "launch": Launch(**data["launch"])})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON."""
         return dataclasses.asdict(self)
 
     @property
@@ -192,7 +190,6 @@ class RayHead:
 
     @property
     def intents(self) -> frozenset[str]:
-        """The intents that it knows."""
         return frozenset(self._intents)
 
     @property
@@ -202,7 +199,6 @@ class RayHead:
 
     @property
     def ip(self) -> str:
-        """Its address on its machine."""
         return self._ip
 
     @property
@@ -291,7 +287,6 @@ class RayHead:
         return _takes_connections(self._ip, self._port)
 
     def alive(self) -> bool:
-        """Whether the head still runs."""
         return self._group is not None and self._group.alive()
 
     def want(self, launch: Launch, until: float = math.inf) -> None:

@@ -340,7 +340,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     # ---- giving back ---------------------------------------------------------------------
 
     def terminate_node(self, node_id: str) -> None:
-        """Give one instance back."""
         self.terminate_nodes([node_id])
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> None:

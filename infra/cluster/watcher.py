@@ -96,12 +96,10 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._blind_since = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)  # it may hang in a call to a dead head

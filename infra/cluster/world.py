@@ -115,9 +115,11 @@ class CloudWorld:
         ] = {}  # messages of sessions that aren't adopted yet
         self._left: Mapping[str, Mapping[str, Described]] = {}
         self._event: Event | None = None
+        # To be called once the event that was taken last is on record: only then may its sender
+        # forget it, or a controller that dies now would lose it.
         self._settled: Sequence[Callable[[], None]] = ()
-        self._hearing = threading.Lock()
-        self._emitting = threading.Lock()
+        self._hearing = threading.Lock()  # between adopting a session and hearing of it
+        self._emitting = threading.Lock()  # stamps and queues at once: events stay in order
         self._last = 0.0
         self._ended = self._interrupted = self._hurried = False
         self._remarks: set[str] = set()
@@ -424,7 +426,6 @@ class CloudWorld:
     # ---- commands ------------------------------------------------------------------------
 
     def apply(self, command: Command) -> None:
-        """Set a command going."""
         match command:
             case Launch():
                 self._watcher.expect(command.intent)

@@ -40,7 +40,6 @@ class EmulatorControl:
         return list(self._ask("GET", "instances"))
 
     def instance(self, instance: str) -> dict[str, Any]:
-        """Return all that there is to know of one instance."""
         return next(record for record in self.instances() if record["id"] == instance)
 
     def calls(self) -> list[dict[str, Any]]:
@@ -52,7 +51,6 @@ class EmulatorControl:
         return list(self._ask("GET", "faults")["faults"])
 
     def replace(self, faults: Iterable[Mapping[str, Any]]) -> None:
-        """Set the faults to come."""
         self._ask("POST", "faults", [dict(fault) for fault in faults])
 
     def add(self, *faults: Mapping[str, Any]) -> None:

@@ -64,7 +64,6 @@ class CallFault(Repeated):
     match: dict[str, str] = field(default_factory=dict)
 
     def fits(self, action: str, parameters: Mapping[str, str]) -> bool:
-        """Return whether the fault is about this call."""
         wanted = self.match.items()
         return fnmatchcase(action, self.action) and all(parameters.get(k) == v for k, v in wanted)
 
@@ -93,7 +92,6 @@ class Throttle(_Checked):
     per_second: Seconds | None = None
 
     def fits(self, action: str) -> bool:
-        """Return whether the fault is about calls of this action."""
         return fnmatchcase(action, self.action)
 
 
@@ -106,7 +104,6 @@ class InstanceFilter(_Checked):
     zone: Name = ANY
 
     def fits(self, pool: Pool) -> bool:
-        """Return whether the fault is about instances of this pool."""
         return (
             fnmatchcase(pool.instance_type, self.type)
             and fnmatchcase(pool.market, self.market)

@@ -114,7 +114,6 @@ class RunningMachines:
             return list(self._machines.values())
 
     def live(self) -> list[Machine]:
-        """Return the machines that bill or still have processes."""
         return [machine for machine in self.all() if machine.is_live]
 
     def end(self, machine: Machine, ending: Ending) -> None:

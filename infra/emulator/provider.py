@@ -78,7 +78,6 @@ class Emulated(OnThisMachine):
     has_gpus = False
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
-        """Return the types that an experiment names, patterns resolved."""
         return pricing.types_named(settings.region, settings.instances)
 
     def catalog(

@@ -85,17 +85,14 @@ class Access:
 
     @classmethod
     def create(cls, endpoint: str) -> Access:
-        """Return new credentials for an endpoint."""
         key = f"EMULATED{secrets.token_hex(6).upper()}"
         return cls(endpoint, key, secrets.token_urlsafe(30), secrets.token_urlsafe(30))
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Access:
-        """Return what `to_json` gave."""
         return cls(*(str(state.get(name, "")) for name in ("endpoint", "key", "secret", "token")))
 
     def to_json(self) -> dict[str, str]:
-        """Return all of it as JSON."""
         return asdict(self)
 
     @property
@@ -104,7 +101,6 @@ class Access:
         return {KEY_HEADER: self.token, "Content-Type": "application/json"}
 
     def machine_key(self, machine: str) -> str:
-        """Return the key of a machine."""
         return hmac.new(self.token.encode(), machine.encode(), hashlib.sha256).hexdigest()
 
     def metadata(self, machine: str) -> str:
@@ -120,7 +116,6 @@ class Access:
         return _same(request.headers.get(KEY_HEADER, ""), self.token)
 
     def may_ask(self, key: str, machine: str) -> bool:
-        """Whether a key is that of a machine."""
         return _same(key, self.machine_key(machine))
 
     def signed_for(self, request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:

@@ -84,7 +84,6 @@ class Application:
         self._rules.attach(access, ec2.machines, self.scenario, self)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
         return self._answer(Request(environ))(environ, start_response)
 
     def close(self, *, only_if_idle: bool) -> bool:

@@ -93,12 +93,10 @@ class Foundation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Foundation:
-        """Return what `to_json` gave."""
         packed = None if data["packed"] is None else Pack(**data["packed"])
         return cls(Pack(**data["source"]), data["place"], data["python"], packed)
 

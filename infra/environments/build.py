@@ -50,7 +50,6 @@ class Built:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return python_of(self.place)
 
 

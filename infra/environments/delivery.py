@@ -96,12 +96,10 @@ class Delivery:
         return search_lines(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return asdict(self)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Delivery:
-        """Return what `to_json` gave."""
         pack = None if data["pack"] is None else Pack(**data["pack"])
         return cls(data["python"], tuple(data["commands"]), pack)
 

@@ -68,7 +68,6 @@ class Spec:
 
     @property
     def digest(self) -> str:
-        """The hash of the inputs."""
         text = json.dumps([_FORMAT, dict(self.inputs)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

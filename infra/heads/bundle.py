@@ -41,12 +41,10 @@ class Order:
     attempt: int = 1
 
     def to_bytes(self) -> bytes:
-        """Return it as a file."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def of(cls, data: bytes) -> Order:
-        """Return what `to_bytes` gave."""
         fields = json.loads(data)
         return cls(**{**fields, "arguments": tuple(fields["arguments"])})
 

@@ -68,7 +68,6 @@ class Remote:
             raise CloudtuneError(f"{path} is damaged: {error}") from None
 
     def keep(self, folder: Path) -> None:
-        """Write it into a run's folder."""
         write_atomically(folder / REMOTE, json.dumps(asdict(self)))
 
 

@@ -89,7 +89,6 @@ class Forks:
 
     @property
     def pid(self) -> int:
-        """The zygote's."""
         return self._zygote.pid
 
     def wait_until_warm(self, seconds: float) -> None:

@@ -58,7 +58,6 @@ class LogCopies:
         self._thread = threading.Thread(target=self._go_on, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Copy from now on."""
         self._thread.start()
 
     def hurry(self) -> None:

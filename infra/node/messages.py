@@ -308,7 +308,6 @@ class Outbox:
             return [message for message in self._kept if message.number > after]
 
     def close(self) -> None:
-        """Release all waiters."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -323,7 +322,6 @@ class Acks:
         """The number of the youngest that was received."""
 
     def receive(self, number: int) -> None:
-        """Take a message in."""
         self._open.add(number)
         self.received = max(self.received, number)
 

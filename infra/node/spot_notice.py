@@ -53,18 +53,15 @@ class NoticeWatch:
         self._thread = threading.Thread(target=self._watch, name="notices", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self, patience: float = 2.0) -> None:
-        """Look no longer."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(patience)
 
     @property
     def watching(self) -> bool:
-        """Whether the thread still looks."""
         return self._thread.is_alive()
 
     def _watch(self) -> None:

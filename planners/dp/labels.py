@@ -51,19 +51,8 @@ class Labels:
         return len(self.seconds)
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
-        """Return some of the labels."""
-        ages = None if self.ages is None else self.ages[rows]
-        return Labels(
-            self.seconds[rows],
-            self.dollars[rows],
-            self.offer[rows],
-            self.count[rows],
-            self.width[rows],
-            self.settled[rows],
-            ages,
-            self.parent[rows],
-            self.option[rows],
-        )
+        columns = {name: column[rows] for name, column in vars(self).items() if name != "ages"}
+        return Labels(**columns, ages=None if self.ages is None else self.ages[rows])
 
 
 @dataclass(frozen=True)
@@ -175,6 +164,8 @@ class Taken:
         self._options = options
         delays = step.delays
         request = step.request
+        # Group i is held before the stage, group j is wanted for it. Of one offer as many are kept
+        # as both have; the rest of i goes, and the rest of j is launched.
         held = range(labels.offer.shape[1])
         wanted = range(options.offer.shape[1])
         same = {

@@ -79,7 +79,6 @@ class Options:
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
     def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Options:
-        """Return some of the options."""
         return Options(*(getattr(self, name)[rows] for name in self.columns()))
 
     @staticmethod
@@ -153,7 +152,6 @@ class Menu:
         )
 
     def stage(self, stage: Stage) -> Options:
-        """Return the options of a stage."""
         pairs = list(_pairs(self.request, stage, self.sizes)) if self.request.mix > 1 else []
         if pairs:
             return _joined(self._alone(stage), _columns(self.request, stage, pairs))

@@ -90,6 +90,8 @@ class _Play:
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
         self.pools: dict[Offer, PoolDraws] = {}
+        # Of the stage before: whether each trial had a place of its own, how many trials each
+        # instance had, and how many there were in all. They decide who may go on where it is.
         self.settled = True
         self.loads: dict[Offer, list[int]] = {}
         self.members = 0
@@ -101,7 +103,6 @@ class _Play:
         self.slowness = self._slowness(plan)
 
     def stage(self, stage: Stage, groups: Sequence[Group]) -> None:
-        """Play one stage, from its hand-over to its end."""
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
         offers = dict.fromkeys([*self.fleets, *wanted])

@@ -52,12 +52,10 @@ class Fleet:
         return Fleet(self.offer, pick(self.launched, order, 1), pick(self.joined, order, 1))
 
     def split(self, count: int) -> tuple[Fleet, Fleet]:
-        """Return the first `count` and the rest."""
         first = Fleet(self.offer, self.launched[:, :count], self.joined[:, :count])
         return first, Fleet(self.offer, self.launched[:, count:], self.joined[:, count:])
 
     def joined_by(self, other: Fleet) -> Fleet:
-        """Return these and others together."""
         launched = np.concatenate([self.launched, other.launched], axis=1)
         return Fleet(self.offer, launched, np.concatenate([self.joined, other.joined], axis=1))
 

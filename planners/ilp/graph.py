@@ -109,7 +109,6 @@ class Graph:
         return [*stages, [[_end(self.request, held)] for held in self.held[-1]]]
 
     def choices(self, path: Path) -> list[Way]:
-        """Return a path as the choices of each stage."""
         return [ways[node] for ways, node in zip(self.ways, path, strict=True)]
 
     def node(self, path: Path, layer: int) -> int:

@@ -68,7 +68,6 @@ class Master:
         return replace(solved, bound=bound)
 
     def path(self) -> Path:
-        """Return the path that was found."""
         return tuple(
             max(range(len(layer)), key=lambda node: layer[node].varValue) for layer in self._nodes
         )
@@ -78,12 +77,10 @@ class Master:
         self._problem.addConstraint(self._goals[measure] <= loose(most) * self._scales[measure])
 
     def forbid(self, path: Path) -> None:
-        """Exclude one path."""
         nodes = [(layer[node], 1.0) for layer, node in zip(self._nodes, path, strict=True)]
         self._problem.addConstraint(total(nodes) <= len(path) - 1)
 
     def rank(self, path: Path) -> float:
-        """Return the rank of a path among its equals."""
         return sum(self._rank(stage, node) for stage, node in enumerate(path))
 
     def cut(self, path: Path) -> bool:
@@ -127,7 +124,6 @@ class Master:
         return all(theirs >= ours for theirs, ours in zip(other, owed, strict=True))
 
     def _connect(self) -> None:
-        """Make the nodes and flows a path."""
         for layer in self._nodes:
             self._problem.addConstraint(total((node, 1.0) for node in layer) == 1)
         for stage, layer in enumerate(self._nodes):

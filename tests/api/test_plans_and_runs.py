@@ -46,8 +46,7 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_has_the_figures_of_the_command(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     plan = cloudtune.plan(path, **LIMITS)
     told = bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "-o", "json").json
     assert plan.seconds == told["plan"]["estimate"]["seconds"]
@@ -84,8 +83,7 @@ def test_a_plan_on_a_machine_without_a_price_shows_no_dollars(bench: Bench) -> N
 
 
 def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     fields = {**FIELDS, "train": "train.py:train"}
     by_file = cloudtune.plan(path, **LIMITS)
     by_fields = cloudtune.plan(fields, deadline=600, budget=3)
@@ -126,8 +124,7 @@ def test_a_mistake_is_told_as_in_a_file(
 
 
 def test_train_is_a_function_of_a_file(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     train = load_function(bench.folder, "train.py:train")
     plan = cloudtune.plan({**FIELDS, "train": train}, **LIMITS)
     assert plan.planned.plan == cloudtune.plan(path, **LIMITS).planned.plan
@@ -152,8 +149,7 @@ def test_a_script_that_tunes_at_its_top_level_is_no_endless_chain(bench: Bench, 
 
 
 def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     with pytest.raises(cloudtune.InfeasibleError) as raised:
         cloudtune.plan(path, deadline="1s", budget="$0.01")
     assert raised.value.fastest is not None
@@ -163,8 +159,7 @@ def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
 def test_a_run_gives_its_result_and_calls_back(
     bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     events: list[Any] = []
     result = cloudtune.run(path, **LIMITS, on_event=lambda event, _: events.append(event))
     assert isinstance(events[0], RunStarted)
@@ -182,8 +177,7 @@ def test_a_run_gives_its_result_and_calls_back(
 
 
 def test_a_plan_is_carried_out_as_it_is(bench: Bench, simulated: list[Job]) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     plan = cloudtune.plan(path, **LIMITS)
     plan.save("plan.json")
     cloudtune.run(plan, progress=False)
@@ -197,8 +191,7 @@ def test_a_plan_is_carried_out_as_it_is(bench: Bench, simulated: list[Job]) -> N
 
 
 def test_what_looks_on_ends_no_run_and_is_told_of(bench: Bench, simulated: list[Job]) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
 
     def breaks(event: object, _: object) -> None:
         raise KeyError(type(event).__name__)
@@ -211,8 +204,7 @@ def test_what_looks_on_ends_no_run_and_is_told_of(bench: Bench, simulated: list[
 def test_nothing_is_rented_unasked(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
     monkeypatch.setattr("cloudtune.api.runs.provider_named", lambda _: asking)
     with pytest.raises(UsageError, match="renting from AWS needs confirmation: pass yes=True"):
@@ -224,8 +216,7 @@ def test_nothing_is_rented_unasked(
 def test_a_clean_up_that_is_not_confirmed_raises_and_the_result_is_kept(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     really = runner.run_job
 
     def left(job: Job, watching: Any) -> Ended:
@@ -241,8 +232,7 @@ def test_a_clean_up_that_is_not_confirmed_raises_and_the_result_is_kept(
 def test_a_run_in_another_thread_hears_no_signal_and_goes(
     bench: Bench, simulated: list[Job]
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     found: list[Any] = []
 
     def work() -> None:
@@ -256,8 +246,7 @@ def test_a_run_in_another_thread_hears_no_signal_and_goes(
 
 
 def test_a_run_that_has_ended_is_not_resumed(bench: Bench, simulated: list[Job]) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     result = cloudtune.run(path, **LIMITS, progress=False)
     with pytest.raises(UsageError, match="has ended"):
         cloudtune.resume(result.name)
@@ -269,8 +258,7 @@ def test_the_best_is_kept_as_the_script_wrote_it(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Virtual epochs have no files: every checkpoint of theirs is this one."""
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     made = bench.folder / "made"
     made.mkdir()
     (made / "state.pt").write_text("weights")
@@ -303,8 +291,7 @@ def test_a_best_model_that_can_not_be_kept_costs_no_result(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: str(bench.folder / "gone"))
     result = cloudtune.run(path, **LIMITS, progress=False)
     assert result.best is not None

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import cloudtune
-from cloudtune.engine.ledger import Entry, FileLedger
+from cloudtune.engine.ledger import Entry
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.model.commands import StopTrial
 from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
@@ -21,7 +21,7 @@ from cloudtune.model.plans import Charges, Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.runs.job import Job
 from tests.bench import called
-from tests.builders import NODE_BOUNDARY, Setting, play, profile
+from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
@@ -38,10 +38,7 @@ def keep(home: Path, name: str, job: Job, entries: Sequence[Entry]) -> None:
     """Write a run down as `cloudtune run` does."""
     folder = home / "runs" / name
     folder.mkdir(parents=True)
-    ledger = FileLedger(folder / "ledger.jsonl", replace(job, run=name).to_json())
-    for entry in entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(folder, replace(job, run=name).to_json(), entries)
 
 
 def telling(entries: Sequence[Entry]) -> tuple[Entry, ...]:

@@ -50,7 +50,7 @@ NEIGHBOURS = {
         "pydantic!=2.0.*,!=2.1.*,!=2.2.*,!=2.3.*,!=2.4.*,<3,>2",
     ),
     "mlflow 3.17.2": (
-        *("Flask-CORS<7", "Flask<4", "matplotlib<4", "numpy<3", "pandas<4"),
+        *("Flask-CORS<7", "Flask<4", "numpy<3", "pandas<4"),
         *("pyarrow<26,>=4.0.0", "scipy<2"),
     ),
 }

@@ -94,7 +94,6 @@ class Account:
         iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
     def close(self) -> None:
-        """Close the clients."""
         for client in self._clients:
             client.close()
 

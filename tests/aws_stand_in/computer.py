@@ -54,7 +54,6 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
 
 
 def folder_of(home: Path, name: str) -> Path:
-    """Return the folder that is a computer's home."""
     return home / "computers" / name
 
 

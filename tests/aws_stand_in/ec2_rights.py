@@ -7,10 +7,9 @@ of its policies; an action that isn't in `_RESOURCES` has no resources, so that 
 "*" fits it, as for most of Describe*.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from moto.core import DEFAULT_ACCOUNT_ID
 
@@ -18,10 +17,7 @@ from cloudtune.infra.emulator.launch_form import launch_tags
 from tests.aws_stand_in.launches import Launch, numbered
 from tests.aws_stand_in.policies import Asked
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    Context = dict[str, list[str]]
+Context = dict[str, list[str]]
 
 _RESOURCES = {
     "TerminateInstances": [("instance", "InstanceId")],
@@ -93,7 +89,6 @@ class _Call:
             yield Asked("iam:PassRole", role.arn, context)
 
     def _direct_tags(self) -> dict[str, str]:
-        """Return the tags of a CreateTags."""
         return {
             key: self.parameters.get(f"{name.removesuffix('Key')}Value", "")
             for name, key in self.parameters.items()

@@ -90,6 +90,5 @@ def user_data_command(script: str, environment: Mapping[str, str]) -> str:
 
 
 def write_program(path: Path, text: str) -> None:
-    """Write a program of an image."""
     path.write_text(text)
     path.chmod(0o755)

@@ -114,7 +114,6 @@ def spawn(
 
 
 def _image(machine: Machine, access: Access) -> Path:
-    """Write what is in a machine's image, and return the folder."""
     programs = machine.folder / "bin"
     programs.mkdir(exist_ok=True)
     machine_process.write_shutdown_command(machine.folder, machine.id, access)

@@ -22,7 +22,6 @@ class Launch:
 
     @property
     def image(self) -> str:
-        """The AMI's id."""
         return self._get("ImageId")
 
     @property
@@ -32,12 +31,10 @@ class Launch:
 
     @property
     def key(self) -> str:
-        """The name of a key pair."""
         return self._get("KeyName")
 
     @property
     def is_spot(self) -> bool:
-        """Whether it is for the spot market."""
         return self._get("InstanceMarketOptions.MarketType") == "spot"
 
     @property
@@ -47,12 +44,10 @@ class Launch:
 
     @property
     def subnet_id(self) -> str:
-        """The id of the subnet that it names."""
         return self._get("SubnetId", "NetworkInterface.1.SubnetId")
 
     @property
     def named_zone(self) -> str:
-        """The zone that it names itself."""
         return self._get("Placement.AvailabilityZone")
 
     @cached_property
@@ -75,7 +70,6 @@ class Launch:
 
     @property
     def group_ids(self) -> list[str]:
-        """The ids of the security groups that it names."""
         names = ("SecurityGroupId", "NetworkInterface.1.SecurityGroupId")
         return next((ids for name in names if (ids := numbered(self.parameters, name))), [])
 
@@ -97,7 +91,6 @@ class Launch:
 
     @property
     def profile_name(self) -> str:
-        """The name of the instance profile that it names."""
         named = self._get("IamInstanceProfile.Name")
         return named or self._get("IamInstanceProfile.Arn").rpartition("/")[2]
 

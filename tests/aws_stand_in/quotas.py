@@ -32,7 +32,6 @@ class AccountQuota:
         return min(limits, default=VCPUS)
 
     def to_json(self, scenario: Sequence[Quota]) -> dict[str, Any]:
-        """Return it as Service Quotas does."""
         return {
             "ServiceCode": "ec2",
             "QuotaCode": self.code,

@@ -6,24 +6,20 @@ caller must have the rights for; what was created is undone if one of them fails
 within the call that asks for it, so nobody sees a stack that is IN_PROGRESS.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
 
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.emulator.requests import Ec2Error
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Clients = Callable[[str], Any]
-    """Returns a client of a service, with the credentials of the caller."""
+Clients = Callable[[str], Any]
+"""Returns a client of a service, with the credentials of the caller."""
 
 _TIME = "2026-01-01T00:00:00Z"
 _ATTRIBUTE_OF = {"AWS::EC2::SecurityGroup": "GroupId"}
@@ -70,8 +66,6 @@ class Stack:
 
 
 class Stacks:
-    """The stacks of all regions."""
-
     def __init__(self) -> None:
         self._stacks: dict[tuple[str, str], Stack] = {}
         self._change_sets: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
@@ -144,8 +138,6 @@ def _change_set(stack: Stack, template: Any, parameters: Mapping[str, str]) -> d
 
 
 class _Change:
-    """One change of a stack, by calls of its caller."""
-
     def __init__(self, stack: Stack, clients: Clients) -> None:
         self._stack = stack
         self._clients = clients

@@ -3,7 +3,7 @@
 Further sets stand beside: `curves`, `live` (jobs that decide as they go) and `proposals`.
 """
 
-from tests.builders.drawn import choices, jobs, rentables, stage_choices
+from tests.builders.drawn import choices, jobs, rentables, stage_choices, troubles
 from tests.builders.events import begun, epoch, instance, join, launches_of, starts
 from tests.builders.machines import (
     LINEAR,
@@ -36,55 +36,6 @@ from tests.builders.runs import (
     gone,
     play,
     refused,
+    write_ledger,
 )
 from tests.builders.trials import Given, Watched, final, level, table, trials
-
-__all__ = [
-    "LINEAR",
-    "NODE_BOUNDARY",
-    "NO_CHARGES",
-    "NO_LIMITS",
-    "SUBLINEAR",
-    "Build",
-    "Given",
-    "Mishap",
-    "Played",
-    "Rungs",
-    "Setting",
-    "Watched",
-    "begun",
-    "by_hand",
-    "by_name",
-    "by_plan",
-    "certain",
-    "choices",
-    "epoch",
-    "final",
-    "flapped",
-    "followed",
-    "gone",
-    "group",
-    "grouped",
-    "instance",
-    "itinerary_of",
-    "jobs",
-    "join",
-    "launches_of",
-    "level",
-    "offer",
-    "plan_of",
-    "play",
-    "policy_with",
-    "profile",
-    "refused",
-    "rentables",
-    "run_plan",
-    "scripted",
-    "shapes",
-    "stage_choices",
-    "staged",
-    "starts",
-    "table",
-    "trials",
-    "widths",
-]

@@ -1,8 +1,20 @@
 """Jobs of all shapes, and all ways to run them, for tests by hypothesis."""
 
+from typing import get_args
+
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from cloudtune.model.events import (
+    Event,
+    InstanceGone,
+    Interrupted,
+    LaunchFailed,
+    NodeLost,
+    RefusalKind,
+    TrialFailed,
+    TrialLost,
+)
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Charges, Group, Rentable
 from tests.builders.machines import offer, profile
@@ -96,3 +108,25 @@ def stage_choices(draw: st.DrawFn, setting: Setting, trials: int) -> tuple[Group
     assume(groups)  # no width fits on so few instances
     first = groups[0]
     return (group(first.offer, first.instances, first.width, first.trials + left), *groups[1:])
+
+
+def troubles(
+    at: st.SearchStrategy[float], *, trials: int = 10, interrupted: bool = True
+) -> st.SearchStrategy[Event]:
+    """Return things that go wrong; those that can't happen when their time comes don't.
+
+    Launches are refused early as well: most are asked for at the begin.
+    """
+    intent = st.integers(0, 7).map("i{:03d}".format)
+    session = st.builds("t{:02d}.{}".format, st.integers(0, trials - 1), st.integers(1, 4))
+    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
+    early = at | at.map(lambda time: time / 10)
+    person = [st.builds(Interrupted, at)] if interrupted else []
+    return st.one_of(
+        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
+        st.builds(NodeLost, at, intent, word),
+        st.builds(LaunchFailed, early, intent, word, word, st.booleans(), kind),
+        st.builds(TrialFailed, at, session, word, word),
+        st.builds(TrialLost, at, session, word),
+        *person,
+    )

@@ -38,10 +38,8 @@ def epoch(
 
 
 def starts(commands: Iterable[Command]) -> dict[str, tuple[Slice, ...]]:
-    """Return the sessions that are started, and where."""
     return {c.session: c.placement for c in commands if isinstance(c, StartTrial)}
 
 
 def launches_of(said: Iterable[Command]) -> list[Command]:
-    """Return the instances that are asked for."""
     return [command for command in said if isinstance(command, Launch)]

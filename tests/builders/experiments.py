@@ -5,16 +5,15 @@ from typing import Any
 
 from cloudtune.experiment import Experiment
 
+FIELDS: dict[str, Any] = {
+    "name": "x",
+    "train": "train.py:train",
+    "metric": {"name": "loss", "mode": "min"},
+    "search": {"lr": {"uniform": [0, 1]}},
+    "trials": 2,
+    "epochs": {"max": 2},
+}
+
 
 def small_experiment(folder: Path, **sections: Any) -> Experiment:
-    """Return an experiment in a folder, with these sections."""
-    return Experiment(
-        name="x",
-        train="train.py:train",
-        metric={"name": "loss", "mode": "min"},
-        search={"lr": {"uniform": [0, 1]}},
-        trials=2,
-        epochs={"max": 2},
-        directory=folder,
-        **sections,
-    )
+    return Experiment(**{**FIELDS, "directory": folder, **sections})

@@ -100,5 +100,4 @@ def grouped(start: int, end: int, *groups: Group) -> StagePlan:
 
 
 def by_hand(*stages: StagePlan, max_instances: int = 9, charges: Charges = NO_CHARGES) -> Plan:
-    """Return a plan of these stages."""
     return Plan("by hand", stages, Estimate(0.0, 0.0), max_instances, charges=charges)

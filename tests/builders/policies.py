@@ -124,11 +124,9 @@ def policy_with(
 
 
 def itinerary_of(policy: RunPolicy) -> Itinerary:
-    """Return where a run is in its plan."""
     assert policy.itinerary is not None
     return policy.itinerary
 
 
 def plan_of(policy: RunPolicy) -> Plan:
-    """Return the plan that a run goes by now."""
     return itinerary_of(policy).plan

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from cloudtune.engine.ledger import Entry, MemoryLedger
+from benchmarks.compare.stages import plan_stages
+from cloudtune.engine.ledger import Entry, FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
@@ -32,7 +34,6 @@ from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import plan_stages
 from cloudtune.policy.registry import STRATEGIES, chosen, components, run_policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job
@@ -101,7 +102,6 @@ class Setting:
     pools: Mapping[tuple[str, str, str], PoolTrace] = field(default_factory=dict)
 
     def but(self, **changes: object) -> Setting:
-        """Return the setting with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def mirrored(self) -> Setting:
@@ -116,19 +116,16 @@ class Setting:
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
-        """All that may be rented."""
         return (Rentable(self.offer, self.profile, self.max_instances), *self.others)
 
     @property
     def given(self) -> tuple[Trial, ...]:
-        """The trials."""
         return trials(self.trials, self.caps)
 
     # ---- who decides ---------------------------------------------------------------------
 
     @property
     def strategy(self) -> SuccessiveHalving:
-        """The strategy that plans are for."""
         return SuccessiveHalving(
             self.trials, self.min_epochs, self.max_epochs, self.eta, mode=self.mode
         )
@@ -146,11 +143,9 @@ class Setting:
         )
 
     def plan(self, planner: Planner | None = None, limits: Limits = NO_LIMITS) -> Plan:
-        """Return a plan for the job."""
         return (planner or ExactPlanner()).plan(self.request(limits))
 
     def policy(self, by: Decider | None = None, sampler: Sampler | None = None) -> RunPolicy:
-        """Return a fresh policy for the job."""
         by = by or self.by or self.plan()
         if isinstance(by, Plan):
             return self._by_plan(by)
@@ -218,7 +213,6 @@ class Setting:
         )
 
     def context(self, **changes: object) -> BuildContext:
-        """Return what strategies are made from."""
         made = BuildContext(
             self.rentables,
             self.max_instances,
@@ -317,12 +311,10 @@ class Played:
 
     @property
     def commands(self) -> list[tuple[Command, ...]]:
-        """What was asked for at each event."""
         return [entry.commands for entry in self.entries]
 
     @property
     def starts(self) -> list[StartTrial]:
-        """The sessions that were started, in order."""
         return [c for commands in self.commands for c in commands if isinstance(c, StartTrial)]
 
     @property
@@ -452,3 +444,11 @@ class _Troubled:
 
 def _still(policy: RunPolicy) -> Counter[str]:
     return Counter(trial.status for trial in policy.trials.values())
+
+
+def write_ledger(folder: Path, header: Mapping[str, Any], entries: Iterable[Entry]) -> None:
+    """Put a run on record in its folder."""
+    ledger = FileLedger(folder / "ledger.jsonl", header)
+    for entry in entries:
+        ledger.append(entry.event, entry.commands)
+    ledger.close()

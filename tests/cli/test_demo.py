@@ -1,14 +1,13 @@
 """What `make demo` promises, without a run: a cheaper plan, and test images that are new."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,18 +15,14 @@ from click.testing import CliRunner
 
 from cloudtune.cli import main
 from cloudtune.display.chart import gantt
-from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.plans import Limits
 from cloudtune.runs.report import build
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
-from tests.builders import NODE_BOUNDARY, Setting, play, profile
+from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Called = Callable[..., str]
+Called = Callable[..., str]
 
 FOLDER = Path(__file__).parents[2] / "examples/smudged"
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
@@ -121,10 +116,7 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     job = replace(job, limits=Limits(deadline=126.0))  # some of it is for setting up and returning
     folder = tmp_path / "runs" / "mine"
     folder.mkdir(parents=True)
-    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
-    for entry in entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(folder, job.to_json(), entries)
     told = json.loads(called("report", "mine", "--against", "-o", "json"))
     dollars = {name: each["dollars"] for name, each in told["others"].items()}
     assert told["others"]["naive elastic"]["keeps_limits"]

@@ -43,6 +43,5 @@ def test_a_run_needs_moto_where_the_cloud_is_on_this_machine(
 
 def test_a_plan_needs_neither_moto_nor_plotly(bench: Bench, missing: set[str]) -> None:
     missing |= {"moto", "flask", "flask_cors", "plotly"}
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     assert bench.here("plan", path).code == 0

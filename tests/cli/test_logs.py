@@ -17,11 +17,9 @@ __all__ = ["bucket"]
 
 @pytest.fixture
 def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's folder, after the run."""
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     assert bench.here("run", path, "-q").code == 0
     [folder] = (bench.home / "runs").iterdir()
     return folder
@@ -29,7 +27,6 @@ def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def kept(bench: Bench, run: Path) -> Path:
-    """The folder in which its logs are."""
     folder = bench.home / "storage" / run.name / "logs"
     (folder / "nodes").mkdir(parents=True)
     (folder / "t01.2.0.log").write_text("second session\n")

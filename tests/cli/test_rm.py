@@ -43,8 +43,7 @@ def fill(stored: Path) -> None:
 def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
     bench: Bench, simulated: list[Job]
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     assert bench.here("run", path, "-q").code == 0
     [run] = (bench.home / "runs").iterdir()
     fill(bench.home / "storage" / run.name)
@@ -80,8 +79,7 @@ def test_a_file_name_that_is_not_utf_8_is_removed_as_any(
 def test_a_file_name_that_is_not_utf_8_is_no_hindrance_to_readers(
     bench: Bench, simulated: list[Job], command: str
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     assert bench.here("run", path, "-q").code == 0
     [run] = (bench.home / "runs").iterdir()
     stored = bench.home / "storage" / run.name

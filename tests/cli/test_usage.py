@@ -62,8 +62,7 @@ def test_an_unknown_option(bench: Bench) -> None:
 
 
 def test_a_script_that_does_not_import(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     script = bench.folder / "train.py"
     script.write_text("import nosuchmodule\n" + script.read_text())
     done = bench.here("run", path)
@@ -74,8 +73,7 @@ def test_a_script_that_does_not_import(bench: Bench) -> None:
 
 
 def test_a_file_that_ray_cannot_name_is_refused_before_anything_is_rented(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     (bench.folder / os.fsdecode(b"n\xff.txt")).touch()
     done = bench.here("run", path)
     assert done.code == 2
@@ -88,8 +86,7 @@ def test_a_plan_without_a_profile_says_what_is_missing(bench: Bench) -> None:
 
 
 def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> None:
-    path = bench.experiment(trials=4, first=100, last=400)
-    bench.profile()
+    path = bench.ready(trials=4, first=100, last=400)
     check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
     done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
     told = done.json
@@ -99,8 +96,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
 
 
 def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     done = bench.here("plan", path, "--save", "p.json", "-o", "json")
     assert done.code == 0, done.err
     assert done.json["plan"]["staged"]["gap"] == 0
@@ -111,8 +107,7 @@ def test_a_plan_rents_nothing_and_can_be_saved_and_must_fit_its_script(bench: Be
 
 
 def test_simulate_plays_the_same_policy(bench: Bench) -> None:
-    path = bench.experiment(trials=2)
-    bench.profile()
+    path = bench.ready(trials=2)
     done = bench.here("simulate", path, "-o", "json")
     told = done.json
     assert done.code == 0, done.err
@@ -136,14 +131,12 @@ def test_simulate_names_the_command_that_took_an_option_over(
 
 
 def test_aws_is_never_rented_unasked(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     check_refused(bench, ["run", path, "--provider", "aws"], "--yes")
 
 
 def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "aws sso login")
     text = path.read_text().replace("max_instances: 2", "max_instances: 2, image: ami-1")
     path.write_text(text)
@@ -153,8 +146,7 @@ def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
 def test_an_unconfirmed_clean_up_names_the_instances(
     monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
 
     def leak(*_: object) -> None:
         raise CleanupError("EC2 did not confirm the end of i-1, i-2", ["i-1", "i-2"])

@@ -26,9 +26,7 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def experiment(bench: Bench, simulated: list[Job]) -> Path:
-    path = bench.experiment()
-    bench.profile()
-    return path
+    return bench.ready()
 
 
 def lines(text: str) -> list[dict[str, Any]]:

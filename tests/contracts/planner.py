@@ -33,7 +33,6 @@ SETTINGS = {
 
 
 def extremes(planner: Planner, setting: Setting) -> tuple[Plan, Plan]:
-    """Return the fastest and the cheapest plan of a planner."""
     with pytest.raises(InfeasibleError) as caught:
         setting.plan(planner, Limits(deadline=0.0, budget=0.0))
     assert caught.value.fastest is not None

@@ -24,6 +24,7 @@ from cloudtune.infra.provider import (
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.providers import PROVIDERS
+from tests.builders.experiments import FIELDS
 
 RUN = "contract"
 HEAVY = ("boto3", "botocore", "moto", "ray", "torch")
@@ -50,19 +51,8 @@ class ProviderContract:
 
     def experiment(self, **changes: Any) -> Experiment:
         """Return an experiment that can be run there."""
-        return Experiment(
-            **{
-                "name": "contract",
-                "train": "train.py:train",
-                "metric": {"name": "loss", "mode": "min"},
-                "search": {"lr": {"loguniform": [1e-4, 1]}},
-                "trials": 2,
-                "epochs": {"max": 2},
-                "cloud": {"provider": self.name, **self.cloud},
-                **self.more,
-                **changes,
-            }
-        )
+        cloud = {"provider": self.name, **self.cloud}
+        return Experiment(**{**FIELDS, "cloud": cloud, **self.more, **changes})
 
     # ---- before anything is rented ------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
@@ -42,7 +40,6 @@ class StrategyContract:
     """How many trials it runs at once where there is room for all."""
 
     def build(self, sampler: Sampler, game: Setting) -> Strategy:
-        """Return a fresh strategy."""
         build = by_name(self.name, max_epochs=self.max_epochs, trials=game.trials or None)
         return build(sampler, game)
 
@@ -98,7 +95,7 @@ class StrategyContract:
 
     def test_a_recorded_run_is_decided_the_same_again(self, game: Setting) -> None:
         played = self.play(game.but(profile=SHAKY, saves_every=2, trouble=gone({"i000": 70.0})))
-        run(played.setting.policy(), ReplayWorld(played.entries), MemoryLedger())
+        replayed(played.setting.policy(), played.entries)
 
     def test_less_is_better_mirrors_more_is_better(self, game: Setting) -> None:
         shaky = game.but(profile=SHAKY)

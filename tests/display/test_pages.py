@@ -18,13 +18,12 @@ from cloudtune.display.pages.figures import Figure
 from cloudtune.display.pages.gantt import gpus
 from cloudtune.display.pages.plans import plan_page
 from cloudtune.display.pages.reports import figures, run_page
-from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.runs.report import Report, build
 from tests.bench import called
 from tests.browser import CHROMIUM, Browser, Page, started
-from tests.builders import NODE_BOUNDARY, Setting, play, profile
+from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
 from tests.builders.proposals import COMPARED, proposal
 from tests.guard import watched
 
@@ -215,10 +214,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home" / "runs" / "digits-1"
     folder.mkdir(parents=True)
     job = replace(SETTING.job(PLAN), run="digits-1")
-    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
-    for entry in play(SETTING, PLAN).entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(folder, job.to_json(), play(SETTING, PLAN).entries)
     return tmp_path
 
 

@@ -9,10 +9,9 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from cloudtune.engine.ledger import FileLedger
 from cloudtune.model.events import TrialFailed
 from docs import picture
-from tests.builders import play
+from tests.builders import play, write_ledger
 from tests.display.test_pages import PLAN, SETTING, told
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,10 +48,7 @@ def test_a_run_of_this_machine_is_drawn_in_both_themes(
     folder = tmp_path / "home" / "runs" / "r1"
     folder.mkdir(parents=True)
     job = replace(SETTING.job(PLAN), run="r1")
-    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
-    for entry in play(SETTING, PLAN).entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(folder, job.to_json(), play(SETTING, PLAN).entries)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "argv", ["picture", "r1", "--out", str(tmp_path / "img")])
     picture.main()

@@ -31,7 +31,6 @@ def printed(
 
 
 def told(given: Proposal) -> list[str]:
-    """Return all that `--verbose` shows."""
     return printed(lambda out: show_all(out, given))
 
 

@@ -68,12 +68,10 @@ class Widths(ByWidth):
         return 0.5
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return the width by what the task is."""
         again = FIRST.id in view.trials
         return [0.5 if task.trial.id == CLONE.id else 2.0 if again else 1.0 for task in tasks]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width that it has."""
         return trial.width
 
 

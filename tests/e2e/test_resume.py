@@ -18,8 +18,7 @@ LOSS = "value = abs(config['lr'] - 0.05) + config['n'] / 1000 / epoch"
 
 
 def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
-    path = bench.experiment(LOSS, first=8, last=32)
-    bench.profile()
+    path = bench.ready(LOSS, first=8, last=32)
     process = bench.start("run", path)
     wait_for(lambda: bench.recorded('"EpochDone"') > 0)
     os.kill(process.pid, signal.SIGKILL)
@@ -58,8 +57,7 @@ def winner(ledger: Path) -> str:
 
 def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_from_its_checkpoints(bench: Bench) -> None:
     check_refused(bench.here("resume"), "no run yet")
-    path = bench.experiment(trials=2, first=200, last=400)
-    bench.profile()
+    path = bench.ready(trials=2, first=200, last=400)
     assert bench.here("plan", path, "--save", "plan.json").code == 0
     process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))

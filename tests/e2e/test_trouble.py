@@ -23,8 +23,7 @@ def test_all_trials_failing_shows_the_first_traceback(bench: Bench) -> None:
         "        if name == 't01': return\n"
         "        if name == 't02': cloudtune.report({'accuracy': 1.0}); continue"
     )
-    path = bench.experiment(trouble, trials=3, first=2, last=4)
-    bench.profile()
+    path = bench.ready(trouble, trials=3, first=2, last=4)
     done = bench("run", path, "--no-pace")
     assert done.code == 1, done.out + done.err
     assert "every trial failed; the first: t00: RuntimeError: no data here" in done.err
@@ -44,8 +43,7 @@ def test_a_crash_a_nan_and_a_terminal_that_goes_end_no_run(bench: Bench) -> None
         "        if name == 't01' and epoch == 3: raise ValueError('\\u00fc\\udcff')\n"
         "        if name == 't02' and epoch == 2: value = math.nan"
     )
-    path = bench.experiment(trouble, trials=4, first=4, last=8)
-    bench.profile()
+    path = bench.ready(trouble, trials=4, first=4, last=8)
     bench.environment["PYTHONIOENCODING"] = "ascii"
     process = bench.start("run", path)
     assert process.stdout is not None
@@ -91,8 +89,7 @@ def test_a_run_measures_first_and_the_budget_stops_it_with_the_best_kept(bench: 
 
 
 def test_a_dry_pool_is_asked_without_a_retry_storm(bench: Bench) -> None:
-    path = bench.experiment(trials=2)
-    bench.profile()
+    path = bench.ready(trials=2)
     bench.refuse("RunInstances", "InsufficientInstanceCapacity")
     done = bench("run", path, "--deadline", "60s")
     assert done.code == 6, done.out + done.err
@@ -106,8 +103,7 @@ def test_a_dry_pool_is_asked_without_a_retry_storm(bench: Bench) -> None:
 def test_gc_returns_a_killed_run_s_instances_alone(
     bench: Bench,
 ) -> None:
-    path = bench.experiment(trials=2, first=200, last=400)
-    bench.profile()
+    path = bench.ready(trials=2, first=200, last=400)
     doomed = bench.start("run", path, "--deadline", "20m")
     wait_for(lambda: bool(bench.alive()))
     first, *_ = bench.alive()
@@ -133,8 +129,7 @@ def test_gc_returns_a_killed_run_s_instances_alone(
 
 
 def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> None:
-    path = bench.experiment(trials=2)
-    bench.profile()
+    path = bench.ready(trials=2)
     bench.refuse("TerminateInstances", "UnauthorizedOperation", times=None)
     done = bench("run", path)
     assert done.code == 0, done.out + done.err
@@ -144,8 +139,7 @@ def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> N
 
 
 def test_credentials_that_expire_while_all_is_given_back_cost_no_result(bench: Bench) -> None:
-    path = bench.experiment(trials=2)
-    bench.profile()
+    path = bench.ready(trials=2)
     process = bench.start("run", path)
     wait_for(lambda: bench.recorded('"Release"') > 0)
     bench.refuse("*", "ExpiredToken", times=30)  # so often it is asked in some 20 s
@@ -166,8 +160,7 @@ FULL = (
 
 
 def test_a_full_storage_is_told_by_the_exit_code(bench: Bench) -> None:
-    path = bench.experiment(FULL, trials=2, first=2, last=4)
-    bench.profile()
+    path = bench.ready(FULL, trials=2, first=2, last=4)
     done = bench("run", path)
     assert done.code == 8, done.out + done.err
     assert "epoch 3 is not saved: " in done.out
@@ -201,8 +194,7 @@ SMALL = (
 
 
 def test_trials_that_are_over_make_room_in_a_full_storage(bench: Bench) -> None:
-    path = bench.experiment(SMALL, trials=4, first=2, last=4)
-    bench.profile()
+    path = bench.ready(SMALL, trials=4, first=2, last=4)
     done = bench("run", path)
     assert done.code == 0, done.out + done.err
     assert done.err.count("is over, and its checkpoints are gone") == 2
@@ -239,8 +231,7 @@ sys.exit(17)
 
 
 def test_a_program_outlives_a_head_that_dies_and_runs_again(bench: Bench) -> None:
-    path = bench.experiment(trials=2, first=2, last=4)
-    bench.profile()
+    path = bench.ready(trials=2, first=2, last=4)
     (bench.folder / "twice.py").write_text(TWICE)
     done = subprocess.run(
         [sys.executable, "twice.py", str(path)],
@@ -266,8 +257,7 @@ def end_the_head(bench: Bench) -> None:
 
 def test_instances_left_by_a_dead_head_give_exit_code_7(bench: Bench) -> None:
     """One of two instances is frozen; the other ends itself, as its cluster is gone."""
-    path = bench.experiment(trials=2, first=200, last=400)
-    bench.profile()
+    path = bench.ready(trials=2, first=200, last=400)
     process = bench.start("run", path, "--deadline", "100s", "--force")
     wait_for(lambda: bench.recorded('"NodeJoined"') == 2)
     frozen = bench.alive()[0]["id"]

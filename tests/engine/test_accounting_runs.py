@@ -1,7 +1,5 @@
 """Whatever the run: where its money went adds up to its bill."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

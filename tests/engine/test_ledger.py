@@ -15,7 +15,6 @@ ENTRIES = play(Setting()).entries
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger of a whole run."""
     path = tmp_path / "ledger.jsonl"
     ledger = FileLedger(path, {"run": "r1"})
     for entry in ENTRIES:

@@ -52,7 +52,6 @@ def ec2_client() -> Iterator[Callable[[Access], EC2Client]]:
 
 @pytest.fixture
 def ec2(emulator: Emulator, ec2_client: Callable[[Access], EC2Client]) -> EC2Client:
-    """A client of the shared emulator."""
     return ec2_client(emulator.access)
 
 

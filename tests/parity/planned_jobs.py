@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.compare.stages import plan_stages
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, _Intent, synthetic_metric
@@ -22,7 +23,7 @@ from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import PLANNERS, plan_stages
+from cloudtune.policy.planned.stages import PLANNERS
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
@@ -56,7 +57,6 @@ class Job:
 
 
 def make_job(number: int) -> Job:
-    """Return the job of that number."""
     draw = random.Random(number)
     kinds = [(name, gpus, vcpus, draw.uniform(low, high)) for name, gpus, vcpus, low, high in KINDS]
     draw.shuffle(kinds)
@@ -184,8 +184,6 @@ def _limits(free: PlanRequest, slack: float, rich: float, limited: str) -> Limit
 
 
 class _Given:
-    """A sampler of given trials."""
-
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._left = iter(trials)
 

@@ -89,7 +89,6 @@ def billed(asked: PlanRequest, *stages: tuple[Group, ...], trouble: Sequence[Eve
 
 
 def cost(dollars: float) -> Any:
-    """Return what all four ways have to come to."""
     return pytest.approx((dollars,) * 4, abs=EXACT)
 
 
@@ -103,7 +102,6 @@ def printed(number: int) -> list[str]:
 
 
 def lines(text: str = PAGE) -> list[str]:
-    """Return the lines of the blocks in a text."""
     blocks = re.findall(r"```\n(.*?)```", text, re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 

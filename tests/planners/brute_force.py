@@ -106,7 +106,6 @@ def at_once(offer: Offer, instances: int, width: float) -> int:
 
 
 def grouped(shape: Shape, trials: int) -> Group:
-    """Return the group of so many trials on such instances."""
     offer, instances, width = shape
     waves = math.ceil(trials / at_once(*shape))
     return Group(offer, instances, width, trials, waves)

@@ -13,18 +13,10 @@ from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.planning.problem import _with_fetch, stored_profiles
 from cloudtune.running import runner
 from cloudtune.running.runner import Runner
+from tests.builders.experiments import small_experiment
 
 TRAIN = "def train(config):\n    pass\n"
-FIELDS = {
-    "name": "x",
-    "train": "train.py:train",
-    "metric": {"name": "loss", "mode": "min"},
-    "search": {"lr": {"uniform": [0, 1]}},
-    "trials": 2,
-    "epochs": {"max": 2},
-    "cloud": {"provider": "aws", "instances": ["p3.2xlarge"]},
-    "storage": "s3://bucket/runs",
-}
+AWS = {"cloud": {"provider": "aws", "instances": ["p3.2xlarge"]}, "storage": "s3://bucket/runs"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +26,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(folder: Path, **more: Any) -> Experiment:
-    return Experiment(directory=folder, **{**FIELDS, **more})
+    return small_experiment(folder, **{**AWS, **more})
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,6 @@ def policy(count: int = 2, last: int = 3, **changes: Any) -> RunPolicy:
 
 
 def launches(commands: Sequence[Command]) -> list[str]:
-    """Return the intents that are asked for."""
     return [c.intent for c in commands if isinstance(c, Launch)]
 
 

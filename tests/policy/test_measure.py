@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError, NoCapacityError
 from cloudtune.model.commands import (
@@ -176,9 +176,8 @@ def test_if_a_trial_alone_fails_others_are_tried() -> None:
 
 
 def test_a_measurement_is_replayed_with_equal_commands() -> None:
-    entries, again = measure(measuring()), MemoryLedger()
-    run(measuring(), ReplayWorld(entries), again)
-    assert tuple(again.entries) == entries
+    entries = measure(measuring())
+    replayed(measuring(), entries)
 
 
 def test_figures_without_an_epoch_are_no_profile() -> None:

@@ -108,7 +108,6 @@ def decisions(played: Played, epochs: Sequence[int], eta: int) -> tuple[int, int
 
 
 def trial_of(session: str) -> str:
-    """Return the trial of a session."""
     return session.partition(".")[0]
 
 
@@ -179,7 +178,6 @@ def test_f08_a_trial_that_moves_or_is_lost_was_never_away(resize: float) -> None
 
 
 def events_of(played: Played) -> list[EpochDone]:
-    """Return the epochs of a run, in order."""
     return [entry.event for entry in played.entries if isinstance(entry.event, EpochDone)]
 
 

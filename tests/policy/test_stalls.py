@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import ExtendTrial, SetTimer, StopTrial
 from cloudtune.model.events import RunResumed, TimerFired, TrialStarted, TrialStopped
 from cloudtune.model.trial import EndReason
@@ -35,7 +33,7 @@ def test_a_trial_that_hangs_is_ended_and_the_run_goes_on(by: str | None) -> None
     assert played.furthest == 4
     again = setting.policy()
     if by is None:
-        run(again, ReplayWorld(played.entries), MemoryLedger())
+        replayed(again, played.entries)
         assert again.trials["t00"].error == stuck.error
 
 

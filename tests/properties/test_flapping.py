@@ -1,7 +1,5 @@
 """Whatever decides, and however promptly the cloud answers: no fleet flaps, and every run ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

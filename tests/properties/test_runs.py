@@ -1,31 +1,21 @@
 """Whatever the job and whatever goes wrong: what holds of every simulated run."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
     Event,
     InstanceGone,
-    Interrupted,
     LaunchFailed,
-    NodeLost,
-    RefusalKind,
-    TrialFailed,
-    TrialLost,
 )
 from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.model.scaling import Measurement
@@ -36,7 +26,17 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.report import build, to_json
-from tests.builders import Played, Setting, choices, itinerary_of, jobs, plan_of, play, profile
+from tests.builders import (
+    Played,
+    Setting,
+    choices,
+    itinerary_of,
+    jobs,
+    plan_of,
+    play,
+    profile,
+    troubles,
+)
 
 thorough = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
@@ -62,23 +62,6 @@ JOBS = jobs(
     release=st.floats(0.0, 5.0),
     spread=st.sampled_from([0.0, 0.0, 0.1, 0.3]),
 )
-
-
-def troubles(setting: Setting, plan: Plan) -> st.SearchStrategy[Event]:
-    """Return things that go wrong; those that can't happen when their time comes don't."""
-    at = st.floats(0.0, 1.2).map(lambda share: share * plan.estimate.seconds)
-    intent = st.integers(0, 5).map("i{:03d}".format)
-    trial = st.integers(0, setting.trials - 1).map("t{:02d}".format)
-    session = st.builds("{}.{}".format, trial, st.integers(1, 3))
-    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
-    return st.one_of(
-        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
-        st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, at, intent, word, word, st.booleans(), kind),
-        st.builds(TrialFailed, at, session, word, word),
-        st.builds(TrialLost, at, session, word),
-        st.builds(Interrupted, at),
-    )
 
 
 def on_spot(setting: Setting, per_hour: float) -> Setting:
@@ -114,7 +97,8 @@ def cases(draw: st.DrawFn) -> Case:
         None if of_time is None else of_time * plan.estimate.seconds,
         None if of_money is None else of_money * plan.estimate.dollars,
     )
-    trouble = draw(st.lists(troubles(setting, plan), max_size=8))
+    at = st.floats(0.0, 1.2 * plan.estimate.seconds)
+    trouble = draw(st.lists(troubles(at, trials=setting.trials), max_size=8))
     saves_every = draw(st.sampled_from([1, 1, 2, 5]))
     return Case(setting.but(limits=limits), plan, tuple(trouble), saves_every)
 
@@ -187,10 +171,8 @@ def endings_fit(played: Played) -> None:
 @given(case=cases())
 def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
     played = case.play()
-    again = MemoryLedger()
     policy = case.setting.policy(case.plan)
-    run(policy, ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(policy, played.entries)
     assert policy.best == played.policy.best
     assert policy.spent(played.policy.now) == played.dollars
 
@@ -249,7 +231,8 @@ def surprised(draw: st.DrawFn) -> Setting:
         60.0 + time * plan.estimate.seconds,
         None if money is None else money * plan.estimate.dollars,
     )
-    trouble = draw(st.lists(troubles(setting, plan), max_size=4))
+    at = st.floats(0.0, 1.2 * plan.estimate.seconds)
+    trouble = draw(st.lists(troubles(at, trials=setting.trials), max_size=4))
     rented = (Rentable(setting.offer, real, setting.max_instances), *setting.others)
     return setting.but(limits=limits, real=rented, trouble=tuple(trouble), by="sha", mix=1)
 
@@ -271,6 +254,4 @@ def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
     assert limits.budget is None or played.dollars <= limits.budget + 1e-9
     never_too_many(played, plan_of(policy))
     epochs_follow_each_other(played)
-    again = MemoryLedger()
-    run(setting.policy(), ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(setting.policy(), played.entries)

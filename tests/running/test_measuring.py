@@ -196,7 +196,6 @@ def test_a_measurement_that_is_killed_keeps_what_it_has_and_the_next_goes_on_fro
 
 
 def epochs(events: Sequence[Event]) -> int:
-    """Return how many epochs were trained."""
     return sum(isinstance(event, EpochDone) for event in events)
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from cloudtune.cli.run import _conclude
-from cloudtune.engine.ledger import FileLedger
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep
 from cloudtune.infra.cluster.head import JOURNAL
@@ -19,7 +18,7 @@ from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.model.events import Event, RunStarted
 from cloudtune.running import runner as running
 from cloudtune.running.runner import Ended, Runner, Swept
-from tests.builders import play
+from tests.builders import play, write_ledger
 from tests.builders.proposals import MIXED, SETTING
 
 LEFT = "EC2 did not confirm the end of i-1, i-2; they may still bill."
@@ -108,10 +107,7 @@ def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, entries = SETTING.job(MIXED), play(SETTING, MIXED).entries
-    ledger = FileLedger(tmp_path / "ledger.jsonl", job.to_json())
-    for entry in entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(tmp_path, job.to_json(), entries)
     policy = job.policy()
     for entry in entries:
         policy.handle(entry.event)

@@ -42,7 +42,6 @@ MUTANTS = 150
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The lines of a run's ledger."""
     job = elastic_job(trials=3, epochs={"min": 1, "max": 3})
     path = tmp_path_factory.mktemp("run") / "ledger.jsonl"
     ledger = FileLedger(path, job.to_json())

@@ -11,9 +11,7 @@ from rich.console import Console
 
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.run_screen import RunScreen
-from cloudtune.engine.ledger import FileLedger, MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
@@ -22,6 +20,7 @@ from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job, choices, sampler_name, sampler_of, trials
 from cloudtune.runs.report import Report, load, simulate, to_json
 from cloudtune.strategies.rungs import rung_epochs
+from tests.builders import write_ledger
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
 
 NAMES = sorted(STRATEGIES)
@@ -39,9 +38,7 @@ def test_a_run_keeps_its_limits_and_its_ledger_gives_a_policy_that_decides_equal
     again = Job.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
     entries, policy = list(told.entries), again.policy()
-    ledger = MemoryLedger()
-    run(policy, ReplayWorld(entries), ledger)
-    assert ledger.entries == entries
+    replayed(policy, entries)
     assert policy.ended
 
 
@@ -87,10 +84,7 @@ def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
 
 def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     whole = report_of(elastic_job())
-    ledger = FileLedger(tmp_path / "ledger.jsonl", whole.job.to_json())
-    for entry in whole.entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(tmp_path, whole.job.to_json(), whole.entries)
     assert to_json(load(tmp_path)) == to_json(whole)
 
 

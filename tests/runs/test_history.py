@@ -14,7 +14,7 @@ import pytest
 from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.model.plans import Limits
 from cloudtune.planning import make
@@ -268,9 +268,7 @@ def test_a_run_is_done_again_equally_when_the_earlier_one_is_gone(place: Place) 
     shutil.rmtree(earlier)
     job, entries = job_of_ledger(ledger), list(read_entries(ledger))
     assert [past.run for past in job.past] == ["first-run"]
-    again = MemoryLedger()
-    run(job.policy(), ReplayWorld(entries), again)
-    assert again.entries == entries
+    replayed(job.policy(), entries)
     assert named(json.loads(place("report", "second-run", "-o", "json").out)["trials"])
 
 

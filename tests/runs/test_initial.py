@@ -110,8 +110,7 @@ def test_a_mistake_of_two_branches_is_told() -> None:
 
 
 def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:
-    path = bench.experiment()
-    bench.profile()
+    path = bench.ready()
     path.write_text(path.read_text() + "initial: [{lr: 0.05, n: 7}]\n")
     assert bench.here("run", path, "-q").code == 0
     [first] = [t for t in bench.last_report()["trials"] if t["trial"] == "t00"]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cloudtune.api.results import Result
 from cloudtune.display.report_screen import show_report
-from cloudtune.engine.ledger import Entry, FileLedger
+from cloudtune.engine.ledger import Entry
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, Interrupted, TrialFailed
 from cloudtune.model.plans import Charges, Limits
@@ -19,7 +19,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, WidthChange, build, load, to_json
-from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes
+from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes, write_ledger
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
@@ -166,10 +166,7 @@ def test_numbers_that_are_none_become_null() -> None:
 
 def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     whole = report()
-    ledger = FileLedger(tmp_path / "ledger.jsonl", SETTING.job(PLAN).to_json())
-    for entry in whole.entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(tmp_path, SETTING.job(PLAN).to_json(), whole.entries)
     told = load(tmp_path)
     assert to_json(told) == to_json(whole)
     assert any(isinstance(entry.event, EpochDone) for entry in told.entries)
@@ -177,10 +174,7 @@ def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
 
 def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
-    ledger = FileLedger(tmp_path / "ledger.jsonl", job.to_json())
-    for entry in entries[: len(entries) // 2]:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(tmp_path, job.to_json(), entries[: len(entries) // 2])
     assert "The run has no end in its ledger" in shown(load(tmp_path))
     assert "own record" not in shown(load(tmp_path))
     launches = [c for e in entries for c in e.commands if isinstance(c, Launch)][:2]
@@ -196,10 +190,7 @@ def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path:
 
 def load_ended(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
     folder.mkdir()
-    ledger = FileLedger(folder / "ledger.jsonl", job.to_json())
-    for entry in entries:
-        ledger.append(entry.event, entry.commands)
-    ledger.close()
+    write_ledger(folder, job.to_json(), entries)
     return load(folder)
 
 

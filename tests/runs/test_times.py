@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger, read_entries
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.ledger import read_entries
+from cloudtune.engine.resume import replayed
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
@@ -46,7 +45,6 @@ def planned(place: Place, *options: object, profile: str = "train.json", **field
 
 
 def rentables(place: Place, **fields: Any) -> tuple[ScalingProfile, ...]:
-    """Return what a run would begin with."""
     return place.job(**{**AWS, **fields}).profiles
 
 
@@ -195,9 +193,7 @@ def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:
     assert [seen.run for each in job.profiles for seen in each.seen] == ["first-run"]
     assert job.profiles[0].epoch == told.epoch
     entries = list(read_entries(second / "ledger.jsonl"))
-    again = MemoryLedger()
-    run(job.policy(), ReplayWorld(entries), again)
-    assert again.entries == entries
+    replayed(job.policy(), entries)
     text = json.loads(place("report", "second-run", "-o", "json").out)["provenance"]["text"]
     assert "seen in first-run 2 days ago" in text
 

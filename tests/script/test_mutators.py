@@ -57,7 +57,6 @@ def search_of(folder: Path, script: str) -> Any:
 
 
 def space_of(folder: Path) -> ModelSpace:
-    """Run the script, and return its space."""
     found = load_function(folder, "train.py:train").__globals__["MODEL"]
     assert isinstance(found, ModelSpace)
     return found

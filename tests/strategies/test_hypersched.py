@@ -114,7 +114,6 @@ class Script:
         return decision
 
     def asks(self, room: int = 9) -> dict[str, list[str]]:
-        """Return what is wanted, by group."""
         groups = self.strategy.requests(self.view, room)
         return {group.name: [task.trial.id for task in group.tasks] for group in groups}
 
@@ -437,7 +436,6 @@ def test_without_a_deadline_all_are_trained_to_the_end() -> None:
 
 
 def context(game: Setting) -> BuildContext:
-    """Return what components are made from."""
     return BuildContext(game.rentables, 3, Limits(3600.0, 1000.0), "max", 1, 9)
 
 

@@ -35,7 +35,6 @@ SETTING = Setting(offer=EIGHT, profile=profile(CURVE, name="g5.xlarge"), max_ins
 
 
 def experiment(folder: Path, rules: str = "", name: str = "hypersched") -> Experiment:
-    """Return an experiment from a file with such rules."""
     path = folder / "experiment.yaml"
     strategy = f"{{name: {name}, rules: {{{rules}}}}}" if rules else name
     path.write_text(EXPERIMENT.format(strategy=strategy))
@@ -74,7 +73,6 @@ class Observed:
         return made
 
     def all(self) -> dict[str, object]:
-        """Return what happens in each situation."""
         return {
             "judged again between rungs": self._between_rungs(),
             "not good enough": self._not_good_enough(),

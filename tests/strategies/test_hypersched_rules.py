@@ -27,7 +27,6 @@ PLENTY, LITTLE = 1e9, 0.0
 
 
 def view(left: float = PLENTY, *, setups: Sequence[float] = (), deadline: float = 100.0) -> View:
-    """Return a view of nothing but time."""
     return cast(
         "View",
         SimpleNamespace(seconds_left=left, setups=list(setups), limits=Limits(deadline, None)),

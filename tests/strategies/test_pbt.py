@@ -58,7 +58,6 @@ class TestPopulationBased(StrategyContract):
 
 
 def _line(trial: str, parents: dict[str, str | None]) -> list[str]:
-    """Return a trial and those that it descends from."""
     found = [trial]
     while (parent := parents.get(found[-1])) is not None:
         found.append(parent)

@@ -487,7 +487,6 @@ def strategy() -> Seer:
 
 
 def view(limits: Limits) -> View:
-    """Return a view of the begin of a run."""
     state = {
         "now": 0.0,
         "ahead": 0.0,

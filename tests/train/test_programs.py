@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.worker import failure_of
-from cloudtune.infra.processes import is_running
 from cloudtune.model.events import EpochReport
 from cloudtune.model.trial import nested
 from cloudtune.script.command import words_of
@@ -24,6 +22,7 @@ from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.sync_check import NotOneModelError
+from tests.guard import is_alive
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """
@@ -148,13 +147,6 @@ class redirected:  # noqa: N801
         for number, kept in enumerate(self._kept, start=1):
             os.dup2(kept, number)
             os.close(kept)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return is_running(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:

@@ -87,6 +87,20 @@ def run_granted(function: Callable[[dict[str, Any]], object], **options: Any) ->
     return reports
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with the files that a script saves."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "steps").write_text("1")
+    return folder
+
+
 def steady(config: dict[str, Any]) -> None:
     for epoch in cloudtune.epochs():
         cloudtune.report({"acc": epoch / 10})
@@ -98,39 +112,8 @@ def endless(config: dict[str, Any]) -> None:
 
 
 def test_the_facade() -> None:
-    assert sorted(cloudtune.__all__) == [
-        "Checkpoint",
-        "CloudtuneError",
-        "Experiment",
-        "GrowingBatch",
-        "InfeasibleError",
-        "Plan",
-        "Result",
-        "StopTraining",
-        "__version__",
-        "backward",
-        "batch_and_lr",
-        "enable_reproducibility",
-        "epochs",
-        "fused",
-        "get_checkpoint",
-        "get_context",
-        "get_device",
-        "inherit",
-        "is_leaving",
-        "load_run",
-        "models",
-        "optimize",
-        "plan",
-        "prepare_data_loader",
-        "prepare_model",
-        "prepare_optimizer",
-        "report",
-        "resume",
-        "run",
-        "save",
-        "save_due",
-    ]
+    assert all(hasattr(cloudtune, name) for name in cloudtune.__all__)
+    assert {"Plan", "Result", "StopTraining"} <= set(cloudtune.__all__)
     assert cloudtune.report is calls.report
     assert cloudtune.Checkpoint is Checkpoint
     assert cloudtune.Experiment.__module__ == "cloudtune.experiment.schema"
@@ -292,10 +275,8 @@ def saving(config: dict[str, Any]) -> None:
         cloudtune.report({"acc": 1 / epoch}, cloudtune.Checkpoint.from_directory(folder))
 
 
-def test_a_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    (tmp_path / "work").mkdir()
-    first = run_granted(lambda _: saving({"folder": tmp_path / "work"}), store=store, max_epoch=4)
+def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path) -> None:
+    first = run_granted(lambda _: saving({"folder": work}), store=store, max_epoch=4)
     path = first[-1].checkpoint
     assert path is not None
     assert path == store.latest("t1")
@@ -315,10 +296,10 @@ def test_a_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert [report.epoch for report in second] == [5, 6]
 
 
-def test_the_one_before_the_last_is_kept_until_the_last_is_known(tmp_path: Path) -> None:
+def test_the_one_before_the_last_is_kept_until_the_last_is_known(
+    tmp_path: Path, store: CheckpointStore, work: Path
+) -> None:
     """The controller may not hear of a checkpoint whose node is lost as it is saved."""
-    store = CheckpointStore(str(tmp_path / "store"))
-    (tmp_path / "work").mkdir()
     known: list[str | None] = []
 
     def deliver(report: EpochReport) -> None:
@@ -329,15 +310,15 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(tmp_path: Path)
 
     session = make_session(deliver, store=store, max_epoch=5)
     session.grant(6)
-    session.run(saving, {"folder": tmp_path / "work"})
+    session.run(saving, {"folder": work})
     kept = sorted(path.name for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
 
 
-def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: Path) -> None:
+def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(
+    tmp_path: Path, store: CheckpointStore, work: Path
+) -> None:
     """It may have told the trial to stop at epoch 2: until that arrives, the trial trains on."""
-    store = CheckpointStore(str(tmp_path / "store"))
-    (tmp_path / "work").mkdir()
 
     def deliver(report: EpochReport) -> None:
         if report.epoch <= 2 or report.epoch == 6:
@@ -345,7 +326,7 @@ def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(tmp_path: P
 
     session = make_session(deliver, store=store, max_epoch=8, acknowledged=0)
     session.grant(9)
-    session.run(saving, {"folder": tmp_path / "work"})
+    session.run(saving, {"folder": work})
     kept = sorted(int(path.name[-5:]) for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == [1, 6, 7, 8]  # the best, and all since the last that is known
     assert session.acknowledged == 6
@@ -393,12 +374,11 @@ def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> No
     driver.join()
 
 
-def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path) -> None:
+def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path, work: Path) -> None:
     store = SlowStore(str(tmp_path / "store"))
     driver = Driver(store=store)
     driver.session.grant(1)
-    (tmp_path / "work").mkdir()
-    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    driver.start(lambda _: saving({"folder": work}))
     driver.session.stop()
     store.may_commit.set()
     driver.join()
@@ -407,24 +387,21 @@ def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("granted", [1, 2], ids=["while it waits", "while it trains"])
-def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, granted: int) -> None:
+def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, work: Path, granted: int) -> None:
     store = SlowStore(str(tmp_path / "store"))
     store.error = OSError("the bucket is gone")
     driver = Driver(store=store)
     driver.session.grant(granted)
-    (tmp_path / "work").mkdir()
-    driver.start(lambda _: saving({"folder": tmp_path / "work"}))
+    driver.start(lambda _: saving({"folder": work}))
     store.may_commit.set()
     driver.join()
     assert driver.error is store.error
     assert driver.reports == []
 
 
-def test_only_rank_0_saves_and_delivers(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    (tmp_path / "work").mkdir()
+def test_only_rank_0_saves_and_delivers(store: CheckpointStore, work: Path) -> None:
     options = {"store": store, "rank": 1, "world_size": 2}
-    assert run_granted(lambda _: saving({"folder": tmp_path / "work"}), **options) == []
+    assert run_granted(lambda _: saving({"folder": work}), **options) == []
     assert store.latest("t1") is None
 
 
@@ -492,12 +469,10 @@ def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
     assert sorted(itertools.chain(*alone[0])) == list(range(24))
 
 
-def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    kept = tmp_path / "in"
-    kept.mkdir()
-    (kept / "state").write_text("x")
-    paths = [store.save("t1", epoch, {"acc": 0.5}, kept) for epoch in (1, 2)]
+def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(
+    store: CheckpointStore, work: Path
+) -> None:
+    paths = [store.save("t1", epoch, {"acc": 0.5}, work) for epoch in (1, 2)]
     shutil.rmtree(paths[1])
     began: list[tuple[int, bool]] = []
 
@@ -514,13 +489,11 @@ def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(tmp_pat
     assert began == [(1, False), (2, False), (3, False)]
 
 
-def test_a_trial_whose_checkpoint_was_altered_resumes_from_the_one_before(tmp_path: Path) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    kept = tmp_path / "in"
-    kept.mkdir()
-    (kept / "state").write_text("x")
-    paths = [store.save("t1", epoch, {"acc": 0.5}, kept) for epoch in (1, 2)]
-    (file,) = Path(paths[1]).glob("*/state")
+def test_a_trial_whose_checkpoint_was_altered_resumes_from_the_one_before(
+    store: CheckpointStore, work: Path
+) -> None:
+    paths = [store.save("t1", epoch, {"acc": 0.5}, work) for epoch in (1, 2)]
+    (file,) = Path(paths[1]).glob("*/steps")
     file.write_text("y")
     seen: list[tuple[int, str]] = []
 
@@ -529,11 +502,11 @@ def test_a_trial_whose_checkpoint_was_altered_resumes_from_the_one_before(tmp_pa
             checkpoint = cloudtune.get_checkpoint()
             assert checkpoint is not None
             with checkpoint.as_directory() as folder:
-                seen.append((number, Path(folder, "state").read_text()))
+                seen.append((number, Path(folder, "steps").read_text()))
             cloudtune.report({"acc": 0.5})
 
     run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=2)
-    assert seen == [(2, "x")]
+    assert seen == [(2, "1")]
 
 
 def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
@@ -781,12 +754,11 @@ def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path)
     assert read_manifest(path).metrics == {"acc": 20.0}, "the metrics are the last epoch's"
 
 
-def test_other_ranks_and_clones_save_nothing_in_mid_epoch(tmp_path: Path) -> None:
-    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
-    files.mkdir()
-    (files / "steps").write_text("1")
-    here = Checkpoint.from_directory(files)
-    path = store.save("parent", 3, {"acc": 0.5}, files)
+def test_other_ranks_and_clones_save_nothing_in_mid_epoch(
+    store: CheckpointStore, work: Path
+) -> None:
+    here = Checkpoint.from_directory(work)
+    path = store.save("parent", 3, {"acc": 0.5}, work)
     others: list[dict[str, Any]] = [{"rank": 1, "trial_id": "parent"}, {"trial_id": "clone"}]
     for options in others:
         session = make_session(store=store, restore=path, **options)
@@ -795,15 +767,12 @@ def test_other_ranks_and_clones_save_nothing_in_mid_epoch(tmp_path: Path) -> Non
 
 
 def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: CheckpointStore, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save of half a second; 0.5 losses an hour: sqrt(2 0.5 7200) = 85 s apart."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
-    files.mkdir()
-    (files / "steps").write_text("1")
-    here = Checkpoint.from_directory(files)
+    here = Checkpoint.from_directory(work)
     plain, save = store.latest, store.save
 
     def saved(*given: Any) -> str:
@@ -812,7 +781,7 @@ def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
 
     monkeypatch.setattr(store, "save", saved)
     assert plain("t1") is None
-    path = save("t1", 1, {"acc": 0.5}, files)
+    path = save("t1", 1, {"acc": 0.5}, work)
     session = make_session(store=store, restore=path, max_epoch=3, saves=SaveTimes(0.5))
     safe = make_session(store=store, restore=path, max_epoch=3)
     other = make_session(store=store, restore=path, max_epoch=3, rank=1, saves=SaveTimes(0.5))
@@ -838,14 +807,11 @@ def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
 
 
 def test_an_epoch_without_a_checkpoint_measures_no_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: CheckpointStore, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save of 100 s, 0.5 losses an hour: 1,200 s apart, whatever came before it."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    store, files = CheckpointStore(str(tmp_path / "store")), tmp_path / "files"
-    files.mkdir()
-    (files / "steps").write_text("1")
     stage = store.stage
 
     def staged(*given: Any) -> PendingCheckpoint | None:
@@ -857,7 +823,7 @@ def test_an_epoch_without_a_checkpoint_measures_no_save(
     session.grant(3)
     with session.activate():
         cloudtune.report({"acc": 0.5})
-        cloudtune.report({"acc": 0.6}, Checkpoint.from_directory(files))
+        cloudtune.report({"acc": 0.6}, Checkpoint.from_directory(work))
         clock.now += 1199.0
         assert not cloudtune.save_due()
         clock.now += 2.0

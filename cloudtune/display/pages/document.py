@@ -247,7 +247,6 @@ class Page(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Return its size, and how to look at it."""
         return f"<a page of {len(self) / _MEGABYTE:.1f} MB; to_html(path) writes it>"
 
 

@@ -66,18 +66,15 @@ class TimeUnit:
 
     @staticmethod
     def until(end: float) -> TimeUnit:
-        """Return the unit for a run of this many seconds."""
         units = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
         return next(
             (TimeUnit(s, name) for least, s, name in units if end >= least), TimeUnit(1, "seconds")
         )
 
     def of(self, seconds: float) -> float:
-        """Return a time in this unit."""
         return seconds / self.seconds
 
     def all(self, seconds: Iterable[float]) -> list[float]:
-        """Return times in this unit."""
         return [second / self.seconds for second in seconds]
 
 

@@ -109,7 +109,6 @@ def _config(trial: TrialProgress) -> str:
 
 
 def _followed(report: Report, trial: TrialProgress) -> str:
-    """Return the text for a trial that is followed."""
     error = f"; failed: {trial.error}" if trial.error else ""
     value = "" if trial.metric is None else f", {report.metric} {trial.metric:.5g}"
     return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"

@@ -213,7 +213,6 @@ class _Scale:
         return self.places.get(trial, _MISSING)
 
     def text(self, trial: str) -> str:
-        """Return what a trial has there."""
         if trial not in self.places:
             return f"{self.name}: none"
         return f"{self.name}: {value_text(self.values[trial])}"

@@ -115,7 +115,6 @@ class EpochSpan:
 
     @property
     def trial(self) -> TrialId:
-        """The trial that trained it."""
         return self.session.start.trial
 
     @property

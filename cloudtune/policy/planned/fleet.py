@@ -76,13 +76,11 @@ class PlannedFleet:
         return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return the instances that the stage doesn't need."""
         leaving = self._itinerary.leaving
         self._itinerary.leaving = frozenset()
         return leaving
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
-        """Return what the rest of the plan costs."""
         itinerary = self._itinerary
         if not itinerary.stage_began:
             return 0.0

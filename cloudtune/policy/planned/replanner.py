@@ -65,7 +65,7 @@ class Replanner:
         self._out_of_reach = False
         self._look_at = math.inf
         self.markets = MarketWatch() if heeds == "all" else None
-        self._seen: dict[Place, float] = {}
+        self._seen: dict[Place, float] = {}  # seconds of an epoch, as of the last look
         self._recorded: set[str] = set()
         self._fruitless: object = None  # the state in which a search found nothing better
         self._quiet_until = 0.0
@@ -172,7 +172,6 @@ class Replanner:
 
     @property
     def heeds(self) -> Heeds:
-        """What calls for another plan."""
         return self._heeds
 
     def record(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
@@ -233,6 +232,7 @@ class _Look:
         rest = itinerary.plan.stages[itinerary.stage :]
         if self._cause == "shock":
             return True
+        # The present stage has run for a while: only that share of it is still to come.
         gone = max(0.0, self._rest.view.now - max(itinerary.planned_at, rest[0].begin))
         share = max(0.0, 1 - gone / rest[0].seconds) if rest[0].seconds > 0 else 0.0
         seconds = share * rest[0].seconds + sum(stage.seconds for stage in rest[1:])

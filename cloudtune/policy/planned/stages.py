@@ -10,15 +10,13 @@ import bisect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cloudtune.errors import UsageError
 from cloudtune.model.commands import PlanAnew
-from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.plans import Limits
 from cloudtune.model.progress import OVER
 from cloudtune.model.text import stage_text
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.explore import explore
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
@@ -99,53 +97,6 @@ def _seer(context: BuildContext, trials: int) -> SeerBarrier:
 def reserve_of(brakes: Brakes) -> Reserve:
     """Return what a plan leaves of the limits for a run with these brakes."""
     return Reserve(brakes.tick + brakes.drain)
-
-
-def plan_stages(
-    name: str,
-    context: BuildContext,
-    brakes: Brakes,
-    *,
-    trials: int,
-    charges: Charges | None = None,
-    vcpu_quotas: Mapping[str, int] | None = None,
-) -> Plan:
-    """Return the plan of a strategy for up to `trials` trials, within the context's limits.
-
-    Raises:
-        UsageError: there is no trial.
-        InfeasibleError: no offer can train a trial, or no plan keeps the limits that it is for.
-    """
-    if trials < 1:
-        raise UsageError(f"{name}: there is no trial to run; give it one or more")
-    planning = PLANNED[name]
-    reserve = reserve_of(brakes)
-
-    def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
-        deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
-        return PlanRequest(
-            work=work,
-            rentables=reserve.rentables(context.rentables),
-            limits=reserve.limits(Limits(deadline, limits.budget)),
-            max_instances=context.max_instances,
-            charges=charges or Charges(),
-            vcpu_quotas=vcpu_quotas or {},
-        )
-
-    if planning.explores:
-        schedule = _seer(context, trials)
-        explored = explore(
-            PLANNERS[planning.planner],
-            lambda count, epochs: request(schedule.rest(count, 0, epochs), context.limits),
-            max_trials=trials,
-            max_epochs=context.max_epochs,
-        )
-        return explored.plan
-    work = stages(name, context, trials)
-    planner = PLANNERS[planning.planner]
-    if not planning.in_time:
-        return planner.plan(request(work, context.limits))
-    return in_time_or_fastest(planner, request(work, Limits(context.limits.deadline, None)))
 
 
 def in_time_or_fastest(planner: Planner, request: PlanRequest) -> Plan:

@@ -234,7 +234,6 @@ class SpaceSampler:
         return replace(trial, config=self._space.values_of(trial.config))
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; None where it failed."""
         if self._learner is not None:
             self._learner.tell(self._by_axes(trial), epoch, value)
 

@@ -206,7 +206,6 @@ class Experienced:
         return replace(trial, origin=NamedBy(run, round(source.trust, 3)))
 
     def more(self, trials: int) -> int:
-        """Add trials; returns how many more there are."""
         return self._sampler.more(trials)
 
     def _recommended(self, source: _Earlier | _ThisRun) -> Trial | None:
@@ -221,7 +220,6 @@ class Experienced:
         return _key(self._candidates[candidate]) not in self._given
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; None where it failed."""
         self._results += 1
         history = self._histories.setdefault(trial.id, {})
         if value is not None:

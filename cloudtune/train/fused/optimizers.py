@@ -35,7 +35,6 @@ class _Numbers:
         return asdict(self)
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
-        """Return torch's own optimizer with these numbers."""
         return self.TORCH(parameters, **self.options())
 
     def keeps(self, slot: str) -> bool:

@@ -91,7 +91,6 @@ def with_numbers(optimizer: torch.optim.Optimizer, numbers: Optimizer) -> None:
 
 
 def _copy(value: Any, device: str | None = None) -> Any:
-    """Return a copy of a state, on a device."""
     if isinstance(value, dict):
         return {key: _copy(part, device) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -116,7 +115,6 @@ class Watched(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a value, or the default, as a dict does."""
         self.read[key] = super().get(key)
         return super().get(key, default)
 
@@ -132,7 +130,6 @@ class Watched(dict[str, Any]):
         return self._all().items()
 
     def values(self) -> Any:
-        """Return all values, as a dict does."""
         return self._all().values()
 
 

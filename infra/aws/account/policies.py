@@ -48,7 +48,6 @@ class Place:
 
     @property
     def bucket(self) -> str:
-        """The bucket's name."""
         return f"cloudtune-{self.account}-{self.region}"
 
     @property
@@ -63,7 +62,6 @@ class Place:
 
     @property
     def roles(self) -> tuple[str, str]:
-        """Both."""
         return self.node, self.head
 
     def ec2(self, resource: str) -> str:

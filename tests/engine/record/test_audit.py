@@ -60,7 +60,6 @@ def test_the_bill_is_what_the_cloud_says_it_launched_and_took_back() -> None:
     assert found.seconds == 101.0
     assert found.dollars == pytest.approx(1.0)
     assert found.gpu_seconds == 400.0
-    assert found.fleet() == ((1.0, 4), (101.0, 0))
     assert found.violations(Limits(101.0, 1.0)) == ()
 
 

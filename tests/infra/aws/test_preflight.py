@@ -26,16 +26,7 @@ from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
 from tests.aws_stand_in.account import set_up, start
-
-FIELDS: dict[str, Any] = {
-    "name": "x",
-    "train": "train.py:train",
-    "metric": {"name": "loss", "mode": "min"},
-    "search": {"lr": {"uniform": [0, 1]}},
-    "trials": 1,
-    "epochs": {"min": 1, "max": 1},
-    "limits": {"budget": "$1"},
-}
+from tests.builders.experiments import FIELDS
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +51,9 @@ def account(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
     place = {"provider": "aws", "instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud}
-    return for_renting({**FIELDS, "cloud": place, "directory": str(tmp_path)}, {})
+    limits = {"budget": "$1"}
+    more = {"limits": limits, "cloud": place, "directory": str(tmp_path)}
+    return for_renting({**FIELDS, **more}, {})
 
 
 def refused(wanted: Experiment) -> str:

@@ -1,7 +1,5 @@
 """Which live prices are believed, and what becomes of the others."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

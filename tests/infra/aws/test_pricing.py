@@ -1,7 +1,5 @@
 """The table of ours, the offers made of it, and how they are looked up."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

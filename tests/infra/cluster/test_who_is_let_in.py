@@ -101,7 +101,6 @@ class Cluster:
         return found
 
     def commands(self) -> list[str]:
-        """Return their command lines."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -141,7 +140,6 @@ def cluster(
 
 
 def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
-    """Start a node as an instance does at boot."""
     join = Join(head.address, "i000", 1)
     with pytest.MonkeyPatch.context() as patch:
         temp = stack.enter_context(tempfile.TemporaryDirectory(prefix="ct-"))

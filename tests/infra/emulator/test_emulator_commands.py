@@ -1,12 +1,13 @@
 """`cloudtune emulator`: what it does to a running emulator, and how it says what is wrong."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from mypy_boto3_ec2 import EC2Client
 
 from cloudtune.cli.emulator import emulator as command
 from cloudtune.errors import CloudtuneError, UsageError
@@ -14,21 +15,14 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import (
     FAULTS_VARIABLE,
+    Emulator,
     ensure_emulator,
     find_emulator,
     stop_emulator,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from mypy_boto3_ec2 import EC2Client
-
-    from cloudtune.infra.emulator.service import Emulator
-
-    Eventually = Callable[[Callable[[], object]], None]
-    Launch = Callable[..., str]
+Eventually = Callable[[Callable[[], object]], None]
+Launch = Callable[..., str]
 
 AT_START = [{"kind": "slow-boot", "type": "p3.8xlarge", "seconds": 500}]
 
@@ -69,7 +63,6 @@ def launch(running: Emulator, ec2_client: Callable[[Access], EC2Client]) -> Iter
 
 
 def ask(*words: object) -> str:
-    """Return what a command prints."""
     answer = CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
     return answer.output

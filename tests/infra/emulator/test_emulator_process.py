@@ -1,34 +1,26 @@
 """The emulator's own life: one per home, ended when idle, cleaned up after a crash."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
+from mypy_boto3_ec2 import EC2Client
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator, find_emulator, stop_emulator
 from cloudtune.infra.processes import birth, same_process
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from mypy_boto3_ec2 import EC2Client
-
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.service import Emulator
-
-    Eventually = Callable[[Callable[[], object]], None]
-    MakeClient = Callable[[Access], EC2Client]
+Eventually = Callable[[Callable[[], object]], None]
+MakeClient = Callable[[Access], EC2Client]
 
 DAEMON = "#!/bin/bash\nsetsid sleep 600 & echo $! > daemon\necho cloudtune-node ready\nwait\n"
 

@@ -1,30 +1,24 @@
 """Every fault of the emulated EC2, seen as a client sees it: real server, real boto3."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
+from mypy_boto3_ec2 import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.processes import is_running
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import InstanceTypeDef
-
-    from cloudtune.infra.emulator.service import Emulator
-
-    Eventually = Callable[[Callable[[], object]], None]
+Eventually = Callable[[Callable[[], object]], None]
 
 KIND = "g4dn.xlarge"  # 4 vCPUs
 SLEEPER = "#!/bin/bash\nsetsid sleep 600 & echo $!\necho cloudtune-node ready\nwait\n"

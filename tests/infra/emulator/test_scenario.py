@@ -1,7 +1,5 @@
 """Faults as people write them: what is read, what is refused and how, and what chance picks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

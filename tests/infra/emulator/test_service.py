@@ -1,31 +1,25 @@
 """The emulated EC2 as its clients see it: real server, real boto3, real machines."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import psutil
 import pytest
 from botocore.exceptions import ClientError
+from mypy_boto3_ec2 import EC2Client
+from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.processes import is_running
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import InstanceTypeDef
-
-    from cloudtune.infra.emulator.service import Emulator
-
-    Eventually = Callable[[Callable[[], object]], None]
+Eventually = Callable[[Callable[[], object]], None]
 
 SLEEPER = "#!/bin/bash\necho cloudtune-node ready\nexec sleep 600\n"
 

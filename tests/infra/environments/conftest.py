@@ -50,5 +50,4 @@ def spec(offline: Path, tmp_path_factory: pytest.TempPathFactory) -> Spec:
 
 @pytest.fixture(scope="session")
 def built(spec: Spec) -> Built:
-    """That environment, built."""
     return build(spec, lambda _line: None)

@@ -24,8 +24,8 @@ from cloudtune.infra.node.messages import (
     Training,
 )
 from cloudtune.infra.processes import is_running
-from tests.guard import watched
-from tests.one_node import Node, kinds, part_of, reports
+from tests.guard import is_alive, watched
+from tests.one_node import Node, kinds, node_in, part_of, reports
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -112,13 +112,8 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    (folder / "train.py").write_text(TRAIN)
-    here = Path.cwd()
-    os.chdir(folder)
-    made = Node(folder, training(folder))
-    yield made
-    made.agent.close()
-    os.chdir(here)
+    with node_in(folder, TRAIN, training(folder)) as node:
+        yield node
 
 
 def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(node: Node) -> None:
@@ -350,13 +345,6 @@ def test_a_zygote_that_is_killed_costs_its_sessions_and_is_replaced(node: Node) 
     assert "without the user's module" in str(node.agent.hello()["note"])
     node.agent.stop("z.2")
     node.hear("z.2")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return is_running(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False
 
 
 PROGRAM = """

@@ -5,17 +5,15 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Failure, Training
-from cloudtune.infra.processes import is_running
 from cloudtune.running.runner import program_of
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
-from tests.guard import watched
-from tests.one_node import Node, kinds, part_of, reports
+from tests.guard import is_alive, watched
+from tests.one_node import Node, kinds, node_in, part_of, reports
 
 # As for torchrun: it meets the others itself, rank 0 writes.
 SCRIPT = """
@@ -67,15 +65,10 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    (folder / "main.py").write_text(SCRIPT)
     program = Program(COMMAND, words_of(COMMAND), 9999, file="metrics.jsonl", folder="out")
     training = Training(COMMAND, "loss", "min", 9999, str(folder / "store"), 0, program=program)
-    here = Path.cwd()
-    os.chdir(folder)
-    made = Node(folder, training)
-    yield made
-    made.agent.close()
-    os.chdir(here)
+    with node_in(folder, SCRIPT, training, name="main.py") as node:
+        yield node
 
 
 def test_a_command_goes_on_from_its_folder_on_two_workers_that_meet_by_themselves(
@@ -154,10 +147,3 @@ def test_nothing_is_left_of_a_command_when_its_zygote_dies(
     os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)
     node.hear("d.1")
     eventually(lambda: not is_alive(pid))  # it has been killed by now, and may not be gone
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return is_running(psutil.Process(pid))
-    except psutil.NoSuchProcess:
-        return False

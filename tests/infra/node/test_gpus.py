@@ -1,7 +1,5 @@
 """Which physical GPUs workers get: whole ones first, shares as told, and never too many."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

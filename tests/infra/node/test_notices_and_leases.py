@@ -44,7 +44,6 @@ SOON = 0.05
 
 @pytest.fixture
 def control(emulator: Emulator) -> EmulatorControl:
-    """The emulator, seen from its control side."""
     return EmulatorControl(emulator.access)
 
 

@@ -1,6 +1,5 @@
 """Trials on one node read what one process loads, whichever GPU each has, or what part of one."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from tests.guard import watched
-from tests.one_node import Node, part_of
+from tests.one_node import Node, node_in, part_of
 
 TRAIN = """
 import os, time
@@ -47,14 +46,9 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    (tmp_path / "train.py").write_text(TRAIN)
-    here = Path.cwd()
-    os.chdir(tmp_path)
     told = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
-    made = Node(tmp_path, told, spares=False)
-    yield made
-    made.agent.close()
-    os.chdir(here)
+    with node_in(tmp_path, TRAIN, told, spares=False) as node:
+        yield node
 
 
 def losses(node: Node, names: list[str]) -> dict[str, float]:

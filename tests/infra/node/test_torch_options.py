@@ -1,6 +1,5 @@
 """What torch is told in real workers: how models are wrapped, with how many threads it computes."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.infra.node.this_machine import physical_cores
 from tests.guard import watched
 from tests.infra.mps_stand_in import write_smi
-from tests.one_node import Node, part_of, reports
+from tests.one_node import Node, node_in, part_of, reports
 
 TRAIN = """
 import os, tempfile
@@ -82,14 +81,9 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    (folder / "train.py").write_text(TRAIN)
-    here = Path.cwd()
-    os.chdir(folder)
     told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    made = Node(folder, told, spares=False)
-    yield made
-    made.agent.close()
-    os.chdir(here)
+    with node_in(folder, TRAIN, told, spares=False) as node:
+        yield node
 
 
 def test_a_step_may_leave_parameters_out_where_the_script_says_so(node: Node) -> None:

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import Offer, pool
@@ -162,9 +160,7 @@ def test_if_not_one_trial_fits_it_trains_until_the_limits() -> None:
 def test_what_changes_is_on_record_and_replayed_and_reported() -> None:
     job = slower(1.3)
     played = play(job)
-    again = MemoryLedger()
-    run(job.policy(), ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(job.policy(), played.entries)
     told = to_json(build(job.job(itinerary_of(played.policy).first_plan), played.entries))
     assert [each["why"] for each in told["plan_changes"]] == [c.why for c in changes(played)]
 

@@ -8,9 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.commands import Launch, PlanAnew, Release
@@ -361,9 +359,7 @@ def test_pools_that_come_and_go_are_not_asked_for_on_and_on() -> None:
 def test_it_is_on_record_and_replayed() -> None:
     setting = job(2 * 3600.0, most=2)
     played = on(setting, (0.0, 1), (1500.0, 0), (5000.0, 1))
-    again = MemoryLedger()
-    run(setting.policy(), ReplayWorld(played.entries), again)
-    assert tuple(again.entries) == played.entries
+    replayed(setting.policy(), played.entries)
 
 
 FIRST = replace(SPOT, zone="a")
@@ -388,7 +384,6 @@ def on_both(
 
 
 def offers(played: Played) -> list[Offer]:
-    """Return what was launched, in order of time."""
     launched = [(r.launched_at, n, r.offer) for n, r in enumerate(played.policy.fleet)]
     return [offer for at, _, offer in sorted(each for each in launched if each[0] is not None)]
 

@@ -3,25 +3,17 @@
 import math
 import random
 from collections.abc import Mapping
-from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.replay import ReplayWorld
+from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
     EpochDone,
-    Event,
-    InstanceGone,
     LaunchFailed,
-    NodeLost,
-    RefusalKind,
     TrialFailed,
-    TrialLost,
 )
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
@@ -44,6 +36,7 @@ from tests.builders import (
     plan_of,
     play,
     profile,
+    troubles,
     widths,
 )
 
@@ -58,21 +51,6 @@ DEAL = Setting(
 )
 
 
-def troubles() -> st.SearchStrategy[Event]:
-    """Return things that go wrong; those that can't happen when their time comes don't."""
-    at = st.floats(0.0, 400.0)
-    intent = st.integers(0, 5).map("i{:03d}".format)
-    session = st.builds("t{:02d}.{}".format, st.integers(0, 9), st.integers(1, 3))
-    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
-    return st.one_of(
-        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
-        st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, at, intent, word, word, st.booleans(), kind),
-        st.builds(TrialFailed, at, session, word, word),
-        st.builds(TrialLost, at, session, word),
-    )
-
-
 @st.composite
 def deals(draw: st.DrawFn) -> Setting:
     """Give jobs of all shapes, in worlds that are slower or faster than their profiles."""
@@ -85,7 +63,7 @@ def deals(draw: st.DrawFn) -> Setting:
         limits=Limits(draw(st.none() | st.floats(60.0, 900.0)), draw(st.floats(0.5, 20.0))),
         caps=draw(st.dictionaries(st.integers(0, 9), st.integers(1, 9), max_size=4)),
         pace=lambda config, _: wrong * (1 + 0.02 * (int(str(config["x"])) % 3)),
-        trouble=draw(st.lists(troubles(), max_size=5)),
+        trouble=draw(st.lists(troubles(st.floats(0.0, 400.0), interrupted=False), max_size=5)),
         heartbeat=draw(st.booleans()),
     )
     try:
@@ -120,9 +98,8 @@ def keeps_caps(show: Played) -> None:
 
 def replays(show: Played) -> None:
     """The same events lead to the same commands, new plans and all."""
-    again, policy = MemoryLedger(), show.setting.policy()
-    run(policy, ReplayWorld(show.entries), again)
-    assert tuple(again.entries) == show.entries
+    policy = show.setting.policy()
+    replayed(policy, show.entries)
     assert plan_of(policy) == plan_of(show.policy)
 
 

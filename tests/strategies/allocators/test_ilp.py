@@ -1,10 +1,9 @@
 """The integer program for widths: the golden toy, brute force, bounds and node boundaries."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +15,7 @@ from cloudtune.strategies.allocators.ilp import LARGEST, IlpWidths, best_widths,
 from cloudtune.strategies.allocators.schedules import makespan
 from tests.builders import LINEAR, Setting, by_name, offer, play, profile
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    Seat = tuple[float, float, tuple[int, ...]]  # GPUs on each node, seconds, and which nodes
+Seat = tuple[float, float, tuple[int, ...]]  # GPUs on each node, seconds, and which nodes
 
 TOY = (4.0, 4.0, 12.0, 30.0)
 CLOSE = 1 + 1e-6

@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.compare.benchmark import Benchmark
-from benchmarks.compare.case import Case, Played, play, record
+from benchmarks.compare.case import Case, Played, Result, play, record
 from benchmarks.compare.curves import Curve, Curves
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.speeds import Scaling
+from cloudtune.engine.record.timeline import read
 from cloudtune.model.catalog import pool
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
@@ -25,6 +26,13 @@ from tests.builders.curves import curves, small_benchmark
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 
 
+def with_fleet(benchmark: Benchmark, case: Case) -> tuple[Result, list[int]]:
+    """Return what a run came to, and how many instances billed after each change."""
+    found = record(benchmark, case)
+    sizes = dict(read(found.entries).fleet_sizes())  # by time, with all changes at it
+    return found.result, list(sizes.values())
+
+
 def test_the_last_trial_gets_the_gpus_with_which_it_still_reaches_most() -> None:
     """Nothing is left to explore once the short trial has ended: the other gets four GPUs.
 
@@ -35,8 +43,9 @@ def test_the_last_trial_gets_the_gpus_with_which_it_still_reaches_most() -> None
     short = Curve("c0", (0.001,), 1)
     long = Curve("c1", tuple(epoch / 100 for epoch in range(1, 28)), 27)
     made = small_benchmark(Curves("acc", "max", (short, long)), gpus=1, spread=0.0, scaling=LINEAR)
-    found = play(replace(made, max_instances=4), Case("seer", Limits(240.0), sampler="random"))
-    assert [count for _, count in found.fleet] == [4, 0]
+    made = replace(made, max_instances=4)
+    found, sizes = with_fleet(made, Case("seer", Limits(240.0), sampler="random"))
+    assert sizes == [4, 0]
     assert found.winner == "c1"
     ends = [point.at for point in found.path if point.trial == "c1"]
     assert ends[-1] > 219
@@ -48,8 +57,7 @@ def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None
     rising = [tuple(n / 100 + e / 1000 for e in range(1, 28)) for n in range(60)]
     table = Curves("acc", "max", tuple(Curve(f"c{n}", v, 27) for n, v in enumerate(rising)))
     made = small_benchmark(table, gpus=4, spread=0.0, scaling=LINEAR)
-    found = play(made, Case("seer", Limits(3000.0, 30.0), sampler="random"))
-    sizes = [count for _, count in found.fleet]
+    found, sizes = with_fleet(made, Case("seer", Limits(3000.0, 30.0), sampler="random"))
     top = sizes.index(max(sizes))
     assert sizes[: top + 1] == sorted(sizes[: top + 1])
     assert sizes[top:] == sorted(sizes[top:], reverse=True)

@@ -50,8 +50,6 @@ def _in_64_bits() -> Iterator[None]:
 
 
 class Dropped(nn.Module):
-    """Dropout, and one weight."""
-
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.drop, self.weight = dropout(rate), nn.Parameter(torch.ones(1))

@@ -14,7 +14,7 @@ from cloudtune.infra.node.messages import Body, Epoch, Failure, Gone, Lost, Read
 from cloudtune.train.checkpoint import Checkpoint
 from tests.bench import wait_for
 from tests.guard import watched
-from tests.one_node import Node, part_of
+from tests.one_node import Node, node_in, part_of
 
 TRAIN = """
 import time
@@ -81,14 +81,9 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    (folder / "train.py").write_text(TRAIN)
-    here = Path.cwd()
-    os.chdir(folder)
     told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0, fused=True)
-    made = Node(folder, told, spares=False)
-    yield made
-    made.agent.close()
-    os.chdir(here)
+    with node_in(folder, TRAIN, told, spares=False) as node:
+        yield node
 
 
 def start(node: Node, session: str, width: float, until: int, **more: Any) -> None:
@@ -96,8 +91,6 @@ def start(node: Node, session: str, width: float, until: int, **more: Any) -> No
 
 
 class Heard:
-    """What all sessions of a node have told."""
-
     def __init__(self, node: Node) -> None:
         self.node = node
         self.bodies: dict[str, list[Any]] = defaultdict(list)

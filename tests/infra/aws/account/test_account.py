@@ -25,6 +25,7 @@ from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
+from tests.builders.experiments import FIELDS
 
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"
@@ -99,7 +100,6 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
 
 
 def types_of(policy: Mapping[str, Any]) -> list[str] | None:
-    """Return the patterns of types that a policy allows to launch."""
     conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
     return next((its["ec2:InstanceType"] for its in conditions if its), None)
 
@@ -108,12 +108,7 @@ def renting(tmp_path: Path, **more: Any) -> Experiment:
     """Return an experiment on AWS that names nothing but a type, and `more`."""
     (tmp_path / "train.py").write_text("def train(config): ...\n")
     fields = {
-        "name": "x",
-        "train": "train.py:train",
-        "metric": {"name": "loss", "mode": "min"},
-        "search": {"lr": {"uniform": [0, 1]}},
-        "trials": 1,
-        "epochs": {"min": 1, "max": 1},
+        **FIELDS,
         "limits": {"budget": "$1"},
         "directory": str(tmp_path),
         **more,

@@ -1,0 +1,67 @@
+"""The plan of a strategy with stages, for what is played without an experiment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.model.plans import Charges, Limits
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.explore import explore
+from cloudtune.policy.planned.stages import (
+    PLANNED,
+    PLANNERS,
+    in_time_or_fastest,
+    reserve_of,
+    stages,
+)
+from cloudtune.strategies.seer_barrier import SeerBarrier
+
+if TYPE_CHECKING:
+    from cloudtune.model.plans import Plan, Stage
+    from cloudtune.policy.base import Brakes
+    from cloudtune.policy.context import BuildContext
+
+
+def plan_stages(
+    name: str,
+    context: BuildContext,
+    brakes: Brakes,
+    *,
+    trials: int,
+    charges: Charges | None = None,
+) -> Plan:
+    """Return the plan of a strategy for up to `trials` trials, within the context's limits.
+
+    Raises:
+        UsageError: there is no trial.
+        InfeasibleError: no offer can train a trial, or no plan keeps the limits that it is for.
+    """
+    if trials < 1:
+        raise UsageError(f"{name}: there is no trial to run; give it one or more")
+    planning, limits = PLANNED[name], context.limits
+    planner, reserve = PLANNERS[planning.planner], reserve_of(brakes)
+
+    def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
+        deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
+        return PlanRequest(
+            work=work,
+            rentables=reserve.rentables(context.rentables),
+            limits=reserve.limits(Limits(deadline, limits.budget)),
+            max_instances=context.max_instances,
+            charges=charges or Charges(),
+        )
+
+    if planning.explores:
+        first, last = context.min_epochs, context.max_epochs
+        schedule = SeerBarrier(trials, first, last, context.eta, context.mode)
+        return explore(
+            planner,
+            lambda count, epochs: request(schedule.rest(count, 0, epochs), limits),
+            max_trials=trials,
+            max_epochs=last,
+        ).plan
+    work = stages(name, context, trials)
+    if planning.in_time:
+        return in_time_or_fastest(planner, request(work, Limits(limits.deadline, None)))
+    return planner.plan(request(work, limits))
