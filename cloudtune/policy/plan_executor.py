@@ -294,6 +294,8 @@ class PlannedStages:
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the trials that have yet to train in the stage; those that stay come first."""
         itinerary = self.itinerary
+        if itinerary.stage and not self._planned_widths:
+            room = len(itinerary.members)  # a rung's group, known as a whole to the allocator
         tasks = tuple([itinerary.task(name) for name in itinerary.roster(view).next(room)])
         return (TrialGroup(f"stage {itinerary.stage + 1}", tasks),) if tasks else ()
 
@@ -472,6 +474,10 @@ class PlannedWidths:
     def min_width(self, view: View) -> Width:
         """Return the narrowest width of the stage."""
         return min(group.width for group in self._itinerary.stage_plan.groups)
+
+    def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Return the tasks as planned."""
+        return tasks
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield for each task the groups that have room for one more when its turn comes."""

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Trial
     from cloudtune.strategies.base import Sampler, View
 
+_GROUP = 1000
+"""The most points that are looked at before there is room for them: a space may have no end."""
+
 
 class GridSearch(RandomSearch):
     """The points of a grid in one group, each trained to its end.
@@ -27,6 +30,10 @@ class GridSearch(RandomSearch):
     def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
         super().__init__(sampler, max_epochs=max_epochs)
         self.name = "grid"
+
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return the group as a whole, so that an allocator can begin with the longest."""
+        return super().requests(view, max(room, _GROUP))
 
 
 class Sequential(RandomSearch):
@@ -48,7 +55,7 @@ class Sequential(RandomSearch):
             taken = (self._new.take(view) for _ in range(self._size))
             self._group = [trial for trial in taken if trial is not None]
             self._groups += 1
-        new = [trial for trial in self._group if trial.id not in view.trials][:room]
+        new = [trial for trial in self._group if trial.id not in view.trials]
         if not new:
             return ()
         tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)

@@ -140,7 +140,7 @@ class Bracket:
 
     def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
         """Return what may begin of the current rung: its trials, and then new ones."""
-        offered = self._offers(view, room)
+        offered = self._offers(view)
         while len(offered) < room and self.wants > 0:
             trial = ask()
             if trial is None:
@@ -151,12 +151,10 @@ class Bracket:
             offered.append(trial)
         return tuple(Task(trial, self._goal(trial)) for trial in offered)
 
-    def _offers(self, view: View, room: int) -> list[Trial]:
+    def _offers(self, view: View) -> list[Trial]:
         offered: list[Trial] = []
         begun: list[TrialId] = []
         for name, trial in self._ready.items():
-            if len(offered) == room:
-                break
             progress = view.trials.get(name)
             if progress is None or progress.status in {"parked", "at rung"}:
                 offered.append(trial)
