@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.scaling import Measurement
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
@@ -190,6 +191,21 @@ def test_the_last_trial_of_a_queue_takes_the_slot_that_is_free_first() -> None:
     late -= plan.estimate.seconds
     first_of_four = -1.0294  # the mean of the least of four standard normals
     assert late.mean() == pytest.approx(20.0 * first_of_four, abs=4 * standard_error(late))
+
+
+def test_survivors_stay_only_on_the_instance_that_is_kept() -> None:
+    """Of eight on two instances four go on, on one: in 36 of 70 draws two of them must move."""
+    rentable = rented(epoch={1.0: 100.0})
+    timed = replace(rentable.profile, resize=Measurement(50.0, 5.0))
+    rentable = replace(rentable, profile=timed)
+    asked = job([(8, 0, 1), (4, 1, 2)], rentable)
+    plan = price(
+        asked, [(group(rentable.offer, n, 1.0, 4 * n),) for n in (2, 1)], planner="by hand"
+    )
+    late = sample(asked, plan, samples=20_000, seed=0).seconds - plan.estimate.seconds
+    # The later of two normals is late by sd / sqrt(pi); one alone isn't late in the mean.
+    expected = 36 / 70 * 5.0 / math.sqrt(math.pi)
+    assert late.mean() == pytest.approx(expected, abs=4 * standard_error(late))
 
 
 def test_a_long_queue_is_played_in_part_and_comes_to_the_same(
