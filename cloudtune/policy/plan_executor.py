@@ -20,7 +20,7 @@ from cloudtune.model.placement import enough, open_groups
 from cloudtune.model.plans import Estimate
 from cloudtune.model.progress import OVER, Roster
 from cloudtune.model.trial import EndReason
-from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import AHEAD, Go, Shape, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import capped
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class PlannedStages:
         """Return the trials that have yet to train in the stage; those that stay come first."""
         itinerary = self.itinerary
         if itinerary.stage and not self._planned_widths:
-            room = len(itinerary.members)  # a rung's group, known as a whole to the allocator
+            room = max(room, AHEAD)  # another allocator chooses which of the rung go on first
         tasks = tuple([itinerary.task(name) for name in itinerary.roster(view).next(room)])
         return (TrialGroup(f"stage {itinerary.stage + 1}", tasks),) if tasks else ()
 

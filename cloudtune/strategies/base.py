@@ -47,6 +47,13 @@ class StagedStrategy(Protocol):
         ...
 
 
+AHEAD = 256
+"""The most tasks of a group that are asked for before there is room for them.
+
+Of these an allocator chooses which start first; to look at more at every event would take long.
+"""
+
+
 @dataclass(frozen=True)
 class Task:
     """A trial and its budget: it is to train until the end of epoch `until`.
@@ -295,7 +302,7 @@ class Strategy(Protocol):
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the work that may begin now, in order, none that trains: there is room for `room`.
 
-        Of a group of which more is known already all of it, so that the allocator can choose.
+        Of a group of which more is known already up to `AHEAD`, so that the allocator can choose.
         Asked again whenever there is room, so an answer isn't a promise: a task counts as begun
         when `view.trials` shows its trial starting.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.model.progress import OVER
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.strategies.base import AHEAD, Task, TrialGroup
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from cloudtune.model.trial import Trial
     from cloudtune.strategies.base import Sampler, View
-
-_GROUP = 1000
-"""The most points that are looked at before there is room for them: a space may have no end."""
 
 
 class GridSearch(RandomSearch):
@@ -32,8 +29,8 @@ class GridSearch(RandomSearch):
         self.name = "grid"
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the group as a whole, so that an allocator can begin with the longest."""
-        return super().requests(view, max(room, _GROUP))
+        """Return more of the group than there is room for: an allocator may choose."""
+        return super().requests(view, max(room, AHEAD))
 
 
 class Sequential(RandomSearch):
