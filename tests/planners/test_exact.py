@@ -289,6 +289,11 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
     assert bound.stages[1].overhead == 2.0 + 1.0 + 20.0 + 6.0
     assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nobody waits for money"
     assert bound.vcpu_quotas == {"on-demand p": 16}
+    late = bound.estimate.seconds
+    for deadline, instances in ((late + 0.5, {big, small}), (late - 0.5, {big})):
+        plan = job.but(vcpu_quotas=bound.vcpu_quotas).plan(ExactPlanner(), Limits(deadline))
+        assert set(plan.offers) == instances
+        assert plan.estimate.seconds <= deadline
 
 
 @settings(deadline=None, max_examples=40)
