@@ -332,19 +332,20 @@ def test_rates_at_which_a_stage_would_never_end_are_bounded() -> None:
     assert np.isfinite(sample(asked, plan, samples=10, seed=0).seconds).all()
 
 
-def test_a_plan_on_spot_waits_for_its_pool() -> None:
-    """Half of the time there is none: for an hour, on average, at the begin and after each loss."""
+@pytest.mark.parametrize(("there", "outage"), [(0.5, 3600.0), (0.8, 900.0)])
+def test_a_plan_on_spot_waits_for_its_pool(there: float, outage: float) -> None:
+    """As long as there is none, on average, at the begin and after each loss."""
     rentable = replace(
-        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=0.5),)
+        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=there),)
     )
     asked, plan = alone(rentable, epochs=60)
     counted = replace(asked, charges=Charges(usd_per_launch=1.0))
     draws = sample(counted, plan, samples=20_000, seed=0)
     lost = draws.dollars - 1
     late = draws.seconds - (1 + 20 + 4 + 60 * 60.0 + 2)
-    waited = 0.5 * 3600 + lost.mean() * (3600 + 1 + 20 + 6 + 30)
+    waited = (1 - there) * outage + lost.mean() * (outage + 1 + 20 + 6 + 30)
     assert late.mean() == pytest.approx(waited, rel=0.03)
-    assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5 * math.exp(-3620 / 3600), abs=0.02)
+    assert (np.abs(late) < 1e-6).mean() == pytest.approx(there * math.exp(-3620 / 3600), abs=0.02)
 
 
 def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
