@@ -20,7 +20,7 @@ from cloudtune.model.placement import enough, open_groups
 from cloudtune.model.plans import Estimate
 from cloudtune.model.progress import OVER, Roster
 from cloudtune.model.trial import EndReason
-from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import AHEAD, Go, Shape, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import capped
 
 if TYPE_CHECKING:
@@ -291,6 +291,8 @@ class PlannedStages:
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the trials that have yet to train in the stage; those that stay come first."""
         itinerary = self.itinerary
+        if itinerary.stage and not self._planned_widths:
+            room = max(room, AHEAD)  # another allocator chooses which of the rung go on first
         tasks = tuple([itinerary.task(name) for name in itinerary.roster(view).next(room)])
         return (TrialGroup(f"stage {itinerary.stage + 1}", tasks),) if tasks else ()
 
@@ -467,6 +469,10 @@ class PlannedWidths:
 
     def min_width(self, view: View) -> Width:
         return min(group.width for group in self._itinerary.stage_plan.groups)
+
+    def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Return the tasks as planned."""
+        return tasks
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Yield for each task the groups that have room for one more when its turn comes."""

@@ -18,6 +18,7 @@ A run that was planned beforehand is no other: its strategy, allocator and fleet
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -372,7 +373,8 @@ class RunPolicy:
     def _wanted(self, room: int) -> list[Task]:
         """Return the tasks that the strategy wants to begin, up to `room`."""
         groups = self.strategy.requests(self.state, room) if room > 0 else ()
-        return [task for group in groups for task in group.tasks]
+        ordered = (self.allocator.in_order(self.state, group.tasks) for group in groups)
+        return list(itertools.islice(itertools.chain.from_iterable(ordered), max(0, room)))
 
     def _goes_on(self, task: Task) -> bool:
         """Whether a task's trial waits on its GPUs at a rung, and is to train on from there."""

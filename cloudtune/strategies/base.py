@@ -47,6 +47,13 @@ class StagedStrategy(Protocol):
         ...
 
 
+AHEAD = 256
+"""The most tasks of a group that are asked for before there is room for them.
+
+Of these an allocator chooses which start first; to look at more at every event would take long.
+"""
+
+
 @dataclass(frozen=True)
 class Task:
     """A trial and its budget: it is to train until the end of epoch `until`.
@@ -293,8 +300,9 @@ class Strategy(Protocol):
         ...
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the work that may begin now, in order: `room` tasks or fewer, none that trains.
+        """Return the work that may begin now, in order, none that trains: there is room for `room`.
 
+        Of a group of which more is known already up to `AHEAD`, so that the allocator can choose.
         Asked again whenever there is room, so an answer isn't a promise: a task counts as begun
         when `view.trials` shows its trial starting.
         """
@@ -358,6 +366,10 @@ class Allocator(Protocol):
         """Return the narrowest width that any trial would get now."""
         ...
 
+    def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Return the tasks of a group in the order in which they start."""
+        ...
+
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Give for each task that is to start what it may have, the best first; none: it waits.
 
@@ -377,6 +389,10 @@ class ByWidth:
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return the width for each of the tasks that are to start; 0 for one that is to wait."""
         raise NotImplementedError
+
+    def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Return the tasks as the strategy gave them."""
+        return tasks
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Return each task's width as its only shape; no shape for 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.model.progress import OVER
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.strategies.base import AHEAD, Task, TrialGroup
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
 
@@ -28,6 +28,10 @@ class GridSearch(RandomSearch):
         super().__init__(sampler, max_epochs=max_epochs)
         self.name = "grid"
 
+    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+        """Return more of the group than there is room for: an allocator may choose."""
+        return super().requests(view, max(room, AHEAD))
+
 
 class Sequential(RandomSearch):
     """Ordered groups of `size` trials: the next is sampled once the one before is over.
@@ -48,7 +52,7 @@ class Sequential(RandomSearch):
             taken = (self._new.take(view) for _ in range(self._size))
             self._group = [trial for trial in taken if trial is not None]
             self._groups += 1
-        new = [trial for trial in self._group if trial.id not in view.trials][:room]
+        new = [trial for trial in self._group if trial.id not in view.trials]
         if not new:
             return ()
         tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)

@@ -8,6 +8,7 @@ train; `planners/allocators/hypersched.py` says how wide.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import Decision, Sampler, View
     from cloudtune.strategies.hypersched_rules import Switches
 
+_WHOLE = 1e-6
+
 
 class HyperSched(Judging):
     """Pausing ASHA with one bracket, whose trials are judged again at each of their results.
@@ -32,8 +35,9 @@ class HyperSched(Judging):
     ucbrise/hypersched at 8b5435e).
 
     Room goes to paused trials that no rung would pause any more (the highest rung first), then to
-    new ones, then to any that are paused. Once there is too little time for anything that doesn't
-    run (`Admission`), whatever doesn't run has ended. `atom` is how many GPUs a trial starts with.
+    new ones, then to any that are paused; a paused one goes on only where as many atoms are free as
+    it had. Once there is too little time for anything that doesn't run (`Admission`), whatever
+    doesn't run has ended. `atom` is how many GPUs a trial starts with.
 
     As published a paused trial is promoted where the rung at which it was paused would let it go
     on, though another may pause it at its next result; and once there is nothing new, any paused
@@ -63,6 +67,7 @@ class HyperSched(Judging):
         self._sign = 1.0 if mode == "max" else -1.0
         self._pauses = switches.use_pausing
         self._once = switches.no_speculation
+        self._atom = atom
         self._admission = Admission(max_epochs=max_epochs, eta=eta, atom=atom, switches=switches)
         self._rungs = [
             Cutoff(epoch, eta, ranked=self._once)
@@ -79,19 +84,38 @@ class HyperSched(Judging):
         """Return promotions, then new trials, then others that are paused; or nothing, for good."""
         if not self._open(view):
             return ()
-        promoted = list(itertools.islice(self._promotable(view), room))
-        new = self._new.peek(view, room - len(promoted))
+        atoms = max(room, view.free_gpus / self._atom)
+        promoted, atoms = self._fitting(view, self._promotable(view), room, atoms)
+        new = self._new.peek(view, min(room - len(promoted), math.floor(atoms + _WHOLE)))
         others = (trial for trial in self._others(view) if trial not in promoted)
         left = room - len(promoted) - len(new)
         if self._patient:
             left = 0 if view.running or promoted or new else 1
-        rest = list(itertools.islice(others, left))
+        rest, _ = self._fitting(view, others, left, atoms - len(new))
         wanted = {
             "promoted": [view.trials[name].trial for name in promoted],
             "new": new,
             "paused": [view.trials[name].trial for name in rest],
         }
         return [self._group(name, trials) for name, trials in wanted.items() if trials]
+
+    def _fitting(
+        self, view: View, paused: Iterable[TrialId], room: int, atoms: float
+    ) -> tuple[list[TrialId], float]:
+        """Return the first `room` that have no more atoms than are left, and how many then are.
+
+        As published those that have more are passed over. The first may where nothing trains.
+        """
+        fitting: list[TrialId] = []
+        if room > 0:
+            for name in paused:
+                needed = view.trials[name].width / self._atom
+                if needed <= atoms + _WHOLE or not (view.running or fitting):
+                    fitting.append(name)
+                    atoms -= needed
+                if len(fitting) == room:
+                    break
+        return fitting, atoms
 
     def _group(self, name: str, trials: Iterable[Trial]) -> TrialGroup:
         return TrialGroup(name, tuple(Task(trial, capped(trial, self._last)) for trial in trials))

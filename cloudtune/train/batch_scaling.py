@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _STEP = 0.1
-"""The largest step of the learning rate, as a share of the initial one."""
+"""The largest step of the learning rate, as a share of the one that a session begins with."""
+_EPOCHS = 5
+"""The fewest epochs in which the rate gets where it is to be."""
 _ROUNDING = 1e-9
 
 
@@ -19,26 +21,33 @@ def batch_and_lr(
     """Return the global batch at a new width, and the learning rates that lead there.
 
     `batch` is the global one at `width` GPUs; each GPU keeps its part (weak scaling; below one GPU
-    there is one worker all the same). The rate follows the square root of the batch's growth, in
-    equal steps of at most a tenth of `initial_lr` (default: `lr`): one for each of the next epochs,
-    the last of them for all that follow. Returns None where nothing changes.
+    there is one worker all the same). The rate goes to `initial_lr`, that of one worker (default:
+    by `lr` and `width`), times the root of the workers. It does so by a fifth of the way an epoch,
+    and a tenth of `lr` at most; the last rate is for all epochs that follow. It is never lowered:
+    there are no rates where it would be, or where nothing changes.
 
     Source: Liaw et al., "HyperSched" (SoCC 2019), by notes on its published code.
 
     Raises:
         ValueError: something isn't above 0, or the batch can't be split over `width` GPUs evenly.
     """
-    first = lr if initial_lr is None else initial_lr
-    if not (min(batch, width, new_width) > 0 and lr > 0 and first > 0):
+    if not (min(batch, width, new_width) > 0 and lr > 0 and (initial_lr is None or initial_lr > 0)):
         raise ValueError("batch, learning rates and widths have to be above 0")
     workers = _workers(width)
     new_workers = _workers(new_width)
     if batch % workers:
         raise ValueError(f"a batch of {batch} can't be split evenly over {workers} GPUs")
-    goal = lr * math.sqrt(new_workers / workers)
-    steps = math.ceil(abs(goal - lr) / (_STEP * first) - _ROUNDING)
-    rates = [lr + (goal - lr) * step / steps for step in range(1, steps)]
-    return batch // workers * new_workers, (*rates, goal) if steps else ()
+    first = lr / math.sqrt(workers) if initial_lr is None else initial_lr
+    return batch // workers * new_workers, _rates(lr, first * math.sqrt(new_workers))
+
+
+def _rates(lr: float, goal: float) -> tuple[float, ...]:
+    """Return the learning rates of the next epochs, on the way from one to a higher one."""
+    if goal <= lr * (1 + _ROUNDING):
+        return ()
+    step = min((goal - lr) / _EPOCHS, _STEP * lr)
+    steps = math.ceil((goal - lr) / step - _ROUNDING)
+    return (*(lr + step * number for number in range(1, steps)), goal)
 
 
 def _workers(width: float) -> int:
@@ -48,7 +57,8 @@ def _workers(width: float) -> int:
 class GrowingBatch:
     """The batch and the learning rate of a trial whose width changes, epoch by epoch.
 
-    Each GPU keeps its part of the batch, `per_worker` samples; the rate follows by `batch_and_lr`.
+    Each GPU keeps its part of the batch, `per_worker` samples; the rate follows by `batch_and_lr`,
+    up and never down.
     `previous_workers` and `previous_size` are what they were in the checkpoint's last epoch, None
     where the trial begins; the rate on its way stands in the script's checkpoint.
 
@@ -76,9 +86,8 @@ class GrowingBatch:
         before = context.get_previous_gpus()
         self.previous_workers = None if before is None else _workers(before)
         self.previous_size = context.get_previous_batch_size()
-        _, rates = batch_and_lr(per_worker, lr, 1, self.workers)
         self._lr = lr
-        self._coming = list(rates)
+        self._coming = self._ahead()
 
     @property
     def size(self) -> int:
@@ -102,9 +111,10 @@ class GrowingBatch:
         self.previous_workers = int(state["workers"])
         self.previous_size = int(state["size"])
         self._lr = float(state["lr"])
-        goal = self.initial_lr * math.sqrt(self.workers)
-        steps = math.ceil(abs(goal - self._lr) / (_STEP * self.initial_lr) - _ROUNDING)
-        self._coming = [self._lr + (goal - self._lr) * step / steps for step in range(1, steps + 1)]
+        self._coming = self._ahead()
+
+    def _ahead(self) -> list[float]:
+        return list(_rates(self._lr, self.initial_lr * math.sqrt(self.workers)))
 
 
 class _Optimizer(Protocol):

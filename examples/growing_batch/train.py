@@ -1,7 +1,7 @@
 """A batch that grows with a trial's GPUs, and a learning rate that follows (HyperSched's rule).
 
-Each GPU keeps its 32 samples a step. After a change of width the batch is another one, so the
-learning rate goes to its square root's share, by a tenth of the first rate an epoch at most.
+Each GPU keeps its 32 samples a step. On more GPUs the batch is larger, so the learning rate goes
+to its square root's share, by a tenth an epoch at most. It is never lowered.
 """
 
 from __future__ import annotations

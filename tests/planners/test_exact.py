@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cloudtune.errors import UsageError
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
 from cloudtune.model.scaling import ScalingProfile
-from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.dp.search import Search
@@ -156,6 +156,18 @@ class TestExactPlanner(PlannerContract):
             assert elastic.estimate.dollars <= static.estimate.dollars + 1e-12
 
 
+@pytest.mark.parametrize("planner", [ExactPlanner(), GreedyPlanner()])
+@pytest.mark.parametrize(("together", "pays"), [(9.0, True), (15.9, True), (16.1, False)])
+def test_r3_shares_are_planned_only_where_they_were_measured_to_win(
+    planner: Planner, together: float, pays: bool
+) -> None:
+    """Eight on a GPU, packed or fused, take `together`; one after the other they take 16 s."""
+    curve = {1 / 8: together, 1.0: 2.0}
+    at_once = profile(curve, launch=0.0, boot=0.0, start=0.0, resize=0.0, release=0.0)
+    job = Setting(8, 1, 1, 2, profile=at_once, offer=offer(1, 36.0, 0.0), max_instances=1)
+    assert shapes(job.plan(planner)) == [(1, 1 / 8 if pays else 1.0)]
+
+
 def test_the_bill_of_one_plan_to_the_cent() -> None:
     """Two instances for eight trials, one for the best two: 500 instance-seconds at $0.001.
 
@@ -277,6 +289,11 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
     assert bound.stages[1].overhead == 2.0 + 1.0 + 20.0 + 6.0
     assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nobody waits for money"
     assert bound.vcpu_quotas == {"on-demand p": 16}
+    late = bound.estimate.seconds
+    for deadline, instances in ((late + 0.5, {big, small}), (late - 0.5, {big})):
+        plan = job.but(vcpu_quotas=bound.vcpu_quotas).plan(ExactPlanner(), Limits(deadline))
+        assert set(plan.offers) == instances
+        assert plan.estimate.seconds <= deadline
 
 
 @settings(deadline=None, max_examples=40)

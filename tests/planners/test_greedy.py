@@ -75,6 +75,21 @@ def test_it_lowers_first_what_saves_most_for_each_second_that_is_lost() -> None:
     assert plan.estimate.dollars == pytest.approx(1.00 + 0.24)
 
 
+def test_each_step_leaves_no_wave_half_empty() -> None:
+    """GPUs divide trials, or trials have several each: what RubberBand calls fair."""
+    timed = profile({1.0: 10.0, 2.0: 5.74, 4.0: 3.3, 8.0: 1.25}, boot=0.0, release=30.0)
+    job = Setting(9, 1, 27, 3, profile=timed, offer=offer(1), max_instances=8)
+    plan = job.plan(GreedyPlanner(), Limits(144.3))
+    static = job.plan(StaticPlanner(), Limits(144.3))
+    lowered = 0
+    for stage, before in zip(plan.stages, static.stages, strict=True):
+        (group,) = stage.groups
+        if group != before.groups[0]:
+            lowered += 1
+            assert round(group.trials * group.width) % group.instances == 0
+    assert lowered
+
+
 def test_each_group_takes_as_many_waves_as_its_trials_need() -> None:
     """With time to spare it lowers the fleet until trials train one wave after the other."""
     job = Setting(12, 1, 8, 2, profile=profile({1.0: 10.0}), offer=offer(2), max_instances=6)

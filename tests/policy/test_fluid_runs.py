@@ -4,6 +4,7 @@ What concerns processes and GPUs (F12 to F14, F18, F22) is shown elsewhere: docs
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -12,13 +13,20 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import Allocator, Task, TrialGroup
+from cloudtune.strategies.grid import Sequential
 from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
 
 LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
 SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}
 FREE = profile(LINEAR, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
 GRID = by_name("grid", max_epochs=100)
+
+
+def named(name: str) -> Allocator:
+    """Return an allocator by its name in an experiment file."""
+    return ALLOCATORS[name](None)  # type: ignore[arg-type]
 
 
 def game(budgets: list[int], *, allocator: Callable[[], Allocator], **changes: object) -> Setting:
@@ -74,10 +82,41 @@ def test_f03_the_golden_toy_as_a_run() -> None:
     assert ends(played) == pytest.approx(12.0)
 
 
+@pytest.mark.parametrize("name", ["static-fluid", "fluid", "dynamic-fluid:published", "ilp"])
+def test_f04_the_longest_begin_first(name: str) -> None:
+    """Two GPUs: both short ones and then the long one would take 30 s."""
+    alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
+    three = game([10, 10, 20], allocator=lambda: named(name), offer=offer(2), profile=alone)
+    assert ends(play(three, GRID)) == pytest.approx(20.0)
+    as_given = play(three.but(allocator=SameWidth), GRID)
+    assert ends(as_given) == pytest.approx(30.0)
+    by_groups = partial(Sequential, max_epochs=100, size=3)
+    assert ends(play(three, lambda sampler, _: by_groups(sampler))) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("strategy", ["sha", "halving", "hyperband"])
+def test_f04_of_a_rung_the_slowest_go_on_first(strategy: str) -> None:
+    """Three go on from the first rung to one GPU, the slowest (and least good) of them first."""
+    alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
+    nine = Setting(
+        9,
+        metric=final([n / 9 for n in range(9)]),
+        pace=lambda config, _epoch: 2.0 if config["x"] == 6 else 1.0,
+        offer=offer(1),
+        max_instances=1,
+        profile=alone,
+    )
+    build = by_name(strategy, eta=3, max_epochs=9, trials=9)
+    played = play(nine.but(allocator=lambda: named("static-fluid")), build)
+    on = [start.trial for start in played.starts if start.start_epoch == 1]
+    assert set(on) == {"t06", "t07", "t08"}
+    assert on[0] == "t06"
+
+
 @pytest.mark.parametrize(
     ("budgets", "plannings"),
     [
-        ([10, 20, 30, 50, 80], 5),  # the group, and each end but the last
+        ([18, 20, 32, 50, 80], 5),  # the group, and each end but the last
         ([20], 1),
     ],
 )
@@ -240,6 +279,14 @@ def test_f20_who_gets_an_idle_gpu(
     found = widths(played)
     assert found["t00"] == grown["t00"]
     assert found["t01"][: len(grown["t01"])] == grown["t01"]
+
+
+def test_f20_as_published_the_longest_is_by_time_at_one_gpu() -> None:
+    """On one and three of five GPUs 30 epochs end sooner than 20, and are longer at one GPU."""
+    idle = game([20, 30], allocator=lambda: named("dynamic-fluid:published-idle"))
+    beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
+    assert ("t01", 4.0) in beside
+    assert ("t00", 2.0) not in beside
 
 
 def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:

@@ -28,6 +28,12 @@ def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
     assert found.find(8.0) is None
 
 
+def test_what_sits_on_several_instances_stays_only_if_all_stay() -> None:
+    found = free_gpus(a=4, b=4)
+    assert found.stays([Slice("a", 4.0), Slice("b", 4.0)])
+    assert not found.stays([Slice("a", 4.0), Slice("gone", 4.0)])
+
+
 def test_only_offers_that_have_the_width_are_looked_at() -> None:
     found = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
     found.follow({"a": FOUR, "b": ONE}, ())

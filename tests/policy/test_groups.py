@@ -65,6 +65,17 @@ def test_one_group_that_can_train_is_enough_to_go_on() -> None:
     assert policy.ending is EndReason.NO_CAPACITY
 
 
+def test_a_wide_survivor_moves_if_one_of_its_instances_goes() -> None:
+    """Two trials on two instances each; the next stage trains them on three, one by one."""
+    stages = grouped(0, 1, group(BIG, 4, 8.0, 2)), grouped(1, 2, group(BIG, 3, 8.0, 2))
+    policy = scripted(by_hand(*stages))
+    begun(policy, "i000", "i001", "i002", "i003")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.9))
+    said = policy.handle(epoch(13.0, "t01.1", 1, 0.8))
+    assert [command for command in said if isinstance(command, StopTrial)] == [StopTrial("t00.1")]
+    assert ExtendTrial("t01.1", 2) in said
+
+
 def test_a_trial_stays_where_its_offer_keeps_its_width() -> None:
     second = grouped(1, 2, group(SMALL, 1, 1.0, 1), group(BIG, 1, 4.0, 1))
     policy = scripted(by_hand(BOTH, second))

@@ -88,7 +88,7 @@ def test_each_of_fluids_names_is_a_rule_of_its_own(tmp_path: Path) -> None:
         "fluid": [[2, 4], [2], [2]],
         "dynamic-fluid": [[2, 4], [2], [2]],
         "dynamic-fluid:published": [[1, 3], [1, 3], [1, 3]],
-        "dynamic-fluid:published-idle": [[1, 3, 4], [1, 2, 4], [1, 2]],
+        "dynamic-fluid:published-idle": [[1, 3, 4], [1, 3], [1, 3]],
     }
 
 
@@ -125,10 +125,30 @@ def test_f07_as_published_a_trial_shrinks_though_nobody_lacks_gpus(
     assert ours.seconds < published.seconds
 
 
+def test_f07_as_published_a_trial_shrinks_only_if_the_resize_is_paid_for_too(
+    tmp_path: Path,
+) -> None:
+    """A quarter for a whole GPU saves some, but less than the GPU-seconds of a long resize."""
+    for resize, after in ((1.0, [1, 0.25]), (1000.0, [1])):
+        published = run(tmp_path, "dynamic-fluid:published", [0.5, 1, 1], gpus=4, resize=resize)
+        assert widths(published)[0][:2] == after
+
+
+@pytest.mark.parametrize(("seconds", "grown"), [(9.9, False), (10.1, True)])
+def test_f20_as_published_ten_seconds_at_one_gpu_are_enough(
+    tmp_path: Path, seconds: float, grown: bool
+) -> None:
+    """What two trials have left after an epoch of two, on one each of three GPUs."""
+    curve = {1.0: seconds, 2.0: seconds / 2}
+    name = "dynamic-fluid:published-idle"
+    played = run(tmp_path, name, [1, 1], gpus=3, curve=curve, epochs=2, resize=0.0)
+    assert ([1, 2] in widths(played)) is grown
+
+
 def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None:
     """It is sublinear, so to shrink would save GPU-seconds: it would grow and shrink for ever."""
     played = run(tmp_path, "dynamic-fluid:published-idle", [2, 1], gpus=4)
-    assert widths(played) == [[1, 2, 4], [1, 2]]
+    assert widths(played) == [[1, 2, 3, 4], [1]]
 
 
 @pytest.mark.parametrize(("name", "after"), [("dynamic-fluid", 2), ("dynamic-fluid:published", 1)])

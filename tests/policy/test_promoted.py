@@ -167,7 +167,7 @@ def test_f08_a_trial_that_moves_or_is_lost_was_never_away(resize: float) -> None
         return "lost" if session == 1 and epoch == 3 and trial in {"t01", "t03"} else ""
 
     quick = profile(LINEAR, start=resize, resize=resize, boot=0.0, launch=0.0, release=0.0)
-    budgets = dict(enumerate([11, 23, 31, 50, 80]))
+    budgets = dict(enumerate([18, 20, 32, 50, 81]))
     made = Setting(5, caps=budgets, offer=offer(5), max_instances=1, profile=quick)
     for troubled in (made, made.but(mishap=lost)):
         built: list[DynamicFluid] = []

@@ -11,11 +11,13 @@ from rich.console import Console
 from cloudtune.api.results import Result
 from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import Entry
+from cloudtune.experiment.schema import StrategySettings
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, Interrupted, TrialFailed
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.units import format_dollars
+from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, WidthChange, build, load, to_json
@@ -36,6 +38,27 @@ def test_planned_against_actual() -> None:
     assert told.seconds == pytest.approx(told.planned_seconds)
     assert told.dollars == pytest.approx(PLAN.estimate.dollars)
     assert [stage.plan for stage in told.stages] == list(PLAN.stages)
+
+
+def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path) -> None:
+    """By RubberBand's plan in a world where epochs take a quarter longer, stage by stage."""
+    plan = SETTING.plan(GreedyPlanner(), Limits(deadline=200.0))
+    slower = SETTING.but(pace=lambda _config, _epoch: 1.25, limits=Limits(deadline=300.0))
+    job = slower.job(plan)
+    named = job.experiment.model_copy(update={"strategy": StrategySettings(name="rubberband")})
+    job = replace(job, experiment=named)
+    told = load_ended(tmp_path / "run", job, play(slower, job.policy()).entries)
+    assert told.stages
+    for stage, found in zip(plan.stages, to_json(told)["stages"], strict=True):
+        (group,) = stage.groups
+        trained = group.waves * stage.stage.epochs * SETTING.profile.epoch_seconds(group.width)
+        late = found["seconds"]["actual"] - found["seconds"]["planned"]
+        assert found["seconds"]["planned"] == pytest.approx(stage.seconds)
+        assert late == pytest.approx(0.25 * trained + 2.0 * (stage is plan.stages[-1]))
+        assert found["dollars"]["planned"] == pytest.approx(stage.dollars)
+        assert found["dollars"]["actual"] > stage.dollars
+    took = f"{format_seconds(plan.estimate.seconds)} / {format_seconds(told.seconds)}"
+    assert took in shown(told)
 
 
 def test_the_fleet_over_time() -> None:

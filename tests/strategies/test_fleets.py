@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from cloudtune.model.catalog import Offer
+from cloudtune.model.trial import Slice
 from cloudtune.strategies.base import View
-from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
+from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, emptied
 from tests.builders import offer
 
 FOUR, OTHER = offer(4), offer(8, name="g.8x")
@@ -42,3 +43,21 @@ def test_another_offer_stands_in_for_one_that_is_refused_just_now() -> None:
     assert fleet.target(viewed({OTHER: 2}), 1.0) == {OTHER: 2}, "it stays when the first is back"
     assert fleet.target(viewed({OTHER: 1}), 1.0) == {OTHER: 1, FOUR: 2}
     assert fleet.target(viewed(avoided=[FOUR, OTHER]), 1.0) == {FOUR: 4}, "once it may be asked"
+
+
+@pytest.mark.parametrize(
+    ("loads", "going"), [((3.0, 1.0), ["b"]), ((3.0, 2.0), []), ((0.0, 4.0), ["a"])]
+)
+def test_an_instance_too_many_goes_only_if_its_trials_fit_elsewhere(
+    loads: tuple[float, float], going: list[str]
+) -> None:
+    """Two of four GPUs are held where one is to be: the emptier one goes, or none."""
+    usable = [SimpleNamespace(instance=name, offer=FOUR) for name in "ab"]
+    trials = [
+        SimpleNamespace(placement=(Slice(name, load),))
+        for name, load in zip("ab", loads, strict=True)
+        if load
+    ]
+    fleet = SimpleNamespace(usable=lambda: usable)
+    view = SimpleNamespace(fleet=fleet, running=trials, held={FOUR: 2})
+    assert list(emptied(cast("View", view), {FOUR: 1})) == going

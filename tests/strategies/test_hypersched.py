@@ -91,6 +91,7 @@ class Script:
             mode=self.mode,
             trials=self.known,
             running=(),
+            free_gpus=0.0,
             seconds_left=math.inf,
             setups=[],
             limits=Limits(1000.0, None),
@@ -258,6 +259,30 @@ def test_h4_as_published_paused_trials_resume_in_order() -> None:
         script.says(name, 1, metric)
     assert script.says("a", 2, 0.1) is Verdict.PAUSE
     assert script.asks() == {"paused": ["a", "d"]}
+
+
+def test_h4_a_paused_trial_waits_for_the_atoms_that_it_had() -> None:
+    script = Script()
+    for name, metric in (("a", 0.5), ("b", 0.9)):
+        script.says(name, 1, metric)
+    assert script.says("a", 2, 0.5) is Verdict.PAUSE
+    for name, metric in (("c", 0.3), ("d", 0.2)):
+        assert script.says(name, 1, metric) is Verdict.PAUSE
+    script.known["a"].width = 4.0
+    script.state.running = (script.known["b"],)
+    assert script.asks(3) == {"new": ["t00", "t01", "t02"]}
+    assert script.asks(5) == {"promoted": ["a"], "new": ["t00"]}
+    script.state.free_gpus = 4.0
+    assert script.asks(1) == {"promoted": ["a"]}, "no more than so many trials at once"
+
+
+def test_h4_a_paused_trial_goes_on_with_the_atoms_that_it_had() -> None:
+    """Three on eight GPUs: the second is paused again and again, and there is nothing new."""
+    game = replace(ONE_BY_ONE, caps={}, limits=Limits(600.0), trials=3)
+    played = play(game, by_name("hypersched", max_epochs=100, eta=2))
+    second = widths(played, "t01")
+    assert len(second) > 20
+    assert second == [1.0] + [3.0] * (len(second) - 1)
 
 
 def test_p9_with_patience_what_would_be_paused_again_begins_only_where_nothing_trains() -> None:

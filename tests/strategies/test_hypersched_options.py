@@ -62,6 +62,7 @@ class Observed:
                 setups=list(setups),
                 limits=Limits(1000.0),
                 gpus=8,
+                free_gpus=0.0,
                 rentables=SETTING.rentables,
             ),
         )

@@ -27,9 +27,15 @@ def test_h22_the_batch_grows_with_the_gpus_and_the_rate_by_its_root() -> None:
     assert rates == pytest.approx([0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18, 0.19, 0.2])
 
 
-def test_h22_steps_are_of_the_initial_rate() -> None:
-    """A rate that has decayed gets there in a step."""
-    assert batch_and_lr(256, 0.01, 2, 4, initial_lr=0.1) == (512, (0.01 * math.sqrt(2),))
+def test_h22_steps_are_of_the_restored_rate() -> None:
+    """A tenth of what the checkpoint has, or a fifth of the way where that is less."""
+    assert batch_and_lr(256, 0.1, 2, 3)[1] == pytest.approx(
+        [0.1 + n * 0.1 * (math.sqrt(1.5) - 1) / 5 for n in range(1, 6)]
+    )
+    assert batch_and_lr(256, 0.1, 2, 8)[1][:2] == pytest.approx([0.11, 0.12])
+    batch, rates = batch_and_lr(256, 0.13, 2, 4, initial_lr=0.1)
+    assert batch == 512
+    assert rates == pytest.approx([0.143, 0.156, 0.169, 0.182, 0.195, 0.2])
 
 
 def test_h22_the_same_width_changes_nothing() -> None:
@@ -42,18 +48,19 @@ def test_h22_a_part_of_a_gpu_is_one_worker() -> None:
 
 
 @given(st.integers(1, 512), st.floats(1e-6, 10.0), WIDTHS, WIDTHS)
-def test_h22_steps_are_a_tenth_at_most_and_reversible(
+def test_h22_steps_are_a_tenth_at_most_and_never_down(
     each: int, lr: float, width: float, other: float
 ) -> None:
     before = each * math.ceil(width)
     batch, rates = batch_and_lr(before, lr, width, other)
     assert batch == each * math.ceil(other)
     steps = [b - a for a, b in itertools.pairwise((lr, *rates))]
-    assert all(abs(step) <= 0.1 * lr * (1 + 1e-6) for step in steps)
+    assert all(0 < step <= 0.1 * lr * (1 + 1e-6) for step in steps)
     last = rates[-1] if rates else lr
-    back, rates = batch_and_lr(batch, last, other, width, initial_lr=lr)
-    assert back == before
-    assert (rates[-1] if rates else last) == pytest.approx(lr)
+    growth = math.sqrt(math.ceil(other) / math.ceil(width))
+    assert last == pytest.approx(lr * max(1, growth))
+    assert len(rates) >= 5 * (growth > 1)
+    assert batch_and_lr(batch, last, other, width, initial_lr=lr / 10)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -100,9 +107,21 @@ def test_h22_a_second_move_goes_on_from_the_present_rate() -> None:
     wide = GrowingBatch(32, 0.1, workers=4)
     wide.load_state_dict(GrowingBatch(32, 0.1, workers=1).state_dict())
     assert rates(wide, 3)[-1] == pytest.approx(0.13)
-    back = GrowingBatch(32, 0.1, workers=1)
-    back.load_state_dict(wide.state_dict())
-    assert rates(back, 4) == pytest.approx([0.12, 0.11, 0.1, 0.1])
+    again = GrowingBatch(32, 0.1, workers=4)
+    again.load_state_dict(wide.state_dict())
+    assert rates(again, 7) == pytest.approx([0.143, 0.156, 0.169, 0.182, 0.195, 0.2, 0.2])
+
+
+def test_h22_the_rate_is_never_lowered() -> None:
+    """A trial that shrinks keeps it, and one that grows again goes no further than it was."""
+    wide = GrowingBatch(32, 0.1, workers=4)
+    assert rates(wide, 10)[-1] == pytest.approx(0.2)
+    narrow = GrowingBatch(32, 0.1, workers=1)
+    narrow.load_state_dict(wide.state_dict())
+    assert narrow.size == 32
+    assert rates(narrow, 2) == pytest.approx([0.2, 0.2])
+    wide.load_state_dict(narrow.state_dict())
+    assert rates(wide, 2) == pytest.approx([0.2, 0.2])
 
 
 def test_h22_who_begins_wide_warms_up() -> None:

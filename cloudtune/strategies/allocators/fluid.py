@@ -64,6 +64,13 @@ class StaticFluid(ByWidth):
     def min_width(self, view: View) -> Width:
         return min(reference(view).profile.widths)
 
+    def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Return the longest first, by their time at one GPU; as given where they are equal."""
+        rentable = reference(view)
+        return sorted(
+            tasks, key=lambda task: -self._left(view, task.trial.id, task.until, rentable)
+        )
+
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return each task's share of the idle GPUs, those of instances that still boot included.
 
@@ -269,18 +276,20 @@ class DynamicFluid(StaticFluid):
         if view.free_gpus < _WHOLE or self._waiting.keys() - {t.id for t in view.running}:
             return 0
         if self._published:
-            width = self._next_wider(view, trial, training) if self._longest_first else 0
+            width = self._next_wider(view, trial) if self._longest_first else 0
         else:
             width = self._best_gain(view, trial, training)
         if width:
             self._grown.add(trial.id)
         return width
 
-    def _next_wider(
-        self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
-    ) -> Width:
-        """Return the next width of the trial with the longest time left, if it has enough left."""
-        left = {other.id: self._seconds(view, other, other.width) for other in training}
+    def _next_wider(self, view: View, trial: TrialProgress) -> Width:
+        """Return the next width of the trial with the longest time left, if it has enough left.
+
+        Both at one GPU, as Fluid's code measures them, whatever the trials have by now; those that
+        are about to have more count too.
+        """
+        left = {name: self._seconds(view, view.trials[name], 1.0) for name in self._members}
         own = left.get(trial.id, 0.0)
         # Only the trial that ends last: to widen another one doesn't end the group any sooner.
         if own < max(_IDLE_SECONDS, *left.values()):

@@ -135,7 +135,10 @@ class HyperSchedAllocator(ByWidth):
         return self._atom
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        return [self._atom] * len(tasks)
+        """Return an atom for what is new; a trial that goes on keeps its atoms."""
+        known = view.trials
+        names = [task.trial.id for task in tasks]
+        return [known[name].width if name in known else self._atom for name in names]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the trial's share, if a resize is due and pays; else the width that it has."""

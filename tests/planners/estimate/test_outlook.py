@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.scaling import Measurement
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
@@ -192,6 +193,21 @@ def test_the_last_trial_of_a_queue_takes_the_slot_that_is_free_first() -> None:
     assert late.mean() == pytest.approx(20.0 * first_of_four, abs=4 * standard_error(late))
 
 
+def test_survivors_stay_only_on_the_instance_that_is_kept() -> None:
+    """Of eight on two instances four go on, on one: in 36 of 70 draws two of them must move."""
+    rentable = rented(epoch={1.0: 100.0})
+    timed = replace(rentable.profile, resize=Measurement(50.0, 5.0))
+    rentable = replace(rentable, profile=timed)
+    asked = job([(8, 0, 1), (4, 1, 2)], rentable)
+    plan = price(
+        asked, [(group(rentable.offer, n, 1.0, 4 * n),) for n in (2, 1)], planner="by hand"
+    )
+    late = sample(asked, plan, samples=20_000, seed=0).seconds - plan.estimate.seconds
+    # The later of two normals is late by sd / sqrt(pi); one alone isn't late in the mean.
+    expected = 36 / 70 * 5.0 / math.sqrt(math.pi)
+    assert late.mean() == pytest.approx(expected, abs=4 * standard_error(late))
+
+
 def test_a_long_queue_is_played_in_part_and_comes_to_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -316,19 +332,20 @@ def test_rates_at_which_a_stage_would_never_end_are_bounded() -> None:
     assert np.isfinite(sample(asked, plan, samples=10, seed=0).seconds).all()
 
 
-def test_a_plan_on_spot_waits_for_its_pool() -> None:
-    """Half of the time there is none: for an hour, on average, at the begin and after each loss."""
+@pytest.mark.parametrize(("there", "outage"), [(0.5, 3600.0), (0.8, 900.0)])
+def test_a_plan_on_spot_waits_for_its_pool(there: float, outage: float) -> None:
+    """As long as there is none, on average, at the begin and after each loss."""
     rentable = replace(
-        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=0.5),)
+        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=there),)
     )
     asked, plan = alone(rentable, epochs=60)
     counted = replace(asked, charges=Charges(usd_per_launch=1.0))
     draws = sample(counted, plan, samples=20_000, seed=0)
     lost = draws.dollars - 1
     late = draws.seconds - (1 + 20 + 4 + 60 * 60.0 + 2)
-    waited = 0.5 * 3600 + lost.mean() * (3600 + 1 + 20 + 6 + 30)
+    waited = (1 - there) * outage + lost.mean() * (outage + 1 + 20 + 6 + 30)
     assert late.mean() == pytest.approx(waited, rel=0.03)
-    assert (np.abs(late) < 1e-6).mean() == pytest.approx(0.5 * math.exp(-3620 / 3600), abs=0.02)
+    assert (np.abs(late) < 1e-6).mean() == pytest.approx(there * math.exp(-3620 / 3600), abs=0.02)
 
 
 def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:

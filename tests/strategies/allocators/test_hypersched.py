@@ -38,6 +38,10 @@ class Stand:
     rentables: tuple[Rentable, ...] = (ALL,)
 
     @property
+    def trials(self) -> dict[str, TrialProgress]:
+        return {trial.id: trial for trial in self.running}
+
+    @property
     def view(self) -> View:
         return cast("View", self)
 

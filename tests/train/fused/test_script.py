@@ -1,7 +1,10 @@
 """Who may train as one model, what a schedule changes, and what is told of a wrong contract."""
 
+import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.script.names import check_names, trains_fused
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.session import Session
+from cloudtune.train.shared_input.place import Meeting
 
 
 def model(config: Any) -> nn.Module:
@@ -165,3 +169,38 @@ def test_a_script_trains_fused_if_its_training_function_says_so(
     path.write_text(f"{line}\n\n\ndef train(config):\n    {call}\n\n\ndef other():\n    {call}\n")
     assert trains_fused(path, "train") is found
     check_names(path, "train")
+
+
+def test_who_waits_for_its_strategy_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two train an epoch; one asks for no more, the other for two."""
+    from cloudtune.train.fused import host
+    from cloudtune.train.fused.member import Member
+    from cloudtune.train.fused.script import Functions, Script
+    from cloudtune.train.fused.state import MemberState
+
+    monkeypatch.setattr(host, "WAIT_SECONDS", (1.0, 1.0))
+    config = {"lr": 0.1, "fixed": 0.0}
+    functions = Functions(model, loss, optimizer, data, None, None)
+    members = []
+    for _ in range(2):
+        script = Script(functions, config, session())
+        place = Meeting(tmp_path / "group", script.signature(script.model()), socket.SOCK_STREAM)
+        members.append((Member(place, script, "cpu"), MemberState.of(script.model())))
+    stays, waits = members
+    try:
+        with ThreadPoolExecutor() as together:
+            first = together.submit(stays[0].train, 1, stays[1], fused.SGD(0.1))
+            waits[0].train(1, waits[1], fused.SGD(0.1))
+        assert first.result().members == 2
+        took = []
+        for epoch in (2, 3):
+            began = time.monotonic()
+            assert stays[0].train(epoch, stays[1], fused.SGD(0.1)).members == 1
+            took.append(time.monotonic() - began)
+    finally:
+        for member, _ in members:
+            member.close()
+    assert took[0] >= 1.0
+    assert took[1] < 1.0
