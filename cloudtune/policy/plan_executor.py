@@ -20,7 +20,7 @@ from cloudtune.model.placement import enough, open_groups
 from cloudtune.model.plans import Estimate
 from cloudtune.model.progress import OVER, Roster
 from cloudtune.model.trial import EndReason
-from cloudtune.strategies.base import AHEAD, Go, Shape, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import capped
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ class PlannedStages:
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the trials that have yet to train in the stage; those that stay come first."""
         itinerary = self.itinerary
-        if itinerary.stage and not self._planned_widths:
-            room = max(room, AHEAD)  # another allocator chooses which of the rung go on first
+        if itinerary.stage:
+            room = max(room, view.lookahead)
         tasks = tuple([itinerary.task(name) for name in itinerary.roster(view).next(room)])
         return (TrialGroup(f"stage {itinerary.stage + 1}", tasks),) if tasks else ()
 
@@ -462,6 +462,7 @@ class PlannedWidths:
     """
 
     name = "planned"
+    lookahead = 0
 
     def __init__(self, itinerary: Itinerary, *, planned_fleet: bool = True) -> None:
         self._itinerary = itinerary

@@ -76,6 +76,7 @@ class RunPolicy:
         checked: bool = True,
     ) -> None:
         self.state = state
+        self.state.lookahead = components.allocator.lookahead
         self.components = components
         self.target = target
         self.ending: EndReason | None = None

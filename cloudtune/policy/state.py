@@ -83,6 +83,7 @@ class RunState:
         self.brakes = brakes or Brakes()
         self.charges = charges or Charges()
         self.zones = tuple(zones)
+        self.lookahead = 0
         self.now = self.paused = 0.0  # `paused`: seconds between an end and going on
         self.began: float | None = None
         self.ended = False

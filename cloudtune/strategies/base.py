@@ -47,13 +47,6 @@ class StagedStrategy(Protocol):
         ...
 
 
-AHEAD = 256
-"""The most tasks of a group that are asked for before there is room for them.
-
-Of these an allocator chooses which start first; to look at more at every event would take long.
-"""
-
-
 @dataclass(frozen=True)
 class Task:
     """A trial and its budget: it is to train until the end of epoch `until`.
@@ -134,6 +127,11 @@ class View(Protocol):
     @property
     def ahead(self) -> float:
         """By when all could be given back, if that were decided only at the next tick (run s)."""
+        ...
+
+    @property
+    def lookahead(self) -> int:
+        """How many tasks of a group the allocator chooses among, whatever room there is."""
         ...
 
     @property
@@ -302,7 +300,7 @@ class Strategy(Protocol):
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the work that may begin now, in order, none that trains: there is room for `room`.
 
-        Of a group of which more is known already up to `AHEAD`, so that the allocator can choose.
+        Of a group of which more is known already up to `view.lookahead`, for the allocator.
         Asked again whenever there is room, so an answer isn't a promise: a task counts as begun
         when `view.trials` shows its trial starting.
         """
@@ -366,6 +364,11 @@ class Allocator(Protocol):
         """Return the narrowest width that any trial would get now."""
         ...
 
+    @property
+    def lookahead(self) -> int:
+        """How many tasks of a group it chooses among; 0 where it takes them as they come."""
+        ...
+
     def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
         """Return the tasks of a group in the order in which they start."""
         ...
@@ -385,6 +388,8 @@ class Allocator(Protocol):
 
 class ByWidth:
     """The base of allocators that say how wide, and leave it to the run on which instances."""
+
+    lookahead = 0
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return the width for each of the tasks that are to start; 0 for one that is to wait."""

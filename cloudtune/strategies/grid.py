@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.model.progress import OVER
-from cloudtune.strategies.base import AHEAD, Task, TrialGroup
+from cloudtune.strategies.base import Task, TrialGroup
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
 
@@ -30,7 +30,7 @@ class GridSearch(RandomSearch):
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return more of the group than there is room for: an allocator may choose."""
-        return super().requests(view, max(room, AHEAD))
+        return super().requests(view, max(room, view.lookahead))
 
 
 class Sequential(RandomSearch):

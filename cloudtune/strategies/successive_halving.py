@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.model.plans import Stage
 from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import AHEAD, Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Bracket:
 
     def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
         """Return what may begin of the current rung: its trials, and then new ones."""
-        offered = self._offers(view, max(room, AHEAD))
+        offered = self._offers(view, max(room, view.lookahead))
         while len(offered) < room and self.wants > 0:
             trial = ask()
             if trial is None:

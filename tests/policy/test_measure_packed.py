@@ -128,7 +128,7 @@ def test_the_highest_memory_of_each_width_is_kept() -> None:
 
 def test_what_a_worker_reports_is_what_the_policy_hears() -> None:
     report = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, None, 0.1, 1500.0)
-    assert EpochDone(3.0, "t00.1", **vars(report)).memory_mib == 1500.0
+    assert EpochDone.of(3.0, "t00.1", report).memory_mib == 1500.0
     assert EpochDone(3.0, "t00.1", 1, {}, None, 2.0).memory_mib is None
 
 

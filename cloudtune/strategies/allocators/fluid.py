@@ -53,6 +53,9 @@ class StaticFluid(ByWidth):
     profile and the other trials' epochs are good enough for it.
     """
 
+    lookahead = 256
+    """To look at more of a group at every event would take long."""
+
     def __init__(self, *, published: bool = False) -> None:
         self._published = published
         self.name = "static-fluid:published" if published else "static-fluid"
