@@ -518,6 +518,7 @@ class ReadRun(CommandRun):
         self._newest = 0.0  # when the last of its files was written
         self._continued = 0.0  # when it was let train on, of the monotonic clock
         self._between_looks = 0.0  # seconds: how long ago its report may have been
+        self._longest_unseen = 0.0  # seconds: since it was let train on
         self._looked_for_saves = 0.0
         self._late = False  # whether it may have trained on before its last report was read
         self._seen_saving: list[float] = []  # when, while that may tell whether it saves first
@@ -590,6 +591,7 @@ class ReadRun(CommandRun):
         looked = self._continued
         while not self._stopping.is_set():
             self._between_looks = time.monotonic() - looked
+            self._longest_unseen = max(self._longest_unseen, self._between_looks)
             looked = time.monotonic()
             ended = process.poll() is not None
             readings = list(self._readings.more(ended=ended))
@@ -640,6 +642,7 @@ class ReadRun(CommandRun):
             self._epoch = self._session.epoch
         self._continued = time.monotonic()
         self._seen_saving.clear()
+        self._longest_unseen = 0.0
         self.signal(signal.SIGCONT)
 
     def _check_resumed(self, first: Reading) -> None:
@@ -708,12 +711,14 @@ class ReadRun(CommandRun):
     def _learn_order(self, newest: float, reported: float, took: float, reports: int) -> None:
         """Learn whether it saves after its reports, by what has been saved at one.
 
-        Nothing is learned where it may have trained on before this report or the last was read.
+        Nothing is learned where it may have trained on before this report or the last was read, or
+        have saved unseen.
         """
         is_first = self._session.epoch == self._session.start_epoch
         was_late = self._late
+        unseen = self._between_looks if is_first else self._longest_unseen
         prompt = _PROMPT if is_first else max(_PROMPT / 2, took / 4)
-        self._late = self._between_looks > prompt or reports > 1
+        self._late = unseen > prompt or reports > 1
         if self._late or was_late:
             return
         # What is there at the first report was saved before it; later, what is closer counts.

@@ -109,7 +109,7 @@ class Trial:
         def note(report: EpochReport) -> None:
             reports.append(report)
             assert isinstance(run, running.ReadRun)
-            is_late = run._between_looks > running._PROMPT / 2
+            is_late = run._longest_unseen > running._PROMPT / 2
             self.late |= is_late and report.epoch > self._busy
             if report.epoch == self._busy:
                 running._POLL = 0.02  # type: ignore[misc]
