@@ -721,11 +721,16 @@ class ReadRun(CommandRun):
         self._late = unseen > prompt or reports > 1
         if self._late or was_late:
             return
-        # What is there at the first report was saved before it; later, what is closer counts.
+        if is_first or newest > reported:
+            self._saves_after = newest > reported
+            return
+        # Which report it is closer to counts, where that is clear: each was read a little late.
         now = time.time()
         saving = [newest, *self._seen_saving]
-        is_closer = min(saving) - (now - took) < now - max(saving)
-        self._saves_after = newest > reported or (not is_first and is_closer)
+        after_last = min(saving) - (now - took)
+        before_this = now - max(saving)
+        if abs(after_last - before_this) > took / 6:
+            self._saves_after = after_last < before_this
 
     def _saved(self) -> list[Path]:
         """Return the files of checkpoints that are new or changed since the last report."""
