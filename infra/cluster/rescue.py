@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,20 +55,25 @@ class Rescue:
         self._call = call
         self._say = say
         self._best = -math.inf
+        self._comparing = threading.Lock()  # each agent is listened to by a thread of its own
+        self._fetching = threading.Lock()
 
     def hear(self, instance: str, trial: str, report: EpochReport) -> None:
         """Take note of an epoch; returns once its files are here, or can't be had."""
         value = self._sign * report.metrics.get(self._metric, math.nan)
-        is_best = math.isfinite(value) and value > self._best
-        if is_best:
-            self._best = value
+        with self._comparing:
+            is_best = math.isfinite(value) and value > self._best
+            if is_best:
+                self._best = value
         if not report.held:
             return
         name = f"the files of {trial}, epoch {report.epoch},"
         try:
             if is_best:
-                path = self._fetch(instance, trial, report)
-                self._say(f"{name} are kept on this machine: {path}")
+                with self._fetching:  # one at a time: the last one would drop a better one's files
+                    if value == self._best:
+                        path = self._fetch(instance, trial, report)
+                        self._say(f"{name} are kept on this machine: {path}")
         except (RayError, OSError) as error:
             reason = (str(error).strip() or repr(error)).splitlines()[0]
             self._say(f"{name} can't be fetched: {reason}")

@@ -1,5 +1,6 @@
 """Files that the storage didn't take are fetched from their node: the best epoch's alone."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,26 @@ def test_only_the_best_epoch_s_files_are_kept(
     assert load(str(kept), loaded).metrics == {"loss": 0.3}
     assert (loaded / "deep" / "state").read_bytes() == b"\2" * 2500
     assert said[-1] == f"the files of t01, epoch 2, are kept on this machine: {kept}"
+
+
+def test_a_slow_fetch_doesn_t_drop_the_files_of_a_better_epoch(
+    tmp_path: Path, fetch: Rescue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = threading.Thread(
+        target=fetch.hear, args=("i-2", "t02", held(tmp_path, 2, 0.2)), daemon=True
+    )
+    ask = fetch._ask
+
+    def slow(*given: Any) -> Any:
+        if better.ident is None:
+            better.start()
+            better.join(1.0)
+        return ask(*given)
+
+    monkeypatch.setattr(fetch, "_ask", slow)
+    fetch.hear("i-1", "t01", held(tmp_path, 1, 0.3))
+    better.join()
+    assert [path.parent.name for path in (tmp_path / "run" / "rescued").glob("*/*")] == ["t02"]
 
 
 def test_an_epoch_worse_than_a_saved_one_is_not_fetched(
