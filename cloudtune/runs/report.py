@@ -249,7 +249,7 @@ def keep_best(folder: Path, report: Report) -> Report:
 
 
 def _rescued(folder: Path, lost: BestResult | None) -> str | None:
-    if lost is None:
+    if lost is None or not (folder / RESCUED).is_dir():
         return None
     store = CheckpointStore(str(folder / RESCUED), ())
     path = store.path(lost.trial, lost.epoch)
