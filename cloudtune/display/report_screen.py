@@ -15,7 +15,7 @@ from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.policy.registry import WHOSE
-from cloudtune.runs.figures import legs, origins
+from cloudtune.runs.figures import legs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -188,9 +188,6 @@ def _show_facts(out: Console, report: Report) -> None:
             "or to DistributedDataParallel.",
             markup=False,
         )
-    came_from = origins(report.policy)
-    if came_from is not None:
-        out.print(came_from.text(), markup=False)
     if report.target is not None:
         out.print(report.target.text(report.policy.state.metric.name))
     out.print(report.summary.sentence())

@@ -24,7 +24,6 @@ from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
-    EarlierRuns,
     History,
     Name,
     Parameter,
@@ -204,7 +203,7 @@ class Experiment(Section):
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
-    history: History = Field(default=EarlierRuns(), examples=["auto"])
+    history: History = Field(default="auto", examples=["off"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
 

@@ -148,8 +148,7 @@ def problem_of(
             rentables.append(
                 on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot)
             )
-    past = history.past_of(experiment)
-    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)), past)
+    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)))
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from cloudtune.runs.basis import basis_of
 from cloudtune.runs.job import max_trials, sampler_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
     from cloudtune.model.scaling import ScalingProfile
@@ -85,9 +85,8 @@ class Proposal:
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
     its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
     `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
-    `past` are the earlier runs that have a say in which configurations are tried, with how many
-    trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
-    everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if everything
+    goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
     instance that carries the run; None where a machine of its user's does. It takes `head_seconds`
     of the deadline to start.
@@ -123,7 +122,6 @@ class Proposal:
     as_planned: RunPlan | None = None
     by_trials: tuple[Plan, ...] = ()
     unsure: tuple[str, ...] = ()
-    past: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     chosen: str = ""
     derived: str = ""
@@ -213,7 +211,6 @@ def propose(
         as_planned=as_planned(planned) if others else None,
         by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
-        past={run.run: len(run.trials) for run in planned.problem.past},
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
@@ -377,7 +374,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "eta": proposal.eta,
         "sampler": proposal.sampler,
         "max_concurrent": proposal.max_concurrent,
-        "history": dict(proposal.past),
         "target": proposal.target,
         "metric": proposal.metric,
         "objective": proposal.objective,
