@@ -8,8 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
-from cloudtune.display.chart import gantt
-from cloudtune.display.terminal import Sheet, beside, print_sheet, print_title
+from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
@@ -96,10 +95,7 @@ def show_report(out: Console, report: Report) -> None:
 
 
 def show_against(out: Console, report: Report, against: Against) -> None:
-    """Print which trial trained where, the bill beside others, and what else the money buys."""
-    print_title(out, f"Run {report.job.run}: which trial trained where")
-    for line in gantt(report, out.width):
-        out.print(line, markup=False, soft_wrap=True)
+    """Print the bill beside others, and what else the money buys."""
     print_sheet(out, alternatives_tables.bills(report, against, basis_text(report)))
     out.print(
         "Simulated rows were not run: they use the same prices and measurements, within the same "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -303,17 +302,12 @@ def _spot_text(planned: Planned) -> Iterator[str]:
     used = {rentable.offer: rentable for rentable in planned.rentables if rentable.behaviours}
     if not used:
         return
-    for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
-        chances = [way.availability for way in ways]
-        there = _range(chances, ".0%")
-        losses = _range([w.losses_per_hour for w in ways], ".2g")
-        if said:
-            on_average = math.fsum(chances) / len(chances)
-            source = f"on average {on_average:.0%}; {said}"
-        elif ways == spot_prior():
+    for ways in dict.fromkeys(rentable.behaviours for rentable in used.values()):
+        there = _range([way.availability for way in ways], ".0%")
+        losses = _range([way.losses_per_hour for way in ways], ".2g")
+        source = "as cloud.spot or the trace says"
+        if ways == spot_prior():
             source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
-        else:
-            source = "as cloud.spot or the trace says"
         yield (
             f"spot: available {there} of the time, lost {losses} times an hour; {source}; work "
             "since the last epoch is lost"
