@@ -83,13 +83,6 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     metavar="N",
     help="Choose this point of the front, by its number in `plan`.",
 )
-@click.option(
-    "--axis",
-    "axes",
-    type=click.Choice(["trials"]),
-    multiple=True,
-    help="Also show what fewer and more trials would cost within the deadline.",
-)
 @HTML
 @click.option(
     "--save", type=click.Path(path_type=Path), help="Save the plan to a file for `cloudtune run`."
@@ -102,7 +95,6 @@ def plan(
     profile: str | None,
     compare: bool,
     point: int | None,
-    axes: tuple[str, ...],
     html: Path | None,
     save: Path | None,
     output: str,
@@ -134,10 +126,9 @@ def plan(
         planned,
         output,
         command=words,
-        verbose=verbose or compare or bool(axes),
+        verbose=verbose or compare,
         compare=compare,
         html=html,
-        trials_axis="trials" in axes,
     )
     return 0
 
@@ -159,12 +150,11 @@ def show_planned(
     verbose: bool = False,
     compare: bool = False,
     html: Path | None = None,
-    trials_axis: bool = False,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
-    proposal = propose(planned, compare=compare, trials_axis=trials_axis)
+    proposal = propose(planned, compare=compare)
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

@@ -89,36 +89,6 @@ def front(proposal: Proposal) -> Sheet:
     )
 
 
-def by_trials(proposal: Proposal) -> Sheet:
-    """Return what fewer and more trials cost, and how many more each dollar more buys."""
-    plans = proposal.by_trials
-    rows = tuple(
-        (
-            f"{plan.stages[0].stage.trials}",
-            fleet_text(plan),
-            *_price(plan.estimate),
-            f"{plan.stages[0].stage.trials / plan.estimate.dollars:,.3g}",
-            "" if before is None else _more_trials(before, plan),
-            _over(proposal, plan),
-        )
-        for before, plan in zip((None, *plans), plans, strict=False)
-    )
-    return Sheet(
-        title=beside("Trials", proposal.basis.text)
-        + ": the cheapest for each number within the deadline",
-        columns=("trials", "machines", "time", "cost", "a dollar", "each $ more", "limits"),
-        rows=rows,
-        left=frozenset({"machines", "limits"}),
-        wraps=frozenset({"machines"}),
-    )
-
-
-def _more_trials(before: Plan, plan: Plan) -> str:
-    trials = plan.stages[0].stage.trials - before.stages[0].stage.trials
-    dollars = plan.estimate.dollars - before.estimate.dollars
-    return f"+{trials / dollars:,.3g}" if dollars > 0 else "free"
-
-
 def _over(proposal: Proposal, plan: Plan) -> str:
     broken = proposal.exceeded(plan)
     return f"over {' and '.join(broken)}" if broken else ""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
 _POINTS = 15
-_DOUBLINGS = range(-3, 5)
-"""How often the number of trials is doubled, for what other numbers cost."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
@@ -128,34 +126,6 @@ def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
     if best.gap is None or least <= 0:
         return None
     return max(0.0, mine * (1 + best.gap) / least - 1)
-
-
-def by_trials(planned: Planned) -> tuple[Plan, ...]:
-    """Return for fewer and more trials the cheapest stages within the deadline, ascending.
-
-    Each has twice the trials of the one before; budgets are ignored.
-
-    Raises:
-        UsageError: the run has no stages that are planned beforehand.
-    """
-    problem = planned.problem
-    asked = planned.asked
-    chosen = planned.plan.followed
-    if asked is None or chosen is None:
-        raise UsageError(
-            f"--axis trials: {planned.plan.strategy} decides as results come in how many there are"
-        )
-    limits = Limits(asked.limits.deadline, None)
-    now = chosen.stages[0].stage.trials
-    epochs = problem.experiment.span.max
-    plans = []
-    for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
-        work = stages.work(problem.experiment, count, epochs)
-        request = replace(asked.request, work=work, limits=limits, objective="cost", mix=1)
-        plan = stages.EXACT.within(request)
-        if plan is not None:
-            plans.append(plan)
-    return tuple(plans)
 
 
 def _free(request: PlanRequest) -> PlanRequest:

@@ -13,7 +13,7 @@ from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import alternatives, as_planned, by_trials, compared, front
+from cloudtune.planning.alternatives import alternatives, as_planned, compared, front
 from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
@@ -82,10 +82,9 @@ class Proposal:
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
-    its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
-    `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
-    `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if everything
-    goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    its alternatives. `considered` counts the offers that could be chosen from. `storage` is where
+    checkpoints go. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill
+    if everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
     instance that carries the run; None where a machine of its user's does. It takes `head_seconds`
     of the deadline to start.
@@ -119,7 +118,6 @@ class Proposal:
     comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
     as_planned: RunPlan | None = None
-    by_trials: tuple[Plan, ...] = ()
     unsure: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     chosen: str = ""
@@ -163,9 +161,7 @@ class Proposal:
         )
 
 
-def propose(
-    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: bool = True
-) -> Proposal:
+def propose(planned: Planned, *, compare: bool = False, others: bool = True) -> Proposal:
     """Return what there is to say of a run before it begins; without `others` only of itself.
 
     Raises:
@@ -208,7 +204,6 @@ def propose(
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
         as_planned=as_planned(planned) if others else None,
-        by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
@@ -385,10 +380,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "front": [
             {"point": number, **_stages_json(proposal, staged)}
             for number, staged in enumerate(proposal.front, start=1)
-        ],
-        "by_trials": [
-            {"trials": staged.stages[0].stage.trials, **_stages_json(proposal, staged)}
-            for staged in proposal.by_trials
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),

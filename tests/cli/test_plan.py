@@ -553,23 +553,6 @@ def test_points_that_there_are_not_or_that_break_a_limit(command: Command) -> No
     assert "there is no front" in said.err
 
 
-def test_how_many_trials_the_dollars_buy(command: Command, tmp_path: Path) -> None:
-    asked = ("plan", "experiment.yaml", "--budget", "$5", "--axis", "trials")
-    drawn = tmp_path / "plan.html"
-    told = command(*asked, "-o", "json", "--html", drawn).json["by_trials"]
-    trials, dollars = [each["trials"] for each in told], [each["dollars"] for each in told]
-    assert 16 in trials
-    assert trials == sorted(trials)
-    assert dollars == sorted(dollars)
-    assert [each["breaks"] for each in told][:1] == [[]]
-    assert "Trials that the dollars buy" in drawn.read_text()
-    text = " ".join(command(*asked).out.split())
-    assert ": the cheapest for each number within the deadline" in text
-    said = command(*asked, "--strategy", "asha")
-    assert said.code == 2
-    assert "--axis trials" in said.err
-
-
 def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
     asked = ("plan", "experiment.yaml", "--budget", "$5")
     told = command(*asked, "-o", "json").json
