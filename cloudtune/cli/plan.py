@@ -76,7 +76,6 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @STRATEGY
 @planning_options
 @PROFILE
-@click.option("--compare", is_flag=True, help="Compare the planners, or the alternatives.")
 @click.option(
     "--point",
     type=int,
@@ -93,7 +92,6 @@ def plan(
     *,
     experiment: Path,
     profile: str | None,
-    compare: bool,
     point: int | None,
     html: Path | None,
     save: Path | None,
@@ -126,8 +124,7 @@ def plan(
         planned,
         output,
         command=words,
-        verbose=verbose or compare,
-        compare=compare,
+        verbose=verbose,
         html=html,
     )
     return 0
@@ -148,13 +145,12 @@ def show_planned(
     *,
     command: Sequence[str] = (),
     verbose: bool = False,
-    compare: bool = False,
     html: Path | None = None,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
-    proposal = propose(planned, compare=compare)
+    proposal = propose(planned)
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

@@ -78,8 +78,6 @@ def show_all(out: Console, proposal: Proposal) -> None:
         print_sheet(out, alternatives_tables.front(proposal))
     print_title(out, "What a run creates")
     print_facts(out, plan_tables.creation(proposal))
-    if proposal.comparison:
-        print_sheet(out, alternatives_tables.comparison(proposal))
 
 
 def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:

@@ -13,7 +13,7 @@ from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import alternatives, as_planned, compared, front
+from cloudtune.planning.alternatives import alternatives, as_planned, front
 from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.text import Scale
-    from cloudtune.planning.alternatives import Alternative, Comparison
+    from cloudtune.planning.alternatives import Alternative
     from cloudtune.planning.make import Planned
 
 _LIKELY = 0.5
@@ -115,7 +115,6 @@ class Proposal:
     head: float | None = None
     head_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
-    comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
     as_planned: RunPlan | None = None
     unsure: tuple[str, ...] = ()
@@ -161,7 +160,7 @@ class Proposal:
         )
 
 
-def propose(planned: Planned, *, compare: bool = False, others: bool = True) -> Proposal:
+def propose(planned: Planned, *, others: bool = True) -> Proposal:
     """Return what there is to say of a run before it begins; without `others` only of itself.
 
     Raises:
@@ -202,7 +201,6 @@ def propose(planned: Planned, *, compare: bool = False, others: bool = True) -> 
         head_seconds=experiment.charges.head_start,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
-        comparison=tuple(compared(planned)) if compare else (),
         as_planned=as_planned(planned) if others else None,
         unsure=tuple(_unsure(planned)),
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
@@ -389,7 +387,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "storage": proposal.storage,
         "head_usd_per_hour": proposal.head,
         "assumptions": proposal.assumptions,
-        "comparison": [_comparison(row) for row in proposal.comparison],
     }
     return _strict(data)
 
@@ -406,13 +403,6 @@ def _stages_json(proposal: Proposal, plan: Plan) -> dict[str, Any]:
 def plan_json(plan: RunPlan) -> dict[str, Any]:
     """Return a plan as JSON, with what it is expected to take."""
     return {**encode(plan), "estimate": encode(plan.estimate)}
-
-
-def _comparison(row: Comparison) -> dict[str, Any]:
-    plan = row.plan
-    figures = None if plan is None else plan_json(plan)
-    proven = None if plan is None else proof(plan)
-    return {**encode(row), "plan": figures, "proof": proven}
 
 
 def _launches(plan: RunPlan) -> list[dict[str, Any]]:

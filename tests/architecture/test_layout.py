@@ -168,7 +168,6 @@ def test_no_two_packages_import_each_other() -> None:
 
 OPTIONS = "most of its lines are the options of a command"
 LONG_FUNCTIONS = {
-    "cloudtune/cli/plan.py:plan": OPTIONS,
     "cloudtune/cli/profile.py:profile": OPTIONS,
     "cloudtune/cli/run.py:run": OPTIONS,
     "cloudtune/api/runs.py:run": "a third is its documentation for users",

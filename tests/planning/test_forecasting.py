@@ -249,17 +249,6 @@ def test_the_worst_bill_is_the_budget_and_what_still_boots(strategy: str) -> Non
     assert "no budget is set" in why
 
 
-def test_other_choices_are_compared_by_their_forecasts() -> None:
-    rows = propose(make_plan(problem(), LIMITS), compare=True).comparison
-    names = [row.name for row in rows]
-    assert names[0] == "asha, same, naive"
-    assert "asha, same, constant" in names
-    assert "asha, dynamic-fluid, naive" in names
-    assert names[-1] == "sha, planned, planned"
-    assert [row.message for row in rows] == [""] * len(rows)
-    assert all(row.plan is not None for row in rows)
-
-
 def spot_problem(**said: object) -> Problem:
     """Return the digits on spot or on demand, by published figures."""
     asked = Experiment.load(

@@ -64,8 +64,6 @@ def _sections(proposal: Proposal) -> Iterator[PageSection]:
     if proposal.alternatives:
         yield PageSection("Alternatives", None, table(alternatives_tables.alternatives(proposal)))
     yield PageSection("What a run creates", None, facts(plan_tables.creation(proposal)))
-    if proposal.comparison:
-        yield PageSection("Comparison", None, table(alternatives_tables.comparison(proposal)))
 
 
 # ---- cost against time -------------------------------------------------------------------------
