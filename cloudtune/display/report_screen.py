@@ -69,16 +69,11 @@ def show_report(out: Console, report: Report) -> None:
     """Print what a run did, against what was planned or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
-    rests_on = basis_text(report)
-    word = _came_to(report)
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if plan.strategy in WHOSE:
         out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
-    if plan.followed is not None:
-        _show_stages(out, run, report)
-    else:
-        sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
-        print_sheet(out, sheet.beside(rests_on))
+    print_sheet(out, planned_and_actual(report))
+    if plan.followed is None:
         print_sheet(
             out,
             plan_tables.rungs(
@@ -115,24 +110,26 @@ def basis_text(report: Report) -> str:
     return text if report.basis.emulated else f"planned by figures {text}"
 
 
-def _show_stages(out: Console, run: str, report: Report) -> None:
-    title = beside(f"{run}: planned / {_came_to(report)}", basis_text(report))
-    table = Table(title=escape(title), title_justify="left")
-    cells = 5 if report.job.plan.free else 6
-    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost")[:cells]:
-        table.add_column(name, justify="right")
-    for number, stage in enumerate(report.stages, start=1):
-        for row in _stage_rows(number, stage):
-            table.add_row(*row[:cells])
-    planned = report.job.plan.estimate
+def planned_and_actual(report: Report) -> Sheet:
+    """Return what a run came to beside its plan: stage by stage, or beside its forecast."""
+    run = f"Run {report.job.run}" if report.job.run else "Simulated"
+    plan = report.job.plan
+    word = _came_to(report)
+    rests_on = basis_text(report)
+    if plan.followed is None:
+        sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
+        return sheet.beside(rests_on)
     total = (
         *("total", "", "", ""),
-        f"{format_seconds(planned.seconds)} / {format_seconds(report.seconds)}",
-        f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
+        f"{format_seconds(plan.estimate.seconds)} / {format_seconds(report.seconds)}",
+        f"{format_dollars(plan.estimate.dollars)} / {format_dollars(report.dollars)}",
     )
-    table.add_section()
-    table.add_row(*total[:cells])
-    out.print(table)
+    stages = enumerate(report.stages, start=1)
+    rows = tuple(row for number, stage in stages for row in _stage_rows(number, stage))
+    columns = ("stage", "trials", "GPUs each", "instances", "time", "cost")
+    title = beside(f"{run}: planned / {word}", rests_on)
+    sheet = Sheet(title, columns, (*rows, total), total=True)
+    return sheet.without("cost") if plan.free else sheet
 
 
 def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
