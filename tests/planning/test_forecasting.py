@@ -340,7 +340,8 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
     rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
     assert rare.plan.forecast.dollars.mean > 2 * spread.mean
-    assert any("available 30% of the time" in text for text in propose(rare).assumptions)
+    known = "spot: available 30% of the time, lost 2 times an hour; as cloud.spot"
+    assert any(text.startswith(known) for text in propose(rare).assumptions)
     without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
     assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
     assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
