@@ -166,10 +166,6 @@ def _console(world: World, who: Endpoint, node: str) -> None:
     world.client("ec2", who).get_console_output(InstanceId=node)  # `Ec2.console` does without
 
 
-def _scores(world: World, who: Endpoint, node: str) -> None:  # noqa: ARG001
-    world.client("ec2", who).get_spot_placement_scores(TargetCapacity=1, RegionNames=[REGION])
-
-
 CONTROLLER: Mapping[str, Callable[[World, Endpoint, str], Any]] = {
     "launch, on demand": lambda world, who, node: world.launch(who),  # noqa: ARG005
     "launch, spot": lambda world, who, node: world.launch(who, "spot"),  # noqa: ARG005
@@ -179,7 +175,6 @@ CONTROLLER: Mapping[str, Callable[[World, Endpoint, str], Any]] = {
     "read a console": _console,
     "prices on demand": lambda world, who, node: price_refresh._on_demand(who),  # noqa: ARG005, SLF001
     "prices on the spot market": lambda world, who, node: price_refresh._spot(who, time.time()),  # noqa: ARG005, SLF001
-    "placement scores": _scores,
 }
 
 

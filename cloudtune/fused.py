@@ -1,4 +1,4 @@
-"""Trials that differ in numbers alone, trained as one batched model: docs/fused.md."""
+"""Models that differ in numbers alone, trained as one batched model: docs/fused.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from cloudtune.train.fused.dropping import dropout
     from cloudtune.train.fused.group import Group
     from cloudtune.train.fused.optimizers import SGD, Adam, AdamW
-    from cloudtune.train.fused.training import train
+    from cloudtune.train.fused.state import MemberState
 
-__all__ = ["SGD", "Adam", "AdamW", "Group", "dropout", "train"]
+__all__ = ["SGD", "Adam", "AdamW", "Group", "MemberState", "dropout"]
 
-_HOMES = {"dropout": "dropping", "Group": "group", "train": "training"}
+_HOMES = {"dropout": "dropping", "Group": "group", "MemberState": "state"}
 
 
 def __getattr__(name: str) -> Any:

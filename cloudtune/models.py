@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cloudtune.train.models.inheriting import Inherited, inherit
-from cloudtune.train.models.ready import insert_after, repeat, replace, widen
+from cloudtune.train.models.ready import insert_after, repeat, replace
 from cloudtune.train.models.space import (
     ModelSpace,
     OneOf,
@@ -31,5 +31,4 @@ __all__ = [
     "replace",
     "space",
     "uniform",
-    "widen",
 ]

@@ -169,7 +169,7 @@ _WORDS = (
     (kinds.Name, "name"),
     (kinds.Train, "`file.py:function`, or command"),
     (kinds.Storage, "folder, or `s3://bucket/prefix`"),
-    (kinds.History, "`auto`, `off`, or list; or mapping"),
+    (kinds.History, "`auto`, `off`, or list"),
 )
 
 

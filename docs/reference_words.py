@@ -156,7 +156,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "charges.head_seconds": ("until the head controls the run; earlier runs say", "8 min"),
     "storage": ("where checkpoints go; on AWS a bucket",),
-    "history": ("[earlier runs](history.md) to learn from, for `configurations` and `times`",),
+    "history": ("[earlier runs](history.md) to learn from how long things take",),
     "seed": ("seed of the search and of the training",),
 }
 """What each field is; and, where its default is no value, what holds without it."""

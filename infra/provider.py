@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
-    from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools
+    from cloudtune.model.catalog import Catalog, InstanceType, Market
     from cloudtune.model.commands import Launch
     from cloudtune.model.events import RefusalKind
     from cloudtune.model.scaling import ScalingProfile
@@ -221,13 +221,6 @@ class Provider(Protocol):
 
         Raises:
             UsageError: a budget could not be kept, as prices are unknown.
-        """
-        ...
-
-    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
-        """Return what the account's own data says of spot pools, by zone; [] where it has none.
-
-        Never fails for want of an answer.
         """
         ...
 

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
-from cloudtune.profiles import packing, ratios
+from cloudtune.profiles import ratios
 from cloudtune.profiles.csv_table import rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from cloudtune.model.trial import Width
 
 
 _LAUNCH = Measurement(20.0, 10.0)
@@ -87,10 +85,9 @@ class Published:
             for one in self.layouts
             if self._measured(one, machine.gpus)
         }
-        packed = self._packed(epoch)
         return ScalingProfile(
             instance_type=machine.name,
-            epoch={**packed, **epoch},
+            epoch=epoch,
             launch=delays.launch,
             boot=delays.boot,
             start=self.restart,
@@ -98,7 +95,7 @@ class Published:
             release=delays.release,
             script_hash="",
             measured_at=self.date,
-            source=self._source_text(delays, packed=bool(packed)),
+            source=self._source_text(delays),
             error=self.error,
             provenance=Provenance(PUBLISHED, on=self.machine.name),
         )
@@ -109,17 +106,10 @@ class Published:
             return layout.width <= gpus
         return gpus == self.machine.gpus
 
-    def _packed(self, epoch: Mapping[Width, Measurement]) -> Mapping[Width, Measurement]:
-        if not self.per_gpu or 1.0 not in epoch:
-            return {}
-        key = {"workload": self.workload, "gpu": self.machine.gpu}
-        return packing.packed_widths(epoch[1.0], batch=self.batch, **key)
-
-    def _source_text(self, delays: Delays, *, packed: bool) -> str:
+    def _source_text(self, delays: Delays) -> str:
         batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
-        two = [f"two on one GPU: {packing.SOURCE}"] if packed else []
         figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
-        return "; ".join([figures, *two, f"assumed: {delays}"])
+        return f"{figures}; assumed: {delays}"
 
 
 def names() -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +13,3 @@ def rows(name: str) -> tuple[dict[str, str], ...]:
     path = Path(__file__).with_name(name)
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-def relative_to(mean: float, *spreads: float) -> float:
-    """Return the standard deviation of a mean with independent relative spreads."""
-    return mean * math.hypot(*spreads)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.scaling import Measurement, ScalingProfile
-from cloudtune.model.serialization import decode, encode
 from cloudtune.model.text import gpus_text
 from cloudtune.model.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from cloudtune.model.events import EpochDone
     from cloudtune.model.trial import EndReason, Slice, TrialId, Width
@@ -46,19 +44,14 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
     return tuple(1 / k for k in trials)
 
 
-def phases_of(
-    widths: Sequence[Width], pack: int, *, alone: bool, earlier: MeasuredFigures
-) -> tuple[bool, tuple[Width, ...]]:
-    """Return whether the first phase is of a single trial, and the widths of all, in order.
+def phases_of(widths: Sequence[Width], pack: int, *, alone: bool) -> tuple[Width, ...]:
+    """Return the widths of all phases, in order; with `alone` the first is of a single trial.
 
-    What `earlier` has is left out. The last of whole GPUs resumes from checkpoints in any case.
+    The last of whole GPUs resumes from checkpoints in any case.
     """
-    first = alone and not earlier.alone
-    whole = [width for width in widths if width not in earlier.epoch]
-    begins = [1.0] * first + whole
-    again = whole if len(begins) == 1 and not earlier.resize else []
-    shares = [width for width in packed_widths(pack) if width not in earlier.epoch]
-    return first, (*begins, *again, *shares)
+    begins = (1.0, *widths) if alone else tuple(widths)
+    again = begins if len(begins) == 1 else ()
+    return (*begins, *again, *packed_widths(pack))
 
 
 def instances_for(width: Width, gpus: int) -> int:
@@ -239,30 +232,6 @@ class MeasuredFigures:
     memory: dict[Width, float] = field(default_factory=dict)
     trials: dict[Width, set[str]] = field(default_factory=dict)
     alone: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> MeasuredFigures:
-        """Return the figures of which `to_json` was given.
-
-        Raises:
-            ValueError: there are none.
-        """
-        return decode(cls, data)
-
-    def to_json(self) -> dict[str, Any]:
-        return encode(self)  # type: ignore[no-any-return]
-
-    def including(self, sessions: Iterable[MeasuredSession], *, alone: bool) -> MeasuredFigures:
-        """Return the figures with those of sessions that aren't counted yet."""
-        figures = deepcopy(self)
-        for session in sessions:
-            replace(session).count(figures, alone=alone)
-        return figures
-
-    @property
-    def any(self) -> bool:
-        """Whether any epoch was measured."""
-        return bool(self.epoch or self.alone)
 
     @property
     def core_seconds(self) -> float:

@@ -84,11 +84,6 @@ def age(measured_at: str, today: str) -> int | None:
     return max(0, days.days)
 
 
-def unfinished_path(store: Path, identity: Identity, instance_type: str) -> Path:
-    """Return where the store keeps what is measured as long as it isn't a profile."""
-    return stored_path(store, _digest(identity), instance_type).with_suffix(".unfinished.json")
-
-
 def stored_path(store: Path, key: str, instance_type: str) -> Path:
     """Return where the store keeps a profile; `key` is its identity's digest or, older, a hash."""
     return store / f"{key[:16]}-{instance_type}.json"
@@ -102,7 +97,6 @@ def keep(store: Path, profile: ScalingProfile) -> Path:
         path = stored_path(store, profile.script_hash, name)
     else:
         path = stored_path(store, _digest(identity), name)
-        unfinished_path(store, identity, name).unlink(missing_ok=True)
     write(path, [profile])
     return path
 

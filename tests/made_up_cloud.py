@@ -16,7 +16,7 @@ from cloudtune.infra.provider import (
     Endpoint,
     Instance,
 )
-from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer, SpotPools
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.scaling import ScalingProfile
@@ -85,9 +85,6 @@ class Moon:
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         offers = tuple(Offer(ROVER, market, settings.region, 3.6) for market in markets)
         return Catalog(offers, "NASA", "1969-07-20")
-
-    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
-        return []
 
     def check(self, experiment: Experiment) -> None:
         if experiment.cloud.image is not None:

@@ -73,14 +73,6 @@ def test_a_blocked_thread_fails_its_test_and_does_not_keep_pytest_from_ending(
     assert len(told) == 2, "by its test and at the end"
 
 
-def test_a_daemon_thread_is_left_as_well(tmp_path: Path) -> None:
-    text = BLOCKED.format(passes=True).replace('name="stuck"', 'name="stuck", daemon=True')
-    code, lines = run(tmp_path, text)
-    assert code == 1
-    assert closing(lines) == "1 passed, 1 error"
-    assert sum(line.startswith("daemon thread 'stuck'") for line in lines) == 1, "not at the end"
-
-
 def test_processes_that_a_test_leaves_are_ended(tmp_path: Path) -> None:
     text = """
 import pathlib, subprocess, sys
@@ -128,21 +120,6 @@ def test_again(held):
         code, lines = run(tmp_path, text.format(end="process.returncode = 0"), *options)
         assert (code, closing(lines)) == (1, "2 passed")
         assert sum(line.endswith(": sleep 600") for line in lines) == left
-
-
-def test_a_run_that_takes_too_long_ends_in_order(tmp_path: Path) -> None:
-    text = """
-import time
-import pytest
-
-@pytest.mark.parametrize("n", range(50))
-def test_it(n):
-    time.sleep(0.2)
-"""
-    code, lines = run(tmp_path, text, "--session-timeout=0.5")
-    assert code == 1
-    assert any("session-timeout" in line for line in lines)
-    assert closing(lines).endswith(" passed")
 
 
 def test_a_run_that_its_limits_cannot_end_is_interrupted(tmp_path: Path) -> None:

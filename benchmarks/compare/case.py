@@ -20,9 +20,8 @@ from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
-from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD
+from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
-from cloudtune.strategies.samplers.warm_start import Experienced
 from tests.flapping import flaps
 
 if TYPE_CHECKING:
@@ -135,9 +134,7 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
         random_fraction=random_fraction,
     )
     if kind == ADAPTIVE and drawn.axes:
-        planned = chosen(case.strategy, case.allocator, case.fleet).planned
-        at_first = UNHEARD if planned else AT_FIRST
-        return Experienced(drawn, (), mode, learns=True, at_first=at_first, seed=case.seed)
+        return Adaptive(drawn, mode, seed=case.seed)
     return drawn
 
 

@@ -78,7 +78,7 @@ def _as_traced(rentable: Rentable, trace: SpotTrace | None) -> Rentable:
     offer = replace(
         rentable.offer, usd_per_hour=price, interruptions_per_hour=round(capped.losses, 6)
     )
-    return replace(rentable, offer=offer, behaviours=capped.behaviours, behaviours_from="")
+    return replace(rentable, offer=offer, behaviours=capped.behaviours)
 
 
 def usual_price(trace: SpotTrace) -> float | None:

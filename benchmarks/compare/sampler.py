@@ -86,7 +86,7 @@ class TableSampler:
     ) -> None:
         self._rows = tuple(trials)
         self._most = len(self._rows) if most is None else min(most, len(self._rows))
-        # The model of "adaptive" is `Experienced`'s.
+        # The model of "adaptive" is `Adaptive`'s.
         self._kind = "random" if sampler_kind(kind) == ADAPTIVE else kind
         self._seed = seed
         if self._kind != "random" and not self.axes and self._rows:

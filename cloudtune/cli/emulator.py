@@ -66,7 +66,7 @@ def stop(force: bool) -> int:
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def status(output: str) -> int:
-    """Show the emulator's instances, its clock and the pending faults."""
+    """Show the emulator's instances and the pending faults."""
     control = _control()
     data = {
         **control.ping(),
@@ -82,9 +82,7 @@ def status(output: str) -> int:
 
 
 def _show_status(data: Mapping[str, Any]) -> None:
-    clock = data["clock"]
-    moved = f"; its clock is {_signed(clock)}" if clock else ""
-    click.echo(f"{data['endpoint']}, pid {data['pid']}{moved}")
+    click.echo(f"{data['endpoint']}, pid {data['pid']}")
     live = [
         instance
         for instance in data["instances"]
@@ -171,50 +169,15 @@ def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
     return 0
 
 
-def _health(verb: str, what: str, result: str) -> None:
-    """Add a command that does something to the processes of an instance."""
-
-    def command(instance: str) -> int:
-        control = _control()
-        instance_id = _instance(control, instance)
-        getattr(control, verb)(instance_id)
-        click.echo(f"{instance_id} {result}")
-        return 0
-
-    argument = click.Argument(["instance"])
-    emulator.add_command(click.Command(verb, callback=command, params=[argument], help=what))
-
-
-_health(
-    "kill",
-    "Kill the processes of an instance; EC2 still reports it running, and bills it.",
-    "is dead; EC2 still reports it running",
-)
-_health(
-    "freeze",
-    "Freeze the processes of an instance; EC2 still reports it running.",
-    "is frozen; continue it with `cloudtune emulator thaw`",
-)
-_health("thaw", "Continue the processes of a frozen instance.", "continues")
-
-
-@emulator.command(context_settings={"ignore_unknown_options": True})
-@click.argument("by", metavar="+TIME|-TIME")
-def clock(by: str) -> int:
-    """Move the emulator's clock, as in +10m: leases, boots and notices fall due sooner.
-
-    The machines keep this computer's time, so their clocks then differ from EC2's.
-    """
-    sign = -1.0 if by.startswith("-") else 1.0
-    moved = sign * parse_seconds(by.removeprefix("-").removeprefix("+"))
-    click.echo(f"the emulator's clock is {_signed(_control().move_clock(moved))}")
+@emulator.command()
+@click.argument("instance")
+def kill(instance: str) -> int:
+    """Kill the processes of an instance; EC2 still reports it running, and bills it."""
+    control = _control()
+    instance_id = _instance(control, instance)
+    control.kill(instance_id)
+    click.echo(f"{instance_id} is dead; EC2 still reports it running")
     return 0
-
-
-def _signed(seconds: float) -> str:
-    if abs(seconds) < 0.005:
-        return "right"
-    return f"{format_seconds(abs(seconds))} {'fast' if seconds > 0 else 'slow'}"
 
 
 # ---- finding -------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def experiment_options(command: Command) -> Command:
         click.option(
             "--history",
             metavar="RUNS",
-            help="Earlier runs to learn from: auto, off, or names such as RUN,RUN.",
+            help="Earlier runs to learn times from: auto, off, or names such as RUN,RUN.",
         ),
     ]
     return _with(options, command)

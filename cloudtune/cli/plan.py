@@ -76,19 +76,11 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @STRATEGY
 @planning_options
 @PROFILE
-@click.option("--compare", is_flag=True, help="Compare the planners, or the alternatives.")
 @click.option(
     "--point",
     type=int,
     metavar="N",
     help="Choose this point of the front, by its number in `plan`.",
-)
-@click.option(
-    "--axis",
-    "axes",
-    type=click.Choice(["trials"]),
-    multiple=True,
-    help="Also show what fewer and more trials would cost within the deadline.",
 )
 @HTML
 @click.option(
@@ -100,9 +92,7 @@ def plan(
     *,
     experiment: Path,
     profile: str | None,
-    compare: bool,
     point: int | None,
-    axes: tuple[str, ...],
     html: Path | None,
     save: Path | None,
     output: str,
@@ -134,10 +124,8 @@ def plan(
         planned,
         output,
         command=words,
-        verbose=verbose or compare or bool(axes),
-        compare=compare,
+        verbose=verbose,
         html=html,
-        trials_axis="trials" in axes,
     )
     return 0
 
@@ -157,20 +145,13 @@ def show_planned(
     *,
     command: Sequence[str] = (),
     verbose: bool = False,
-    compare: bool = False,
     html: Path | None = None,
-    trials_axis: bool = False,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
     everything = verbose or html is not None or output != "table"
-    proposal = propose(
-        planned,
-        compare=compare,
-        trials_axis=trials_axis,
-        others="all" if everything else "screen",
-    )
+    proposal = propose(planned, others="all" if everything else "screen")
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

@@ -128,8 +128,8 @@ def _printed(pieces: Iterable[Told]) -> int:
 def runs(experiment: Path | None, output: str) -> None:
     """List this machine's runs with results and costs, latest first.
 
-    The last column shows whether later runs can learn from it (`history`): good configurations, and
-    times. With EXPERIMENT, whether a run of that experiment would. No data leaves the machine.
+    The last column shows whether later runs can learn from it how long things take (`history`).
+    With EXPERIMENT, whether a run of that experiment would. No data leaves the machine.
     """
     from cloudtune.display.runs_table import show_runs
     from cloudtune.display.terminal import console

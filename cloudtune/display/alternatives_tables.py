@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.display.plan_tables import SUPERLATIVES, figure
 from cloudtune.display.terminal import Sheet, beside
-from cloudtune.model.text import counted, fleet_text, offer_text, percent, proof
+from cloudtune.model.text import counted, fleet_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cloudtune.model.plans import Estimate, Plan, RunPlan
-    from cloudtune.planning.alternatives import Against, Comparison
+    from cloudtune.planning.alternatives import Against
     from cloudtune.planning.proposal import Proposal
     from cloudtune.runs.report import Report
 
@@ -89,36 +88,6 @@ def front(proposal: Proposal) -> Sheet:
     )
 
 
-def by_trials(proposal: Proposal) -> Sheet:
-    """Return what fewer and more trials cost, and how many more each dollar more buys."""
-    plans = proposal.by_trials
-    rows = tuple(
-        (
-            f"{plan.stages[0].stage.trials}",
-            fleet_text(plan),
-            *_price(plan.estimate),
-            f"{plan.stages[0].stage.trials / plan.estimate.dollars:,.3g}",
-            "" if before is None else _more_trials(before, plan),
-            _over(proposal, plan),
-        )
-        for before, plan in zip((None, *plans), plans, strict=False)
-    )
-    return Sheet(
-        title=beside("Trials", proposal.basis.text)
-        + ": the cheapest for each number within the deadline",
-        columns=("trials", "machines", "time", "cost", "a dollar", "each $ more", "limits"),
-        rows=rows,
-        left=frozenset({"machines", "limits"}),
-        wraps=frozenset({"machines"}),
-    )
-
-
-def _more_trials(before: Plan, plan: Plan) -> str:
-    trials = plan.stages[0].stage.trials - before.stages[0].stage.trials
-    dollars = plan.estimate.dollars - before.estimate.dollars
-    return f"+{trials / dollars:,.3g}" if dollars > 0 else "free"
-
-
 def _over(proposal: Proposal, plan: Plan) -> str:
     broken = proposal.exceeded(plan)
     return f"over {' and '.join(broken)}" if broken else ""
@@ -134,41 +103,6 @@ def difference(other: Estimate, chosen: Estimate) -> str:
     if abs(seconds) >= 0.5:
         parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
     return ", ".join(parts) or "the same"
-
-
-def comparison(proposal: Proposal) -> Sheet:
-    """Return what each planner, or each choice, comes to, beside the best by the objective."""
-    rows = proposal.comparison
-    objective = proposal.objective
-    values = [_value(row.plan, objective) for row in rows if row.plan is not None]
-    best = min(values, default=0.0)
-    word = SUPERLATIVES.get(objective or "", "cheapest")
-    columns = ("", "time", "cost", f"x {word}", "trials", "epochs", "proof", "planned in")
-    body = tuple(
-        (row.name, *_compared(row, best, objective), f"{1000 * row.seconds:,.0f} ms")
-        for row in rows
-    )
-    title = "Planners" if proposal.plan.followed else "Other choices, by their forecasts"
-    left = frozenset({"", "proof"})
-    sheet = Sheet(beside(title, proposal.basis.text), columns, body, left, left)
-    return sheet.without("cost", f"x {word}") if proposal.plan.free else sheet
-
-
-def _value(plan: RunPlan, objective: str | None) -> float:
-    return plan.estimate.seconds if objective == "time" else plan.estimate.dollars
-
-
-def _compared(row: Comparison, best: float, objective: str | None) -> tuple[str, ...]:
-    if row.plan is None:
-        return ("-", "-", "-", "-", "-", row.message or "no plan")
-    forecast = row.plan.forecast
-    return (
-        *_price(row.plan.estimate),
-        f"{_value(row.plan, objective) / best if best > 0 else 1.0:.2f}",
-        figure(forecast.trials.p50),
-        figure(forecast.epochs.p50),
-        ", ".join(part for part in (proof(row.plan), row.message) if part),
-    )
 
 
 def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:

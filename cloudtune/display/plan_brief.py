@@ -168,11 +168,6 @@ def facts(proposal: Proposal) -> list[Fact]:
         lines.append(
             Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
         )
-    if proposal.past:
-        earlier = ", ".join(
-            f"{run} ({counted(trials, 'trial')})" for run, trials in proposal.past.items()
-        )
-        lines.append(Fact("history", f"configurations also come from {earlier} (--history off)"))
     return lines
 
 

@@ -76,12 +76,8 @@ def show_all(out: Console, proposal: Proposal) -> None:
         print_sheet(out, alternatives_tables.alternatives(proposal))
     if proposal.front and not proposal.plan.free:
         print_sheet(out, alternatives_tables.front(proposal))
-    if proposal.by_trials:
-        print_sheet(out, alternatives_tables.by_trials(proposal))
     print_title(out, "What a run creates")
     print_facts(out, plan_tables.creation(proposal))
-    if proposal.comparison:
-        print_sheet(out, alternatives_tables.comparison(proposal))
 
 
 def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:

@@ -24,7 +24,7 @@ from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.policy.registry import WHOSE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cloudtune.model.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
     from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
@@ -58,26 +58,12 @@ def header(proposal: Proposal) -> list[Fact]:
     return [
         Fact("job", _job(proposal)),
         *deciders(plan, proposal.scale),
-        *history_facts(proposal.past),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
         *([] if proposal.target is None else [Fact("", _target(proposal))]),
         *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
         Fact("limits", _limits(proposal)),
         *price_facts(proposal.prices),
         *speed_facts(proposal.profiles),
-    ]
-
-
-def history_facts(past: Mapping[str, int]) -> list[Fact]:
-    """Return which earlier runs have a say in which configurations are tried; `trials` of each."""
-    if not past:
-        return []
-    sources = ", ".join(f"{run} ({counted(trials, 'trial')})" for run, trials in past.items())
-    return [
-        Fact(
-            "history", f"earlier runs suggest configurations, as far as they prove right: {sources}"
-        ),
-        Fact("", "`--history off` leaves them out"),
     ]
 
 

@@ -8,14 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
-from cloudtune.display.chart import gantt
-from cloudtune.display.terminal import Sheet, beside, print_sheet, print_title
+from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.policy.registry import WHOSE
-from cloudtune.runs.figures import legs, origins
+from cloudtune.runs.figures import legs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,16 +69,11 @@ def show_report(out: Console, report: Report) -> None:
     """Print what a run did, against what was planned or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
-    rests_on = basis_text(report)
-    word = _came_to(report)
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if plan.strategy in WHOSE:
         out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
-    if plan.followed is not None:
-        _show_stages(out, run, report)
-    else:
-        sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
-        print_sheet(out, sheet.beside(rests_on))
+    print_sheet(out, planned_and_actual(report))
+    if plan.followed is None:
         print_sheet(
             out,
             plan_tables.rungs(
@@ -96,10 +90,7 @@ def show_report(out: Console, report: Report) -> None:
 
 
 def show_against(out: Console, report: Report, against: Against) -> None:
-    """Print which trial trained where, the bill beside others, and what else the money buys."""
-    print_title(out, f"Run {report.job.run}: which trial trained where")
-    for line in gantt(report, out.width):
-        out.print(line, markup=False, soft_wrap=True)
+    """Print the bill beside others, and what else the money buys."""
     print_sheet(out, alternatives_tables.bills(report, against, basis_text(report)))
     out.print(
         "Simulated rows were not run: they use the same prices and measurements, within the same "
@@ -119,24 +110,26 @@ def basis_text(report: Report) -> str:
     return text if report.basis.emulated else f"planned by figures {text}"
 
 
-def _show_stages(out: Console, run: str, report: Report) -> None:
-    title = beside(f"{run}: planned / {_came_to(report)}", basis_text(report))
-    table = Table(title=escape(title), title_justify="left")
-    cells = 5 if report.job.plan.free else 6
-    for name in ("stage", "trials", "GPUs each", "instances", "time", "cost")[:cells]:
-        table.add_column(name, justify="right")
-    for number, stage in enumerate(report.stages, start=1):
-        for row in _stage_rows(number, stage):
-            table.add_row(*row[:cells])
-    planned = report.job.plan.estimate
+def planned_and_actual(report: Report) -> Sheet:
+    """Return what a run came to beside its plan: stage by stage, or beside its forecast."""
+    run = f"Run {report.job.run}" if report.job.run else "Simulated"
+    plan = report.job.plan
+    word = _came_to(report)
+    rests_on = basis_text(report)
+    if plan.followed is None:
+        sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)
+        return sheet.beside(rests_on)
     total = (
         *("total", "", "", ""),
-        f"{format_seconds(planned.seconds)} / {format_seconds(report.seconds)}",
-        f"{format_dollars(planned.dollars)} / {format_dollars(report.dollars)}",
+        f"{format_seconds(plan.estimate.seconds)} / {format_seconds(report.seconds)}",
+        f"{format_dollars(plan.estimate.dollars)} / {format_dollars(report.dollars)}",
     )
-    table.add_section()
-    table.add_row(*total[:cells])
-    out.print(table)
+    stages = enumerate(report.stages, start=1)
+    rows = tuple(row for number, stage in stages for row in _stage_rows(number, stage))
+    columns = ("stage", "trials", "GPUs each", "instances", "time", "cost")
+    title = beside(f"{run}: planned / {word}", rests_on)
+    sheet = Sheet(title, columns, (*rows, total), total=True)
+    return sheet.without("cost") if plan.free else sheet
 
 
 def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
@@ -188,9 +181,6 @@ def _show_facts(out: Console, report: Report) -> None:
             "or to DistributedDataParallel.",
             markup=False,
         )
-    came_from = origins(report.policy)
-    if came_from is not None:
-        out.print(came_from.text(), markup=False)
     if report.target is not None:
         out.print(report.target.text(report.policy.state.metric.name))
     out.print(report.summary.sentence())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cloudtune.runs.history import Listed
 
-_COLUMNS = ("run", "best", "cost", "ended", "history")
+_COLUMNS = ("run", "best", "cost", "ended", "times")
 _NAME = 28  # what leaves room for the rest in 80 columns
 
 
@@ -30,29 +30,22 @@ def show_runs(out: Console, runs: Sequence[Listed]) -> None:
     print_sheet(out, Sheet("Runs", _COLUMNS, rows, left, wraps))
     reasons: dict[str, list[str]] = {}
     for run in runs:
-        if why := run.why or run.why_no_times:
-            reasons.setdefault(f"history: {_history(run)}, {why}", []).append(run.run)
+        if run.why:
+            reasons.setdefault(f"no times: {run.why}", []).append(run.run)
     for reason, names in reasons.items():
         out.print(f"{reason}: {', '.join(names)}", markup=False)
 
 
-def _history(run: Listed) -> str:
-    """Return what a later run can learn from a run."""
-    if run.why:
-        return "no" if run.why_no_times else "times"
-    return "configs" if run.why_no_times else "yes"
-
-
 def _row(run: Listed) -> tuple[str, ...]:
     it = run.record
-    history = _history(run)
+    times = "no" if run.why else "yes"
     name = textwrap.fill(run.run, _NAME)
     if it is None:
-        return (name, "", "", run.state, history)
+        return (name, "", "", run.state, times)
     return (
         name,
         "none" if it.best is None else f"{it.best:.4g} {it.metric}",
         format_dollars(it.dollars) + " emulated" * it.emulated,
         run.state,
-        history,
+        times,
     )

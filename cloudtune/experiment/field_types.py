@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, shown
 from cloudtune.experiment.spaces import (
     MUTATORS,
     PlaceError,
@@ -109,53 +108,29 @@ def _parameter(value: object) -> object:
         raise refuse(str(error), *error.path) from None
 
 
-@dataclass(frozen=True)
-class EarlierRuns:
-    """Which earlier runs have a say: "auto" (those that fit), "off" (none), or names of runs.
+def _history(value: object) -> str | tuple[str, ...]:
+    """Return "auto", "off" or the names of runs, each once.
 
-    `configurations`: in what is tried. `times`: in how long it is expected to take.
+    A mapping is of versions before 0.3, whose ledgers have it.
     """
-
-    configurations: str | tuple[str, ...] = "off"
-    times: str | tuple[str, ...] = "auto"
-
-    def __str__(self) -> str:
-        texts = (
-            runs if isinstance(runs, str) else f"[{', '.join(runs)}]" for runs in astuple(self)
-        )
-        return f"{{configurations: {next(texts)}, times: {next(texts)}}}"
-
-
-def _history(value: object) -> EarlierRuns:
-    """Return which earlier runs have a say in what; one word, or one list, is meant for all."""
-    if isinstance(value, EarlierRuns):
-        return value
-    if not isinstance(value, Mapping):
-        runs = _runs(value)
-        return EarlierRuns(runs, runs)
-    names = [part.name for part in fields(EarlierRuns)]
-    for name in value:
-        if name not in names:
-            raise refuse(f"{shown(name)} is not known; {allowed_names(str(name), names)}")
-    return EarlierRuns(**{str(name): _runs(runs, name) for name, runs in value.items()})
-
-
-def _runs(value: object, *path: str) -> str | tuple[str, ...]:
-    """Return "auto", "off" or the names of runs, each once."""
+    if isinstance(value, Mapping):
+        if value.get("configurations", "off") not in {False, "off"}:
+            message = "configurations of earlier runs are no longer taken over; leave them out"
+            raise refuse(message, "configurations")
+        value = value.get("times", "auto")
     if value is False:  # what half the world's readers of YAML take off for
         return "off"
     if isinstance(value, str) and value in {"auto", "off"}:
         return value
     if not isinstance(value, list | tuple):
-        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs", *path)
+        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs")
     if not value:
-        raise refuse("the list is empty; write auto, off or a list of runs", *path)
+        raise refuse("the list is empty; write auto, off or a list of runs")
     for index, run in enumerate(value):
         if not isinstance(run, str) or not _NAME.fullmatch(run):
-            message = f"{shown(run)} is no name of a run; `cloudtune runs` lists them"
-            raise refuse(message, *path, index)
+            raise refuse(f"{shown(run)} is no name of a run; `cloudtune runs` lists them", index)
         if run in value[:index]:
-            raise refuse(f"{shown(run)} is listed twice; keep one", *path, index)
+            raise refuse(f"{shown(run)} is listed twice; keep one", index)
     return tuple(value)
 
 
@@ -179,7 +154,5 @@ Train = Annotated[Text, AfterValidator(_train)]
 Storage = Annotated[Text, AfterValidator(_storage)]
 ParameterName = Annotated[Text, AfterValidator(_parameter_name)]
 Parameter = Annotated[Any, PlainValidator(_parameter)]
-History = Annotated[
-    EarlierRuns, PlainSerializer(asdict, when_used="json"), PlainValidator(_history)
-]
+History = Annotated[str | tuple[str, ...], PlainValidator(_history)]
 Directory = Annotated[Path, PlainValidator(_directory)]

@@ -24,7 +24,6 @@ from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.field_types import (
     Directory,
     Dollars,
-    EarlierRuns,
     History,
     Name,
     Parameter,
@@ -69,7 +68,7 @@ from cloudtune.script.command import is_command
 from cloudtune.script.command_check import check_command, script_of
 from cloudtune.script.functions import check_function, mentions
 from cloudtune.script.mutators import choices_of_model
-from cloudtune.script.names import check_names, trains_fused
+from cloudtune.script.names import check_names
 
 _SIZE = re.compile(r":\d+$")
 # Few enough names to read; otherwise only the nearest is given.
@@ -204,7 +203,7 @@ class Experiment(Section):
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
-    history: History = Field(default=EarlierRuns(), examples=["auto"])
+    history: History = Field(default="auto", examples=["off"])
     seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
 
@@ -398,11 +397,6 @@ class Experiment(Section):
     def train_function(self) -> str:
         """The name of the training function in its file, or the command."""
         return self.train if self.runs_command else self.train.rpartition(":")[2]
-
-    @property
-    def trains_fused(self) -> bool:
-        """Whether trials that share a GPU train as one batched model: the script says so."""
-        return not self.runs_command and trains_fused(self.train_file, self.train_function)
 
     def check_train(self) -> None:
         """Pass if what trains is there, and what it calls of cloudtune and of Ray.

@@ -84,18 +84,6 @@ class SpotBehaviour:
         return 3600.0 / self.losses_per_hour * (1.0 - self.availability) / self.availability
 
 
-@dataclass(frozen=True)
-class SpotPools:
-    """How the spot pools of a zone may behave, one way as likely as another, and the source.
-
-    A way that is likelier stands there several times. `zone` is empty where any will do.
-    """
-
-    zone: str
-    behaviours: tuple[SpotBehaviour, ...]
-    source: str
-
-
 def quota_of(instance_type: InstanceType, market: Market) -> str:
     """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own."""
     name = instance_type.name

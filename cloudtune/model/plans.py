@@ -318,14 +318,12 @@ class Rentable:
 
     `behaviours` are how its spot pool may behave, one as likely as another; which it will be is
     unknown beforehand. Without any it is always there, and loses what the offer says.
-    `behaviours_from` is their source, if not `cloud.spot`, a trace or the plain prior.
     """
 
     offer: Offer
     profile: ScalingProfile
     most: int
     behaviours: tuple[SpotBehaviour, ...] = ()
-    behaviours_from: str = ""
 
     @property
     def gpus(self) -> int:

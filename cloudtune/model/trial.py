@@ -39,24 +39,12 @@ def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class NamedBy:
-    """What named a configuration: an earlier run, or "", and how far earlier runs were trusted."""
-
-    run: str
-    trust: float
-
-
-@dataclass(frozen=True)
 class Trial:
-    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set.
-
-    `origin` says what named it, where earlier runs had a say.
-    """
+    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set."""
 
     id: TrialId
     config: Mapping[str, object]
     epochs: int | None = None
-    origin: NamedBy | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.model.catalog import Catalog
 from cloudtune.model.plans import BY_PLAN, Limits, Stage
 from cloudtune.model.text import limits_text
-from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
@@ -24,7 +22,7 @@ from cloudtune.runs.job import MAX_TRIALS, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from cloudtune.experiment import Experiment
     from cloudtune.model.plans import Objective, Plan, RunPlan
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
 _POINTS = 15
-_DOUBLINGS = range(-3, 5)
-"""How often the number of trials is doubled, for what other numbers cost."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
@@ -44,11 +40,7 @@ _FEW_EPOCHS = 2_000
 _MOST_EPOCHS = 20_000
 """A job with more epochs than the latter isn't played: once would take many seconds."""
 _RUNS = 5
-"""As many simulated runs at most for each choice that is compared."""
-_SECONDS = 5.0
-"""What a slow planner may take where planners are compared."""
-_FLEETS = ("naive", "constant")
-_ALLOCATORS = ("same", "static-fluid", "dynamic-fluid")
+"""As many simulated runs at most for what a run is held against."""
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
 STATIC = "best static cluster"
 ALL = (STATIC, "naive elastic", "cheapest", "fastest", "on spot", "on-demand")
@@ -61,19 +53,6 @@ class Alternative:
 
     name: str
     plan: RunPlan
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What a planner, or another choice, came to; no plan, but a message, where it failed.
-
-    `seconds` is what planning took.
-    """
-
-    name: str
-    plan: RunPlan | None
-    seconds: float
-    message: str = ""
 
 
 def front(planned: Planned) -> tuple[Plan, ...]:
@@ -131,34 +110,6 @@ def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
     if best.gap is None or least <= 0:
         return None
     return max(0.0, mine * (1 + best.gap) / least - 1)
-
-
-def by_trials(planned: Planned) -> tuple[Plan, ...]:
-    """Return for fewer and more trials the cheapest stages within the deadline, ascending.
-
-    Each has twice the trials of the one before; budgets are ignored.
-
-    Raises:
-        UsageError: the run has no stages that are planned beforehand.
-    """
-    problem = planned.problem
-    asked = planned.asked
-    chosen = planned.plan.followed
-    if asked is None or chosen is None:
-        raise UsageError(
-            f"--axis trials: {planned.plan.strategy} decides as results come in how many there are"
-        )
-    limits = Limits(asked.limits.deadline, None)
-    now = chosen.stages[0].stage.trials
-    epochs = problem.experiment.span.max
-    plans = []
-    for count in dict.fromkeys(max(1, round(now * 2.0**power)) for power in _DOUBLINGS):
-        work = stages.work(problem.experiment, count, epochs)
-        request = replace(asked.request, work=work, limits=limits, objective="cost", mix=1)
-        plan = stages.EXACT.within(request)
-        if plan is not None:
-            plans.append(plan)
-    return tuple(plans)
 
 
 def _free(request: PlanRequest) -> PlanRequest:
@@ -415,69 +366,6 @@ def _fully(request: PlanRequest, job: Job) -> Explored | None:
         )
     except InfeasibleError:
         return None
-
-
-# ---- comparing -----------------------------------------------------------------------------------
-
-
-def compared(planned: Planned) -> Iterator[Comparison]:
-    """Yield what every planner comes to, or every natural choice, on the same question."""
-    asked = planned.asked
-    if planned.plan.followed is None or asked is None:
-        yield from _other_choices(planned)
-        return
-    objective: Objective = "time" if asked.aim == "time" else "cost"
-    request = replace(asked.request, objective=objective, limits=asked.limits)
-    experiment = planned.problem.experiment
-    for name in stages.PLANNERS:
-        began = time.perf_counter()
-        plan = None
-        message = ""
-        try:
-            planner = stages.planner_named(name, _seconds_left(began + _SECONDS))
-            staged = stages.sure_planner(planner, planned.options, experiment).plan(request)
-            message = f"stopped after {format_seconds(_SECONDS)}" * (staged.status == "feasible")
-            plan = _as_run(planned, asked.request, staged)
-        except CloudtuneError as error:
-            message = str(error)
-        yield Comparison(name, plan, time.perf_counter() - began, message)
-
-
-def _seconds_left(end: float) -> Callable[[], float]:
-    return lambda: end - time.perf_counter()
-
-
-def _other_choices(planned: Planned) -> Iterator[Comparison]:
-    """Yield what the same limits come to with other fleets, with other widths, and planned."""
-    chosen = choice_of(planned.problem.experiment)
-    yield Comparison(_name(chosen), planned.plan, 0.0)
-    others = [
-        *(replace(chosen, fleet=fleet) for fleet in _FLEETS),
-        *(replace(chosen, allocator=allocator) for allocator in _ALLOCATORS),
-        _PLANNED,
-    ]
-    for choice in dict.fromkeys(others):
-        if choice == chosen:
-            continue
-        began = time.perf_counter()
-        plan = None
-        message = ""
-        try:
-            plan = _with(planned, choice)
-        except CloudtuneError as error:
-            message = str(error)
-        yield Comparison(_name(choice), plan, time.perf_counter() - began, message)
-
-
-def _name(choice: Choice) -> str:
-    return f"{choice.strategy}, {choice.allocator}, {choice.fleet}"
-
-
-def _with(planned: Planned, choice: Choice) -> RunPlan:
-    """Return the plan of the same experiment by another choice."""
-    problem = replace(planned.problem, experiment=_changed(planned.problem.experiment, choice))
-    options = stages.PlanOptions(confidence=planned.options.confidence)
-    return make.make_plan(problem, planned.limits, options, planned.elapsed, runs=_RUNS).plan
 
 
 def _changed(experiment: Experiment, choice: Choice) -> Experiment:

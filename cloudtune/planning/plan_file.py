@@ -49,7 +49,6 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
         began=began,
         paced=paced,
         price_source=f"{catalog.source}, {catalog.as_of}",
-        past=planned.problem.past,
         script_hash=script_hash,
         identity=identity,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.provider import provider_named
-from cloudtune.model.catalog import CPU, SpotBehaviour, SpotPools
+from cloudtune.model.catalog import CPU, SpotBehaviour
 from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement
@@ -110,7 +110,6 @@ def problem_of(
     provider = provider_named(experiment.cloud.provider)
     times = history.times_of(experiment)
     types = provider.known_types()
-    spot = spot_pools(experiment) if "spot" in wanted else {}
     timed = partial(
         with_earlier_runs,
         runs=times.runs,
@@ -146,10 +145,9 @@ def problem_of(
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             rentables.append(
-                on_spot(Rentable(offer, profile, experiment.cloud.max_instances), spot)
+                _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )
-    past = history.past_of(experiment)
-    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)), past)
+    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)))
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
@@ -189,28 +187,20 @@ def _sum(left: Measurement, right: Measurement) -> Measurement:
     return Measurement(left.mean + right.mean, math.hypot(left.sd, right.sd))
 
 
-def spot_pools(experiment: Experiment) -> dict[str, SpotPools]:
-    """Return how spot pools may behave, by zone; "" is for every zone that isn't named.
+def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
+    """Return a rentable with the behaviours of its spot pool; one on demand unchanged.
 
-    As the experiment says, else as the account's own data says, else as public traces did.
+    They are as the experiment says, else as those of public traces were.
     """
-    said = experiment.cloud.spot
-    cloud = experiment.cloud
-    if said.losses_per_hour is not None and said.availability is not None:
-        return {"": SpotPools("", (SpotBehaviour(said.losses_per_hour, said.availability),), "")}
-    own = provider_named(cloud.provider).spot_pools(cloud, home.home())
-    return {"": SpotPools("", spot_prior(), ""), **{pools.zone: pools for pools in own}}
-
-
-def on_spot(rentable: Rentable, pools: Mapping[str, SpotPools]) -> Rentable:
-    """Return a rentable with the behaviours of its spot pool; one on demand unchanged."""
     if rentable.offer.market != "spot":
         return rentable
-    pool = pools.get(rentable.offer.zone) or pools[""]
-    ways = pool.behaviours
+    said = experiment.cloud.spot
+    ways = spot_prior()
+    if said.losses_per_hour is not None and said.availability is not None:
+        ways = (SpotBehaviour(said.losses_per_hour, said.availability),)
     losses = math.fsum(way.losses_per_hour for way in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
-    return replace(rentable, offer=offer, behaviours=ways, behaviours_from=pool.source)
+    return replace(rentable, offer=offer, behaviours=ways)
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -18,8 +17,6 @@ from cloudtune.planning.alternatives import (
     ALL,
     alternatives,
     as_planned,
-    by_trials,
-    compared,
     for_one_screen,
     front,
 )
@@ -34,12 +31,12 @@ from cloudtune.runs.basis import basis_of
 from cloudtune.runs.job import max_trials, sampler_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.text import Scale
-    from cloudtune.planning.alternatives import Alternative, Comparison
+    from cloudtune.planning.alternatives import Alternative
     from cloudtune.planning.make import Planned
 
 Others: TypeAlias = Literal["all", "screen", "none"]
@@ -92,11 +89,9 @@ class Proposal:
     `confidence` is the probability with which the limits are to be kept; None where the plan was
     made to keep them on average. `objective` is what its stages are the best of; None where there
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
-    its alternatives; `by_trials` are plans for fewer and more trials, where that was asked for.
-    `considered` counts the offers that could be chosen from. `storage` is where checkpoints go.
-    `past` are the earlier runs that have a say in which configurations are tried, with how many
-    trials each. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill if
-    everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
+    its alternatives. `considered` counts the offers that could be chosen from. `storage` is where
+    checkpoints go. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill
+    if everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
     `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
     instance that carries the run; None where a machine of its user's does. It takes `head_seconds`
     of the deadline to start.
@@ -127,12 +122,9 @@ class Proposal:
     head: float | None = None
     head_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
-    comparison: tuple[Comparison, ...] = ()
     usable: Limits | None = None
     as_planned: RunPlan | None = None
-    by_trials: tuple[Plan, ...] = ()
     unsure: tuple[str, ...] = ()
-    past: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     chosen: str = ""
     derived: str = ""
@@ -175,9 +167,7 @@ class Proposal:
         )
 
 
-def propose(
-    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: Others = "all"
-) -> Proposal:
+def propose(planned: Planned, *, others: Others = "all") -> Proposal:
     """Return what there is to say of a run before it begins.
 
     `others` says how much of what else could be done: all takes many seconds for large jobs on
@@ -221,11 +211,8 @@ def propose(
         head_seconds=experiment.charges.head_start,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
-        comparison=tuple(compared(planned)) if compare else (),
         as_planned=as_planned(planned) if others == "all" else None,
-        by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
-        past={run.run: len(run.trials) for run in planned.problem.past},
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
@@ -329,17 +316,12 @@ def _spot_text(planned: Planned) -> Iterator[str]:
     used = {rentable.offer: rentable for rentable in planned.rentables if rentable.behaviours}
     if not used:
         return
-    for ways, said in dict.fromkeys((r.behaviours, r.behaviours_from) for r in used.values()):
-        chances = [way.availability for way in ways]
-        there = _range(chances, ".0%")
-        losses = _range([w.losses_per_hour for w in ways], ".2g")
-        if said:
-            on_average = math.fsum(chances) / len(chances)
-            source = f"on average {on_average:.0%}; {said}"
-        elif ways == spot_prior():
+    for ways in dict.fromkeys(rentable.behaviours for rentable in used.values()):
+        there = _range([way.availability for way in ways], ".0%")
+        losses = _range([way.losses_per_hour for way in ways], ".2g")
+        source = "as cloud.spot or the trace says"
+        if ways == spot_prior():
             source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
-        else:
-            source = "as cloud.spot or the trace says"
         yield (
             f"spot: available {there} of the time, lost {losses} times an hour; {source}; work "
             "since the last epoch is lost"
@@ -400,7 +382,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "eta": proposal.eta,
         "sampler": proposal.sampler,
         "max_concurrent": proposal.max_concurrent,
-        "history": dict(proposal.past),
         "target": proposal.target,
         "metric": proposal.metric,
         "objective": proposal.objective,
@@ -419,10 +400,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
             {"point": number, **_stages_json(proposal, staged)}
             for number, staged in enumerate(proposal.front, start=1)
         ],
-        "by_trials": [
-            {"trials": staged.stages[0].stage.trials, **_stages_json(proposal, staged)}
-            for staged in proposal.by_trials
-        ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
         "profiles": encode(proposal.profiles),
@@ -431,7 +408,6 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "storage": proposal.storage,
         "head_usd_per_hour": proposal.head,
         "assumptions": proposal.assumptions,
-        "comparison": [_comparison(row) for row in proposal.comparison],
     }
     return _strict(data)
 
@@ -448,13 +424,6 @@ def _stages_json(proposal: Proposal, plan: Plan) -> dict[str, Any]:
 def plan_json(plan: RunPlan) -> dict[str, Any]:
     """Return a plan as JSON, with what it is expected to take."""
     return {**encode(plan), "estimate": encode(plan.estimate)}
-
-
-def _comparison(row: Comparison) -> dict[str, Any]:
-    plan = row.plan
-    figures = None if plan is None else plan_json(plan)
-    proven = None if plan is None else proof(plan)
-    return {**encode(row), "plan": figures, "proof": proven}
 
 
 def _launches(plan: RunPlan) -> list[dict[str, Any]]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import Planner
     from cloudtune.policy.planned.stages import Planning
     from cloudtune.policy.registry import Choice
-    from cloudtune.strategies.samplers.past_runs import PastRun
 
 SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
@@ -57,15 +56,13 @@ PLANNERS = (*QUICK_PLANNERS, "ilp")
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that. `past` is what earlier runs say of its search
-    space.
+    `notes` say what a person should know of that.
     """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
     notes: tuple[str, ...] = ()
-    past: tuple[PastRun, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,7 @@ class MeasurePolicy:
     trial don't train one model. How long a start takes is measured on whole GPUs only. Where not
     all instances are available, the widths that need them are left out.
 
-    With `alone` a single trial is trained on one GPU before all that: `figures.alone`. What is
-    in `earlier`, from a measurement that was killed, isn't measured again.
+    With `alone` a single trial is trained on one GPU before all that: `figures.alone`.
 
     Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
     the first epoch, and then three times what the rest should take. Of the time and the money left
@@ -116,12 +115,11 @@ class MeasurePolicy:
         rules: TrialRules | None = None,
         patience: float | None = None,
         share: float = 1.0,
-        earlier: MeasuredFigures | None = None,
         enough_usd: float = math.inf,
         max_epochs: int | None = None,
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
-        self.figures = earlier or MeasuredFigures()
+        self.figures = MeasuredFigures()
         self.ending: EndReason | None = None
         self.error: tuple[str, str] | None = None
         self.fleet = FleetBook()
@@ -139,7 +137,8 @@ class MeasurePolicy:
         self._max_epochs = math.inf if max_epochs is None else max(2, max_epochs)
         self._epochs = int(min(epochs, max(2, self._max_epochs / 2)))
         measured = tuple(widths or widths_of(offer.gpus))
-        self._single, self.phases = phases_of(measured, pack, alone=alone, earlier=self.figures)
+        self._single = alone
+        self.phases = phases_of(measured, pack, alone=alone)
         self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
@@ -516,16 +515,9 @@ class MeasurePolicy:
         for session in trained:
             session.count(self.figures, alone=self._single)
 
-    def so_far(self) -> MeasuredFigures:
-        """Return what would be kept if it were cut short now."""
-        return self.figures.including(self._unfinished(), alone=self._single)
-
-    def _unfinished(self) -> Sequence[MeasuredSession]:
-        return unfinished(self._sessions.values(), self._phase, min(2, self._epochs))
-
     def _keep_unfinished(self) -> None:
         """Count what is there; where there is nothing else, a single epoch, or a trial alone."""
-        self._summarise(self._unfinished())
+        self._summarise(unfinished(self._sessions.values(), self._phase, min(2, self._epochs)))
         if self.figures.epoch or self.ending is EndReason.INTERRUPTED:
             return
         self._summarise(unfinished(self._sessions.values(), self._phase, 1))

@@ -121,12 +121,6 @@ def _same_width(context: BuildContext) -> Allocator:
     return SameWidth(context.one_gpu)
 
 
-def _ilp_widths(_context: BuildContext) -> Allocator:
-    from cloudtune.strategies.allocators.ilp import IlpWidths  # noqa: PLC0415  the solver takes long
-
-    return IlpWidths()
-
-
 def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
     return HyperSchedAllocator(
         policy=policy, atom=context.atom, seed=context.seed, switches=context.switches
@@ -178,7 +172,6 @@ ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "fluid": lambda _context: DynamicFluid(),
     "dynamic-fluid:published": lambda _context: DynamicFluid(published=True),
     "dynamic-fluid:published-idle": lambda _context: DynamicFluid(published=True, idle=True),
-    "ilp": _ilp_widths,
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
 }

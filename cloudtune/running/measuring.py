@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass, replace
@@ -10,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
-from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.scaling import EMULATED, Provenance
-from cloudtune.model.text import gpus_text
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
@@ -22,7 +19,6 @@ from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
 from cloudtune.profiles.measurements import (
     TRIES,
-    MeasuredFigures,
     MeasureError,
     instances_for,
     widths_of,
@@ -30,7 +26,6 @@ from cloudtune.profiles.measurements import (
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
-from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
@@ -41,8 +36,6 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment import Experiment
     from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
     from cloudtune.model.plans import Limits
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import Width
@@ -89,8 +82,6 @@ def measure(
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
 
-    What is measured is on disk epoch by epoch: one that was killed is continued, with a note.
-
     Up to `pack` trials share a GPU. Fewer than `epochs` epochs at each width are measured where
     they would take more than a `share` of what the limits leave. Once an epoch is known, no more
     than `enough_usd` dollars are spent.
@@ -107,7 +98,6 @@ def measure(
     provider = provider_named(experiment.cloud.provider)
     paced = pace and provider.paced
     patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
-    kept = _Unfinished.of(experiment, instance_type, began)
     policy = _policy(
         experiment,
         offer,
@@ -118,7 +108,6 @@ def measure(
         alone=paced and core_seconds is None,
         patience=patience,
         share=share,
-        earlier=kept.figures,
         enough_usd=enough_usd,
     )
     preflight(experiment)
@@ -138,13 +127,13 @@ def measure(
     )
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}
-        swept = runner.go(policy, folder / MEASURE, header, kept.watching(policy, watch))
+        swept = runner.go(policy, folder / MEASURE, header, watch)
     _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
     try:
         _explain(policy, limits)
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
-    profile = _profile_of(experiment, policy, kept.measured_at)
+    profile = _profile_of(experiment, policy, began)
     if paced:
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     if swept.unconfirmed is not None:
@@ -162,58 +151,7 @@ def _clear_storage(uri: str) -> None:
         tell(f"the measurement's checkpoints could not be deleted: {error}")
 
 
-@dataclass
-class _Unfinished:
-    """What is measured of a script on an instance type as long as that isn't a profile, on disk."""
-
-    path: Path
-    cloud: str
-    measured_at: str
-    figures: MeasuredFigures
-
-    @classmethod
-    def of(cls, experiment: Experiment, instance_type: str, began: float) -> _Unfinished:
-        """Return what a measurement that was killed has left, with a note; or nothing yet."""
-        path = store.unfinished_path(
-            home.home() / "profiles", identity_of(experiment), instance_type
-        )
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-        empty = cls(path, experiment.cloud.provider, now, MeasuredFigures())
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            unfinished = cls(
-                path, data["cloud"], data["measured_at"], MeasuredFigures.of(data["figures"])
-            )
-        except (AttributeError, OSError, KeyError, TypeError, ValueError):
-            return empty  # there is none, or it is damaged: it is measured again
-        if unfinished.cloud != empty.cloud or not unfinished.figures.any:
-            return empty
-        widths = ", ".join(map(gpus_text, sorted(unfinished.figures.epoch))) or "one core"
-        to_stderr(
-            f"note: goes on with what a measurement of {unfinished.measured_at} had done before it "
-            f"was killed: {widths} (delete {path} to measure it again)"
-        )
-        return unfinished
-
-    def watching(self, policy: MeasurePolicy, watch: Watch) -> Watch:
-        """Return the watch of a measurement, which writes down what there is after each epoch."""
-
-        def watched(event: Event, commands: tuple[Command, ...]) -> None:
-            watch(event, commands)
-            figures = policy.so_far()
-            if figures.any and figures != self.figures:
-                self.figures = figures
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self.path, json.dumps(self._to_json()))
-
-        return watched
-
-    def _to_json(self) -> dict[str, Any]:
-        header = {"cloud": self.cloud, "measured_at": self.measured_at}
-        return {**header, "figures": self.figures.to_json()}
-
-
-def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str) -> ScalingProfile:
+def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
     """Return the profile that was measured; on a machine without real GPUs it is emulated."""
     provider = provider_named(experiment.cloud.provider)
     unpaced = ", unpaced" * provider.paced
@@ -221,7 +159,7 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, measured_at: str)
     profile = policy.figures.profile(
         policy.offer.instance_type.name,
         store.script_hash(experiment.train_file),
-        measured_at,
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
         "; ".join(filter(None, sources)),
     )
     profile = replace(profile, identity=identity_of(experiment))

@@ -330,7 +330,6 @@ def training_of(
         seed=experiment.seed,
         compared=experiment.trial.sync != "trusted",
         has_gpus=provider_named(experiment.cloud.provider).has_gpus,
-        fused=experiment.trains_fused,
         losses_per_hour=losses_per_hour,
     )
 

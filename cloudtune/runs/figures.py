@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from cloudtune.engine.record.timeline import levels
 from cloudtune.model.trial import better
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from cloudtune.engine.record.timeline import Timeline
     from cloudtune.model.plans import Limits
@@ -90,39 +89,6 @@ def figures(policy: RunPolicy) -> Figures:
         gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
         instances=round(max((size for _, size in sizes), default=0)),
     )
-
-
-@dataclass(frozen=True)
-class Origins:
-    """How many configurations came from which earlier run, of all `trials`.
-
-    The trust in earlier runs is that at the first and at the last of these trials.
-    """
-
-    trials: int
-    named: Mapping[str, int]
-    trust: tuple[float, float]
-
-    def text(self) -> str:
-        """Return it as a sentence, as in "12 of 40 configurations came from r (trust 0.6)"."""
-        first, last = (f"{share:.2g}" for share in self.trust)
-        trust = f"trust {last}" if first == last else f"trust {first} at first, {last} at the end"
-        named = [f"{count} from {run}" for run, count in self.named.items()]
-        if len(self.named) == 1:
-            ((run, count),) = self.named.items()
-            return f"{count} of {self.trials} configurations came from {run} ({trust})"
-        listed = f", {', '.join(named)}" if named else ""
-        count = sum(self.named.values())
-        return f"{count} of {self.trials} configurations came from earlier runs ({trust}){listed}"
-
-
-def origins(policy: RunPolicy) -> Origins | None:
-    """Return where the configurations of a run came from; None where no earlier run had a say."""
-    sources = [t.trial.origin for t in policy.trials.values() if t.trial.origin is not None]
-    if not sources:
-        return None
-    named = Counter(origin.run for origin in sources if origin.run)
-    return Origins(len(policy.trials), dict(named), (sources[0].trust, sources[-1].trust))
 
 
 @dataclass(frozen=True)

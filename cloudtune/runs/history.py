@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -24,43 +23,30 @@ from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import identity_of
-from cloudtune.strategies.samplers.axes import allows, axes_by_size
-from cloudtune.strategies.samplers.past_runs import PastRun, PastTrial, scores, shared_axes, useless
+from cloudtune.strategies.samplers.axes import allows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
     from cloudtune.experiment.search_space import Domain
-    from cloudtune.experiment.validation import FieldPath
     from cloudtune.model.scaling import Identity
     from cloudtune.model.trial import Mode
     from cloudtune.runs.report import Report
 
-VERSION = 2
+VERSION = 3
 RECORD = "record.json"
-MOST_RUNS = 4
-"""The most earlier runs that have a say, where the experiment names none."""
-MOST_TRIALS = 400
-"""The most trials of a run that are carried over, evenly from its best to its worst."""
 MOST_TIMED = 8
 """The most earlier runs whose times are used, the latest first."""
 _LOOKED_AT = 100
-_OVERLAP = 0.5
-"""A run of another script has at least this share of the parameters in common."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that trained an epoch, or failed: its metric by epoch, as far as that is a number.
-
-    `took` is how long its epochs took.
-    """
+    """A trial that trained an epoch, or failed; `took` is how long its epochs took."""
 
     config: Mapping[str, object]
-    values: Mapping[int, float]
-    failed: bool = False
     took: tuple[EpochTimes, ...] = ()
 
 
@@ -101,32 +87,19 @@ class RunRecord:
         trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
         return RunTimes(self.run, began, trials, self.delays)
 
-    def past(self) -> PastRun:
-        """Return what is carried over: each trial's score among the others of the run."""
-        ranks = scores([{} if t.failed else t.values for t in self.trials], self.mode)
-        pairs = sorted(zip(ranks, self.trials, strict=True), key=lambda pair: -pair[0].value)
-        step = max(1.0, len(pairs) / MOST_TRIALS)
-        kept = [pairs[int(n * step)] for n in range(min(len(pairs), MOST_TRIALS))]
-        return PastRun(
-            self.run,
-            tuple(PastTrial(t.config, round(s.value, 6), round(s.weight, 6)) for s, t in kept),
-        )
-
 
 @dataclass(frozen=True)
 class Listed:
     """A run of this machine; without a `record` where that can't be read.
 
     `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
-    later run learns from it which configurations are good, "" where one may; `why_no_times` the
-    same of how long things take.
+    later run learns from it how long things take, "" where one may.
     """
 
     run: str
     record: RunRecord | None
     state: str
     why: str
-    why_no_times: str
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -156,12 +129,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         emulated=report.basis.emulated,
         ledger_bytes=ledger_bytes,
         trials=tuple(
-            TrialRecord(
-                dict(trial.trial.config),
-                {epoch: value for epoch, value in trial.history.items() if math.isfinite(value)},
-                trial.status == "failed",
-                took.get(trial.id, ()),
-            )
+            TrialRecord(dict(trial.trial.config), took.get(trial.id, ()))
             for trial in policy.trials.values()
             if trial.history or trial.status == "failed"
         ),
@@ -221,11 +189,10 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
             record = recorded(folder)
         except (CloudtuneError, OSError) as error:
             why = f"unreadable: {error}"
-            yield Listed(folder.name, None, "unreadable", why, why)
+            yield Listed(folder.name, None, "unreadable", why)
             continue
         state = record.ended or ("runs" if control.is_driven(folder) else "died")
-        why = _unfit(record) if experiment is None else not_taken(record, experiment)
-        yield Listed(folder.name, record, state, why, untimed(record, experiment))
+        yield Listed(folder.name, record, state, untimed(record, experiment))
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
@@ -238,33 +205,11 @@ def to_json(listed: Listed) -> dict[str, Any]:
     )
     for name in ("ledger_bytes", "delays", "identity"):
         data.pop(name, None)
-    usable = {"usable": not listed.why, "why_not": listed.why or None}
-    times = {"usable": not listed.why_no_times, "why_not": listed.why_no_times or None}
-    return {
-        **data,
-        "run": listed.run,
-        "state": listed.state,
-        "history": usable,
-        "times": times,
-    }
+    times = {"usable": not listed.why, "why_not": listed.why or None}
+    return {**data, "run": listed.run, "state": listed.state, "times": times}
 
 
 # ---- which are of use ---------------------------------------------------------------------------
-
-
-def past_of(experiment: Experiment) -> tuple[PastRun, ...]:
-    """Return the earlier runs that have a say in which configurations an experiment tries.
-
-    Raises:
-        UsageError: a run that the experiment names isn't there, or is of no use to it.
-    """
-    asked = experiment.history.configurations
-    if asked == "off":
-        return ()
-    if asked == "auto":
-        return tuple(record.past() for record in _chosen(experiment))
-    _refuse_mistakes(experiment)
-    return tuple(recorded(home.find_run(name)).past() for name in asked)
 
 
 @dataclass(frozen=True)
@@ -284,7 +229,7 @@ def times_of(experiment: Experiment) -> Times:
     Raises:
         UsageError: a run that the experiment names isn't there, or has no times for it.
     """
-    asked = experiment.history.times
+    asked = experiment.history
     if asked == "off":
         return Times()
     if asked != "auto":
@@ -351,10 +296,6 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
     yield f"it trained {version} of the script{what}"
 
 
-def _useless_times(record: RunRecord, experiment: Experiment) -> str:
-    return untimed(record, experiment, ended=False)
-
-
 def _refuse_mistakes(experiment: Experiment) -> None:
     mistakes = tuple(mistakes_in(experiment))
     if mistakes:
@@ -363,41 +304,16 @@ def _refuse_mistakes(experiment: Experiment) -> None:
 
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
-    asked = experiment.history
-    same = asked.configurations == asked.times
-    path: FieldPath = ("history",) if same else ("history", "configurations")
-    yield from _named_in_vain(asked.configurations, path, experiment, useless_for)
-    if not same:
-        yield from _named_in_vain(asked.times, ("history", "times"), experiment, _useless_times)
-
-
-def _named_in_vain(
-    asked: str | tuple[str, ...],
-    path: FieldPath,
-    experiment: Experiment,
-    useless: Callable[[RunRecord, Experiment], str],
-) -> Iterator[Mistake]:
-    named = () if isinstance(asked, str) else asked
+    named = () if isinstance(experiment.history, str) else experiment.history
     for index, name in enumerate(named):
         try:
-            why = useless(recorded(home.find_run(name)), experiment)
+            why = untimed(recorded(home.find_run(name)), experiment, ended=False)
         except (CloudtuneError, OSError) as error:
             why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
         else:
             why = why and f"run {name} has nothing to tell of this experiment: {why}"
         if why:
-            yield Mistake((*path, index), why)
-
-
-def _chosen(experiment: Experiment) -> Sequence[RunRecord]:
-    """Return the most useful runs: of the same script, with most in common, the latest first."""
-    ranked = [
-        (not same_script(record, experiment), -overlap(record, experiment), record)
-        for record in _latest()
-        if not not_taken(record, experiment)
-    ]
-    ranked.sort(key=lambda entry: entry[:2])  # among equals the latest stay first
-    return [record for *_, record in ranked[:MOST_RUNS]]
+            yield Mistake(("history", index), why)
 
 
 def _latest(
@@ -415,29 +331,6 @@ def _latest(
             yield _recorded(folder, kept)
 
 
-def not_taken(record: RunRecord, experiment: Experiment) -> str:
-    """Return why `history: auto` leaves a run out; "" where it doesn't."""
-    if record.ended is None:
-        return "it has not ended"
-    why = useless_for(record, experiment)
-    if not why and not same_script(record, experiment) and overlap(record, experiment) < _OVERLAP:
-        return "another script, which has less than half of the parameters in common"
-    return why
-
-
-def useless_for(record: RunRecord, experiment: Experiment) -> str:
-    """Return why a run is of no use to an experiment; "" where it is of use."""
-    metric = experiment.metric
-    if (record.metric, record.mode) != (metric.name, metric.mode):
-        return f"its metric is {record.metric} ({record.mode}), not {metric.name} ({metric.mode})"
-    return useless(record.past(), axes_by_size(experiment.space))
-
-
-def _unfit(record: RunRecord) -> str:
-    """Return why a run is of no use to any experiment; "" where it is to some."""
-    return useless(record.past(), None) if record.ended else "it has not ended"
-
-
 def same_script(record: RunRecord, experiment: Experiment) -> bool:
     """Whether a run trained the experiment's script, be it another version of the file."""
     path = experiment.train_file
@@ -446,11 +339,3 @@ def same_script(record: RunRecord, experiment: Experiment) -> bool:
     with contextlib.suppress(OSError):
         return record.script_hash == store.script_hash(path)
     return False
-
-
-def overlap(record: RunRecord, experiment: Experiment) -> float:
-    """Return which share of the parameters that an experiment varies a run has varied as well."""
-    axes = axes_by_size(experiment.space)
-    if not axes:
-        return 0.0
-    return len(shared_axes(axes, [trial.config for trial in record.trials])) / len(axes)

@@ -30,7 +30,7 @@ from cloudtune.policy.registry import (
     sampler_for,
 )
 from cloudtune.strategies.hypersched_rules import Switches
-from cloudtune.strategies.samplers.past_runs import AT_FIRST, UNHEARD, PastRun
+from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import (
     ADAPTIVE,
     MODEL_BASED,
@@ -38,7 +38,6 @@ from cloudtune.strategies.samplers.sampler import (
     SAMPLERS,
     SpaceSampler,
 )
-from cloudtune.strategies.samplers.warm_start import Experienced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +67,6 @@ class Job:
     `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
     refuses these. `zones` are those in which an offer without one can be asked for.
     `measuring` are dollars that went into measuring the script before; the limits have none of it.
-    `past` is what earlier runs say of the search space: it is carried, as those may be deleted.
     `script_hash` is the SHA-256 of the training script, "" where unknown; `identity` all of
     what is trained, None in jobs of versions before 0.3.
     """
@@ -84,7 +82,6 @@ class Job:
     standins: tuple[Rentable, ...] = ()
     zones: tuple[str, ...] = ()
     measuring: float = 0.0
-    past: tuple[PastRun, ...] = ()
     script_hash: str = ""
     identity: Identity | None = None
 
@@ -99,7 +96,6 @@ class Job:
             self.limits,
             self.plan.staged,
             zones=self.zones,
-            past=self.past,
             heartbeat=heartbeat,
             checked=checked,
         )
@@ -210,15 +206,13 @@ def policy_of(
     plan: Plan | None = None,
     *,
     zones: Sequence[str] = (),
-    past: Sequence[PastRun] = (),
     heartbeat: bool = True,
     checked: bool = True,
     learns: bool = True,
 ) -> RunPolicy:
     """Return a fresh policy for an experiment; `plan` where its choices go by one.
 
-    `learns`: whether a sampler that goes by a model has one; else it draws at random. `past`: the
-    earlier runs that have a say in which configurations are tried.
+    `learns`: whether a sampler that goes by a model has one; else it draws at random.
 
     Raises:
         UsageError: a strategy, sampler, allocator or fleet rule is unknown.
@@ -230,7 +224,7 @@ def policy_of(
         context,
         components(
             context,
-            sampler_of(experiment, learns=learns, past=past),
+            sampler_of(experiment, learns=learns),
             choice_of(experiment),
             own,
             plan,
@@ -267,13 +261,10 @@ def context_of(
     )
 
 
-def sampler_of(
-    experiment: Experiment, *, learns: bool = True, past: Sequence[PastRun] = ()
-) -> Sampler:
+def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
     """Return what gives an experiment's trials, one after the other; at most as many as it says.
 
-    `learns`: whether one that goes by a model has one; else it draws at random. Some are those that
-    the `past` ranks first.
+    `learns`: whether one that goes by a model has one; else it draws at random.
 
     Raises:
         UsageError: there is none of such a name, or its strategy can do nothing with it.
@@ -293,18 +284,8 @@ def sampler_of(
             random_fraction=random_fraction,
             first=experiment.first_configs,
         )
-    if past or adapts:
-        drawn_before = choice_of(experiment).planned or drawn.has_grids
-        at_first = UNHEARD if drawn_before else AT_FIRST
-        return Experienced(
-            drawn,
-            past,
-            mode,
-            learns=adapts,
-            at_first=at_first,
-            seed=experiment.seed,
-            initial=len(experiment.initial),
-        )
+    if adapts:
+        return Adaptive(drawn, mode, seed=experiment.seed, initial=len(experiment.initial))
     return drawn
 
 

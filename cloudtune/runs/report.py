@@ -25,7 +25,7 @@ from cloudtune.model.serialization import encode
 from cloudtune.model.trial import nested
 from cloudtune.runs import home
 from cloudtune.runs.basis import basis_of
-from cloudtune.runs.figures import RungReport, figures, origins, rung_reports
+from cloudtune.runs.figures import RungReport, figures, rung_reports
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED, note_of
@@ -417,7 +417,6 @@ def to_json(report: Report) -> dict[str, Any]:
             trial: {"epochs": checked, "equal": equal}
             for trial, (equal, checked) in report.timeline.synced().items()
         },
-        "history": encode(origins(policy)),
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
@@ -503,7 +502,6 @@ def _trial_json(trial: TrialProgress) -> dict[str, Any]:
         "epoch": trial.epoch,
         "metric": trial.metric,
         "config": dict(trial.trial.config),
-        "origin": encode(trial.trial.origin),
         "checkpoint": trial.checkpoint,
         "error": trial.error or None,
         "traceback": trial.traceback or None,

@@ -48,13 +48,6 @@ def check_names(path: Path, function: str) -> None:
         raise ExperimentError("\n".join(mistakes))
 
 
-def trains_fused(path: Path, function: str) -> bool:
-    """Whether a training function calls `cloudtune.fused.train`; False if its file is missing."""
-    if not path.is_file():
-        return False  # other checks say so
-    return any(name == "cloudtune.fused.train" for _, name in _uses(parse_file(path), function))
-
-
 def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
     """Yield the nodes of the top level and of a function, then those of what these use.
 

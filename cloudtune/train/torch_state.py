@@ -71,15 +71,6 @@ def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.stack([numbers.sum(), (numbers * places[: len(numbers)]).sum()])
 
 
-_counted_as: float | None = None
-
-
-def count_memory_as(mib: float | None) -> None:
-    """Set this process's part of a GPU's memory, which another process holds for several."""
-    global _counted_as  # noqa: PLW0603  of the process, as the memory is
-    _counted_as = mib
-
-
 def peak_memory_mib(device: str) -> float | None:
     """Give the most GPU memory that this process has had, in MiB; None on a CPU.
 
@@ -87,15 +78,6 @@ def peak_memory_mib(device: str) -> float | None:
     no other process can have the rest. Counted since the process began, or since the script reset
     the peak. What the script takes past torch isn't in it, and the context's share is an estimate.
     """
-    if not device.startswith("cuda"):
-        return None
-    if _counted_as is not None:
-        return _counted_as
-    return own_memory_mib(device)
-
-
-def own_memory_mib(device: str) -> float | None:
-    """Give what this process has had itself of a GPU's memory, in MiB, likewise."""
     if not device.startswith("cuda"):
         return None
     import torch  # noqa: PLC0415

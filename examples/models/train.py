@@ -44,19 +44,20 @@ def base() -> nn.Module:
         nn.Conv2d(1, 8, 3, padding=1),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1),
+        nn.LazyConv2d(16, 3, padding=1),  # lazy: takes what its mutator makes the layer before give
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(16 * 2 * 2, 32),
+        nn.LazyLinear(32),
         nn.ReLU(),
-        nn.Linear(32, CLASSES),
+        nn.LazyLinear(CLASSES),
     )
 
 
 def width(network: nn.Module, channels: Literal[8, 16, 32], hidden: Literal[32, 64]) -> nn.Module:
-    """Widen the first convolution and the first linear layer; what follows is fitted."""
-    return models.widen(models.widen(network, "0", channels), "7", hidden)
+    """Give the first convolution and the first linear layer other widths."""
+    models.replace(network, "0", nn.Conv2d(1, channels, 3, padding=1))
+    return models.replace(network, "7", nn.LazyLinear(hidden))
 
 
 def residual(network: nn.Sequential, kernel: Literal[3, 5], blocks: Literal[1, 2]) -> nn.Module:
@@ -125,6 +126,7 @@ def train(config: dict[str, Any]) -> None:
     training, validation = load_digits()
     batches = cloudtune.prepare_data_loader(DataLoader(training, batch_size=32, shuffle=True))
     network = MODEL.build(config["model"])
+    network(torch.zeros(1, 1, 8, 8))  # what is lazy gets its shape
     model = cloudtune.prepare_model(network)
     loss_of = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
@@ -133,7 +135,7 @@ def train(config: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             state = torch.load(Path(folder, "state.pt"), map_location=device)
         # A clone of population based training may begin from another network's checkpoint.
-        found = cloudtune.inherit(network, state["network"], resize=True)
+        found = cloudtune.inherit(network, state["network"])
         if found.whole:
             optimizer.load_state_dict(state["optimizer"])
         else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
-    from cloudtune.model.catalog import Catalog, InstanceType, Market, SpotPools
+    from cloudtune.model.catalog import Catalog, InstanceType, Market
     from cloudtune.model.commands import Launch
     from cloudtune.model.scaling import ScalingProfile
 
@@ -41,10 +41,6 @@ class Ec2Speaking:
     def regions(self) -> tuple[str, ...]:
         """Return (): an emulated cloud has the regions of its runs."""
         return ()
-
-    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:  # noqa: ARG002
-        """Return []: an emulated cloud has no account whose pools it could know."""
-        return []
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
         """Return it as it is: nothing is paced."""
@@ -132,14 +128,6 @@ class Aws(Ec2Speaking):
         """Return the regions that are enabled for the account."""
         answer = self.calls(Endpoint(aws_session.region())).look("describe_regions")
         return tuple(region["RegionName"] for region in answer["Regions"])
-
-    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
-        """Return the pools of public traces, weighed by AWS's placement scores where it has any."""
-        from cloudtune.infra.aws.placement import Wished, pools_by_score  # noqa: PLC0415  boto3
-
-        types = tuple(sorted({kind.name for kind in self.instance_types(settings)}))
-        wished = Wished(settings.region, types, settings.max_instances, tuple(settings.zones))
-        return pools_by_score(Endpoint(settings.region), home / "prices", time.time(), wished)
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""

@@ -16,7 +16,6 @@ from cloudtune.model.catalog import SpotBehaviour
 
 TABLE = Path(__file__).with_name("spot_pools.csv")
 SOURCE = "public traces of EC2's GPU pools, 2021 to 2023"
-_PARTS = 120
 
 
 @cache
@@ -27,22 +26,3 @@ def spot_prior() -> tuple[SpotBehaviour, ...]:
         return tuple(
             SpotBehaviour(float(row["losses_per_hour"]), float(row["availability"])) for row in rows
         )
-
-
-def by_score(score: int) -> tuple[SpotBehaviour, ...]:
-    """Return the pools of the table, each as often as a placement score (1 to 10) makes it likely.
-
-    The score is taken for one look at a pool, whose outcome is not sure: with the chance
-    x = (score - 1) / 9 there was capacity. A pool that is there for a share `a` of the time weighs
-    x a + (1 - x)(1 - a). So a score halfway weighs all alike, and none rules a pool out that is
-    there at times. No figure of AWS's says how well its scores foretell; that is our choice.
-    """
-    pools = spot_prior()
-    x = (score - 1) / 9
-    weights = [x * pool.availability + (1 - x) * (1 - pool.availability) for pool in pools]
-    ideal = [_PARTS * weight / sum(weights) for weight in weights]
-    counts = [int(share) for share in ideal]
-    by_rest = sorted(range(len(pools)), key=lambda at: counts[at] - ideal[at])
-    for at in by_rest[: _PARTS - sum(counts)]:
-        counts[at] += 1
-    return tuple(pool for pool, count in zip(pools, counts, strict=True) for _ in range(count))

@@ -143,7 +143,7 @@ class Agent:
         self._address = address
         self._training = training
         self._logs = logs
-        self._gpus = NodeGpus(gpus, logs, fused=training.fused)
+        self._gpus = NodeGpus(gpus, logs)
         self._keeps_spares = self._gpus.are_real if spares is None else spares
         self._slots = GpuSlots(gpus)
         self._outbox = Outbox()

@@ -19,8 +19,8 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
-from cloudtune.infra.disks import prepared_store
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import Lease, lease_environment
@@ -41,6 +41,9 @@ _BY_CLOUD_INIT = re.compile(r"^.*?cloud-init\[\d+\]: ")
 _FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
+_STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
+"""Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23)."""
+_STORE_SECONDS = 20.0
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 
@@ -120,6 +123,24 @@ def _metadata(path: str, seconds: float) -> str:
         return str(answer.read().decode())
 
 
+def instance_store(
+    place: Path = Path("/opt/dlami/nvme"), disks: Path = Path("/sys/block")
+) -> Path | None:
+    """Return where AWS's images mount the disks of the instance's own; None where it has none.
+
+    They do so while it boots, which is waited for. What is written there goes with the instance.
+    """
+    models = disks.glob("nvme*/device/model")
+    if not any(model.read_text().strip() == _STORE_MODEL for model in models):
+        return None
+    give_up = time.monotonic() + _STORE_SECONDS
+    while place.parent.is_dir() and time.monotonic() < give_up:
+        if place.is_mount():
+            return place
+        time.sleep(0.5)
+    return None
+
+
 def staging() -> str:
     """Return the folder where checkpoints are to wait, on the instance's own disk; "" without.
 
@@ -131,7 +152,7 @@ def staging() -> str:
         return said
     rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
     emulated = any(gpu.name == STAND_IN for gpu in own_gpus())
-    store = prepared_store() if rented and not emulated else None
+    store = instance_store() if rented and not emulated else None
     if store is None:
         return ""
     folder = store / "cloudtune"

@@ -22,7 +22,7 @@ from cloudtune.infra.node.gpus import (
 )
 from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
-from cloudtune.train.shared_input.place import FUSED_VARIABLE, INPUT_VARIABLE
+from cloudtune.train.shared_input.place import INPUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,14 +44,12 @@ class NodeGpus:
     """The GPUs of a node, by number: real ones, or only numbers on a machine that lacks them.
 
     MPS is started when the first packed worker comes, so that a run without any has none of it.
-    Where trials train fused, those that share a GPU meet in a folder for it in `folder`: each sees
-    all of the GPU, as one of them trains for all, and there is no MPS. Those that read one input
-    meet in `folder` too, wherever on the machine they train. Any thread may call.
+    Trials that read one input meet in `folder`, wherever on the machine they train. Any thread may
+    call.
     """
 
-    def __init__(self, count: int, folder: Path | None = None, *, fused: bool = False) -> None:
+    def __init__(self, count: int, folder: Path | None = None) -> None:
         self._folder = folder
-        self._fused = folder / "fused" if folder is not None and fused else None
         visible = gpus(os.environ.get(GPUS_VARIABLE))
         self.lack = "" if len(visible) >= count else f"{len(visible)} of its {count} GPUs"
         """What is there where there isn't what was asked for; empty where there is."""
@@ -102,9 +100,6 @@ class NodeGpus:
         of their local rank.
         """
         meets = {} if self._folder is None else {INPUT_VARIABLE: str(self._folder / "input")}
-        if self._fused is not None and share < 1.0:
-            meets[FUSED_VARIABLE] = str(self._fused / str(gpus[0]))
-            share = 1.0
         if not self._gpus:
             return {VISIBLE: "", **meets}
         if share >= 1.0:
@@ -122,12 +117,10 @@ class NodeGpus:
 
         Its fair share of the node's cores, as Ray gives every worker one; what the node's own
         environment says (OMP_NUM_THREADS) goes first. Emulated machines share the cores of one.
-        Of fused trials one computes for all of a GPU.
         """
         said = os.environ.get(THREADS_VARIABLE, "")
         if said.isdecimal() and int(said):
             return int(said)
-        share = share if self._fused is None else max(1.0, share)
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
     def is_faulted(self, gpu: int, error: str) -> bool:

@@ -36,8 +36,6 @@ class Training:
     """Whether its nodes have the GPUs that are said of them, or else are of no use."""
     losses_per_hour: float = 0.0
     """How often an instance that it may rent is taken back, for an hour that it is held."""
-    fused: bool = False
-    """Whether trials that share a GPU train as one batched model: see `cloudtune.train.fused`."""
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
 

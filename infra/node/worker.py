@@ -170,9 +170,6 @@ class Worker:
             if session.stop():
                 threading.Event().wait(STOP_SECONDS)  # the script's thread ends the process
             session.flush(max(0.0, give_up - time.monotonic()))
-        fused = sys.modules.get("cloudtune.train.fused.member")
-        if fused is not None:  # others may train in this process
-            fused.hand_over(max(0.0, give_up - time.monotonic()))
         leave()
 
     def _train(self, begin: Begin, listener: int | None) -> None:

@@ -358,7 +358,7 @@ def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     allowed = {name for each in asked for name in ([each] if isinstance(each, str) else each)}
     source = "".join(
         Path(ec2.__file__).with_name(name).read_text("utf-8")
-        for name in ("ec2.py", "placement.py", "price_refresh.py")
+        for name in ("ec2.py", "price_refresh.py")
     )
     called = set(re.findall(r"\b_?(?:client|launcher|ec2)\.([a-z_]+)\(", source))
     called |= set(re.findall(r'get_paginator\("(\w+)"\)', source))

@@ -168,7 +168,6 @@ def test_no_two_packages_import_each_other() -> None:
 
 OPTIONS = "most of its lines are the options of a command"
 LONG_FUNCTIONS = {
-    "cloudtune/cli/plan.py:plan": OPTIONS,
     "cloudtune/cli/profile.py:profile": OPTIONS,
     "cloudtune/cli/run.py:run": OPTIONS,
     "cloudtune/api/runs.py:run": "a third is its documentation for users",
@@ -263,8 +262,4 @@ def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
     shared = "cloudtune/train/shared_input"
     pickles = {f"{shared}/by_value.py", f"{shared}/fingerprint.py"}  # to compare, and for `writes`
     trials = {f"{shared}/frames.py"}  # of a node among each other, by its kernel's word
-    limited = {"cloudtune/train/fused/state.py"}  # its own files, and no objects in them
-    assert found == known | writes | pickles | trials | limited
-    for name in limited:
-        loads = re.findall(r"torch\.load\(.*", (ROOT / name).read_text("utf-8"))
-        assert loads == [each for each in loads if "weights_only=True" in each]
+    assert found == known | writes | pickles | trials

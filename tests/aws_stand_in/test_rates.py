@@ -11,7 +11,7 @@ from cloudtune.infra.emulator.rates import READING, WRITING
 from cloudtune.infra.provider import RUN_TAG, Endpoint
 from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
-from tests.aws_stand_in.rates import UNFILTERED, AccountRates, rate_of
+from tests.aws_stand_in.rates import UNFILTERED, rate_of
 
 
 @pytest.mark.parametrize(
@@ -33,31 +33,6 @@ def test_the_figures_are_those_of_ec2s_page(
     action: str, parameters: dict[str, str], rate: tuple[float, float]
 ) -> None:
     assert rate_of(action, parameters)[1] == rate
-
-
-def test_a_bucket_empties_and_refills_by_the_clock_for_each_region_and_action() -> None:
-    now = [0.0]
-    buckets = AccountRates(lambda: now[0])
-    parameters = {"Filter.1.Name": "tag-key"}
-    let_in = [buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(101)]
-    assert let_in == [True] * 100 + [False]
-    assert buckets.let_in("us-west-2", "DescribeInstances", parameters)
-    assert buckets.let_in("us-east-1", "DescribeImages", {})
-    now[0] = 1.0
-    assert (
-        sum(buckets.let_in("us-east-1", "DescribeInstances", parameters) for _ in range(50)) == 20
-    )
-
-
-def test_instances_are_rationed_too() -> None:
-    now = [0.0]
-    buckets = AccountRates(lambda: now[0])
-    ended = {f"InstanceId.{number}": f"i-{number}" for number in range(600)}
-    assert [buckets.let_in("r", "TerminateInstances", ended) for _ in range(2)] == [True, False]
-    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
-    assert not buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
-    now[0] = 100.0
-    assert buckets.let_in("r", "RunInstances", {"MaxCount": "600"})
 
 
 def test_a_sixth_launch_at_once_is_throttled_and_one_later_not(account: Account) -> None:

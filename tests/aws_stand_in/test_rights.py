@@ -36,7 +36,6 @@ FAILS = {
     "See: ec2:DescribeAvailabilityZones": {"see the zones"},
     "SeePrices: pricing:GetProducts": {"prices on demand"},
     "See: ec2:DescribeSpotPriceHistory": {"prices on the spot market"},
-    "See: ec2:GetSpotPlacementScores": {"placement scores"},
     # pyarrow looks before it deletes, and writes the folder that it deletes from
     "Keep: s3:GetObject": {"read a checkpoint", "delete an old one"},
     "Keep: s3:PutObject": {"write a checkpoint", "delete an old one"},

@@ -73,20 +73,6 @@ def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None
     assert result.dollars <= (math.inf if limits.budget is None else limits.budget)
 
 
-def test_what_passes_a_limit_is_told() -> None:
-    def careless(benchmark: object, wanted: Case) -> object:
-        return policy_of(STUDY, replace(wanted, limits=Limits()))
-
-    played = record(STUDY, Case("asha", Limits(100.0, 0.1)), careless)  # type: ignore[arg-type]
-    late, dear = played.result.violations
-    assert "after the deadline of 1m 40s" in late
-    assert dear.startswith("cost $")
-
-
-def test_trials_are_capped() -> None:
-    assert play(STUDY, Case("random", Limits(), max_trials=5)).trials == 5
-
-
 def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
     """Two curves, one twice as slow: an epoch takes 60 s at width 1 on average."""
     two = Curves(

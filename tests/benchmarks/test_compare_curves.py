@@ -1,7 +1,6 @@
 """Reading other people's learning curves: whatever their tables leave out, repeat or get wrong."""
 
 import math
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,34 +53,12 @@ def test_a_curve_has_the_metric_of_each_epoch_and_its_own_last_one(tmp_path: Pat
     assert curves.notices == ()
 
 
-def test_the_best_is_the_least_where_less_is_better(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,1,0.5", "a,2,0.2", "b,1,nan", mode="min")
-    assert curves.best == 0.2
-    assert curves.regret(0.5) == pytest.approx(0.3)
-    assert curves.regret(None) is None
-
-
-def test_the_order_of_the_rows_means_nothing(tmp_path: Path) -> None:
-    rows = [f"{config},{epoch},{config * epoch / 100}" for config in (2, 10, 1) for epoch in (1, 2)]
-    for seed in range(5):
-        random.Random(seed).shuffle(rows)
-        assert list(metrics(read(tmp_path, *rows)).items()) == [
-            ("1", (0.01, 0.02)),
-            ("2", (0.02, 0.04)),
-            ("10", (0.1, 0.2)),
-        ]
-
-
 def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     table = pd.DataFrame({"config": [1, 1, 2], "epoch": [1, 2, 1], "acc": [0.1, NAN, 0.2]})
     table.to_parquet(tmp_path / "curves.parquet")
     curves = read_curves(tmp_path / "curves.parquet", "acc", "max")
     assert [curve.name for curve in curves.curves] == ["1", "2"]
     assert math.isnan(curves.curves[0].metrics[-1])
-
-
-def test_names_are_as_they_are_written(tmp_path: Path) -> None:
-    assert list(metrics(read(tmp_path, "007,1,0.1", "7,1,0.2", "NA,1,0.3"))) == ["007", "7", "NA"]
 
 
 def test_in_an_epoch_without_a_row_the_metric_stays_as_it_was(tmp_path: Path) -> None:
@@ -98,25 +75,12 @@ def test_a_missing_value_is_where_it_diverged(tmp_path: Path, cell: str) -> None
     assert "1 of 2 configurations diverge" in curves.notices
 
 
-def test_values_after_it_diverged_are_not_used(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,1,0.1", "a,2,", "a,3,0.9", "b,1,0.2")
-    assert curves.curves[0].metrics == pytest.approx((0.1, NAN), nan_ok=True)
-    assert (curves.best, curves.curves[0].epochs) == (0.2, 3)
-    assert any("taken as diverged there" in notice for notice in curves.notices)
-
-
 def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,1,0.1", "a,2,nan", "a,2,nan")
     assert len(curves.curves[0].metrics) == 2
     assert "2 rows are there twice: taken once" in curves.notices
     message = refused(tmp_path, "a,1,0.1", "b,1,0.3", "a,1,0.2")
     assert message.startswith("curves.csv: row 3: its configuration has this epoch before")
-
-
-def test_epoch_0_is_before_training(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,0,0.9", "a,1,0.1", "b,0,0.9", "b,1,0.2")
-    assert metrics(curves) == {"a": (0.1,), "b": (0.2,)}
-    assert curves.notices == ("2 rows are of epoch 0, before training: left out",)
 
 
 def test_steps_at_equal_distance_are_epochs(tmp_path: Path) -> None:
@@ -126,23 +90,10 @@ def test_steps_at_equal_distance_are_epochs(tmp_path: Path) -> None:
     assert "the steps are 100 apart: epoch 1 is step 100, and so on" in curves.notices
 
 
-def test_other_steps_count_in_order(tmp_path: Path) -> None:
-    rows = ("a,334,0.1", "a,575,0.3", "b,401,0.2", "b,799,0.3")
-    curves = read(tmp_path, *rows, header="config,step,acc")
-    assert metrics(curves) == {"a": (0.1, 0.3), "b": (0.2, 0.3)}
-    assert any("the first evaluation of a configuration" in notice for notice in curves.notices)
-
-
 def test_seconds_of_epochs(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1,10", "a,2,0.2,20", "b,1,0.3,", header=SECONDS)
     assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (15.0,)]
     assert curves.mean_seconds == 15.0
-
-
-def test_accumulated_seconds_are_shared_out_over_gaps(tmp_path: Path) -> None:
-    rows = ("a,0,0,5", "a,1,0.1,15", "a,2,0.2,35", "b,1,0.1,10", "b,3,0.1,50")
-    curves = read(tmp_path, *rows, header=ELAPSED)
-    assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (10.0, 20.0, 20.0)]
 
 
 @pytest.mark.parametrize(
@@ -154,15 +105,6 @@ def test_columns_can_be_named(tmp_path: Path, header: str, option: str) -> None:
     config, epoch, _ = header.split(",")
     columns = Columns(config=config, epoch=epoch)
     assert metrics(read(tmp_path, "a,1,0.1", header=header, columns=columns)) == {"a": (0.1,)}
-
-
-def test_rows_can_be_chosen(tmp_path: Path) -> None:
-    rows = ("a,1,0.1,x", "a,1,0.2,y", "b,1,0.3,y")
-    header = "config,epoch,acc,task"
-    curves = read(tmp_path, *rows, header=header, where=[("task", "y")])
-    assert metrics(curves) == {"a": (0.2,), "b": (0.3,)}
-    message = refused(tmp_path, *rows, header=header, where=[("task", "z")])
-    assert "no row is left where task=z; task is one of x, y" in message
 
 
 @pytest.mark.parametrize(
@@ -190,33 +132,6 @@ def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path
     assert curves.curves[0] == Curve("a", (0.1, 0.2), 2, {"lr": 0.1})
     assert curves.curves[1].metrics == pytest.approx((NAN,), nan_ok=True)
     assert (curves.curves[1].epochs, curves.curves[1].config) == (2, {"lr": 0.9})
-
-
-def test_one_that_ends_before_its_planned_epochs_diverged(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,1,0.1", "b,1,0.2", "b,2,0.3", configs="config,epochs\na,4\nb,2\n")
-    assert curves.curves[0].metrics == pytest.approx((0.1, NAN), nan_ok=True)
-    assert [curve.epochs for curve in curves.curves] == [4, 2]
-    assert any("end before their planned epochs" in notice for notice in curves.notices)
-
-
-def test_a_flag_of_divergence_is_no_hyperparameter(tmp_path: Path) -> None:
-    configs = "config,lr,failed,nesterov\na,0.1,false,true\nb,0.9,true,true\nc,0.2,false,false\n"
-    rows = ("a,1,0.1", "c,1,0.1")
-    curves = read(tmp_path, *rows, configs=configs)
-    assert [sorted(curve.config) for curve in curves.curves] == [["lr", "nesterov"]] * 3
-    assert "failed is no hyperparameter: it tells which diverge" in curves.notices
-    named = Columns(hyperparameters=("failed",))
-    assert read(tmp_path, *rows, configs=configs, columns=named).curves[1].config == {
-        "failed": True
-    }
-
-
-def test_configurations_can_be_chosen_and_others_are_left_out(tmp_path: Path) -> None:
-    configs = "config,task\na,x\nb,y\nc,y\n"
-    rows = ("a,1,0.1", "b,1,0.2", "z,1,0.9")
-    curves = read(tmp_path, *rows, configs=configs, where=[("task", "y")])
-    assert [curve.name for curve in curves.curves] == ["b", "c"]
-    assert any("aren't in" in notice for notice in read(tmp_path, *rows, configs=configs).notices)
 
 
 @pytest.mark.parametrize(

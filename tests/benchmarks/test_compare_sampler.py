@@ -8,7 +8,6 @@ import pytest
 from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
 from cloudtune.errors import UsageError
 from cloudtune.model.trial import Trial
-from cloudtune.strategies.samplers.axes import ListedValues, NumberLine
 from cloudtune.strategies.samplers.sampler import SAMPLERS
 
 
@@ -70,21 +69,6 @@ def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
         TableSampler(rows).explore(rows[0])
 
 
-def test_columns_become_lines_or_labels() -> None:
-    rows: list[dict[str, object]] = [
-        {"lr": 1e-4, "l": 1, "act": "relu", "same": 3, "flag": True, "gap": 1.0},
-        {"lr": 1e-1, "l": 5, "act": "tanh", "same": 3, "flag": False},
-        {"lr": 1e-2, "l": 2, "act": "relu", "same": 3, "flag": True, "gap": math.nan},
-    ]
-    assert axes_of_rows(rows) == {
-        "lr": NumberLine(1e-4, 1e-1, log=True),
-        "l": NumberLine(1.0, 5.0),
-        "act": ListedValues(("relu", "tanh")),
-        "flag": ListedValues((True, False)),
-        "gap": ListedValues((1.0, None)),
-    }
-
-
 def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
     rows: list[dict[str, object]] = [
         {"lr": 1e-4, "act": "relu"},
@@ -93,16 +77,6 @@ def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
     ]
     gaps = Places(axes_of_rows(rows), rows).gaps({"lr": 1e-3, "act": "relu"})
     assert gaps == pytest.approx([1 / 9, 4 / 9, 1.0])
-
-
-def test_rows_with_gaps_can_be_learned_from() -> None:
-    rows = [
-        Trial(f"c{n}", {"x": n, "opt": "adam"} | ({"m": n % 5} if n % 2 else {})) for n in range(30)
-    ]
-    for kind in ("tpe", "cma-es", "qmc"):
-        sampler = TableSampler(rows, kind)
-        for n, trial in enumerate(iter(sampler.ask, None)):
-            sampler.tell(trial, 1, float(n))
 
 
 def test_a_clone_of_a_table_is_the_nearest_row_that_is_left() -> None:

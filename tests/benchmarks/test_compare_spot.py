@@ -72,28 +72,6 @@ def test_prices_alone_are_a_trace_and_the_usual_one_counts(tmp_path: Path) -> No
     assert usual_price(trace) == 2.0
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seconds,available\n0,1\n60,many\n", "t.csv: row 2: available must be the number"),
-        ("seconds,available\n0,1\n60,-1\n", "t.csv: row 2: available must be the number"),
-        ("seconds,available\n0,1\nnan,1\n", "t.csv: row 2: seconds must be"),
-        ("time,available\nnoon,1\n", "t.csv: row 1: time must be"),
-        ("seconds,available\n60,1\n0,1\n", "t.csv: row 2: doesn't come after"),
-        ("seconds,available\n0,1\n9,end\n20,1\n", "t.csv: row 3: the trace had its end before"),
-        ("seconds,available\n0,1\n", "t.csv: row 1: a trace of one row says nothing of time"),
-        ("available\n1\n", "there is no column 'from_second'"),
-        ("seconds\n1\n", "there is no column 'available'"),
-        ("seconds,available,price\n0,1,0\n9,1,1\n", "t.csv: row 1: price must be above 0"),
-        ("seconds,available,price\n0,1,\n9,1,1\n", "t.csv: row 1: has no price"),
-    ],
-)
-def test_mistakes_in_traces_name_their_row(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        read_traces(table(tmp_path, text))
-    assert message in str(raised.value)
-
-
 def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
     path = table(tmp_path, RUNS)
     zones = ("us-west-2a", "us-west-2b")

@@ -29,30 +29,12 @@ def test_a_profile_is_speed_by_width_relative_to_one_gpu(tmp_path: Path) -> None
     assert scaling(tmp_path, "num_gpus,speed\n1,200\n2,300\n") == [Scaling({1.0: 1.0, 2.0: 1.5})]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"1": 1, "2": 1.8}',
-        '[{"gpus": 1, "speed": 10}, {"gpus": 2, "speed": 18, "instance_type": null}]',
-    ],
-)
-def test_json_says_the_same(tmp_path: Path, text: str) -> None:
-    assert scaling(tmp_path, text, name="profile.json") == [Scaling({1.0: 1.0, 2.0: 1.8})]
-
-
 def test_each_type_has_its_rows_relative_to_the_first_types_gpu(tmp_path: Path) -> None:
     text = "instance_type,width,speedup\ng.4x,1,1\ng.4x,2,1.9\np.8x,1,3\np.8x,8,15\n"
     assert scaling(tmp_path, text, EIGHT, FOUR) == [
         Scaling({1.0: 3.0, 8.0: 15.0}),
         Scaling({1.0: 1.0, 2.0: 1.9}),
     ]
-
-
-def test_nothing_is_guessed_of_several_nodes(tmp_path: Path) -> None:
-    text = "width,speedup,gpus_per_node\n1,1,8\n4,3.5,8\n8,6.5,8\n8,3,4\n"
-    four, eight = scaling(tmp_path, text, FOUR, EIGHT)
-    assert four.speeds == {1.0: 1.0, 4.0: 3.5, 8.0: 3.0}
-    assert eight.speeds == {1.0: 1.0, 4.0: 3.5, 8.0: 6.5}
 
 
 def test_a_profile_that_we_measured_brings_its_delays(tmp_path: Path) -> None:
@@ -104,14 +86,6 @@ def test_offers_are_types_gpus_and_prices(tmp_path: Path) -> None:
     assert (one.market, one.interruptions_per_hour) == ("on-demand", 0.0)
     assert (two.market, two.interruptions_per_hour) == ("spot", 0.1)
     assert listed.instance_type.gpu == "v100", "as the catalogue has it"
-
-
-def test_offers_of_the_catalogue_are_taken_by_name_or_pattern() -> None:
-    assert [offer.instance_type.name for offer in offers_of("g4dn.xlarge")] == ["g4dn.xlarge"]
-    assert len(offers_of("g4dn.*,p3.2xlarge")) > 3
-    assert {offer.market for offer in offers_of("g4dn.xlarge", "any")} == {"on-demand", "spot"}
-    with pytest.raises(UsageError, match=r"Did you mean 'g4dn\.xlarge'"):
-        offers_of("g4dn.xlage")
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import node, packing, resizing, results, sharing
+from benchmarks.gpu import node, packing, results, sharing
 from benchmarks.gpu.__main__ import STEPS, main
-from benchmarks.gpu.clients import Client, GoneError
 from benchmarks.gpu.results import Findings, compared, keep, read
 from cloudtune.infra.node.messages import Epoch
 from tests.infra.mps_stand_in import write_control, write_smi
@@ -83,17 +81,6 @@ def test_mps_that_limits_nothing_is_found_out(mps: Callable[[str], Findings]) ->
     assert set(found.failed) == {"threads_are_limited", "memory_is_limited"}
 
 
-def test_without_a_gpu_a_step_says_what_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = sharing.measure()
-    assert set(found.unknown.values()) == {"no GPU"}
-    assert found.facts["notice_without_a_gpu"] == "no NVIDIA GPU: packed trials share CPU cores"
-    assert found.figures == {}
-    assert found.failed == {}
-
-
 def test_trials_that_share_the_cores_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,21 +104,6 @@ def test_a_node_without_a_controller_says_why_a_session_ended() -> None:
         bench.end("yes.1")
 
 
-def test_a_trial_stands_still_for_less_time_than_its_resize_takes() -> None:
-    with node.Bench() as bench:
-        began = time.monotonic()
-        assert 0 < resizing._gap(bench, "wider", 1.0, 1.0, load="mlp") < time.monotonic() - began
-
-
-def test_a_client_that_ends_is_told_of_with_its_last_words() -> None:
-    client = Client(["-c", "raise SystemExit('of my own will')"], {})
-    try:
-        with pytest.raises(GoneError, match="exit code 1: of my own will"):
-            client.hear()
-    finally:
-        client.end()
-
-
 def kept(path: Path, step: str, **figures: float) -> None:
     keep(path, step, Findings(figures=figures), 1.0)
 
@@ -146,24 +118,6 @@ def test_files_of_results_are_laid_side_by_side(tmp_path: Path) -> None:
     assert "| mps | limited | True | False |  |" in lines
     assert "| mps | slow | unknown: no GPU | 0.5 |  |" in lines
     assert "| gone | x_s | 1 | – |  |" in lines
-
-
-def test_a_step_replaces_its_own_results_alone(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    kept(path, "one", x_s=1.0)
-    kept(path, "two", x_s=2.0)
-    kept(path, "one", x_s=3.00004)
-    steps = read(path)["steps"]
-    assert [steps[name]["figures"] for name in ("one", "two")] == [{"x_s": 3.0}, {"x_s": 2.0}]
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 2, "steps": {}}'])
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "results.json"
-    path.write_text(text)
-    with pytest.raises(SystemExit, match=r"results\.json"):
-        read(path)
 
 
 def test_a_step_runs_on_its_own_and_fails_where_something_is_otherwise(

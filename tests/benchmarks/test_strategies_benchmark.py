@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from benchmarks.compare.case import play, record
-from benchmarks.compare.curves import Curve, Curves
 from benchmarks.curves_synthetic import synthetic
 from benchmarks.strategies_cells import (
     GRID,
@@ -13,12 +12,10 @@ from benchmarks.strategies_cells import (
     OURS,
     PEERS,
     PROFILES,
-    SIZES,
     Cell,
     Choices,
     Ground,
     Variant,
-    scale_of,
 )
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Done, Job, Kept, Row, place, wanted
@@ -43,15 +40,6 @@ def test_made_up_curves_are_the_same_for_a_seed_and_some_diverge() -> None:
     whole = [curve for curve in curves.curves if curve not in diverged and curve.epochs > 20]
     assert all(max(curve.metrics[-3:]) > curve.metrics[0] for curve in whole)
     assert len({curve.seconds[0] for curve in whole}) > 1
-
-
-def test_a_loss_that_explodes_does_not_blow_the_scale_up() -> None:
-    good = [Curve(f"c{n}", (1.0, 0.5 + n / 100), 2) for n in range(19)]
-    curves = Curves("loss", "min", (*good, Curve("wild", (1e9, 1e9), 2), Curve("nan", (), 2)))
-    scale = scale_of(curves)
-    assert scale.floor == pytest.approx(0.005 * 0.095)
-    assert scale.nothing < 0.2
-    assert scale.regret(None) == scale.regret(1e9) == scale.nothing
 
 
 READ = [
@@ -131,18 +119,6 @@ def test_each_is_held_against_the_best_of_the_others_never_against_itself() -> N
     assert rubberband.peers == "asha 4"
     assert share(found)[:4] == (2, 2, 0, 0)
     assert len(table(found)) == 1 + 4
-
-
-def test_every_peer_is_tried_in_every_variant() -> None:
-    choices = Choices()
-    asha = list(choices.of("asha", 100))
-    assert {each.eta for each in asha} == {2, 3, 4}
-    assert len(asha) == 3 * 2 * len(SIZES)
-    assert max(each.trials or 0 for each in choices.of("rubberband", 100)) == 64
-    assert [each.method for name in OURS for each in choices.of(name, 100)] == list(OURS)
-    assert len({each.label for name in PEERS for each in choices.of(name, 100)}) == sum(
-        len(list(choices.of(name, 100))) for name in PEERS
-    )
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(ground: Ground, tmp_path: Path) -> None:

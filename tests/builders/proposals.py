@@ -8,7 +8,7 @@ from cloudtune.model.plans import Charges, Forecast, Group, Limits, Plan, Rentab
 from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.model.text import EPOCHS
 from cloudtune.planners.cost_model import price
-from cloudtune.planning.alternatives import Alternative, Comparison
+from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.profiles.provenance import Basis
 from tests.builders import Setting, certain, offer, profile, run_plan
@@ -132,11 +132,3 @@ def proposal(**told: object) -> Proposal:
         assumptions=("an instance joins within 35s of its request",),
     )
     return replace(made, **told)  # type: ignore[arg-type]
-
-
-COMPARED = (
-    Comparison("exact", run_of(MIXED), 0.012),
-    Comparison("greedy", run_of(STATIC), 0.0034),
-    Comparison("ilp", None, 1.5, "no solution within 1,000 nodes"),
-)
-"""A planner that proves, one that searches and one that failed."""

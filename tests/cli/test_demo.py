@@ -14,9 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from cloudtune.cli import main
-from cloudtune.display.chart import gantt
 from cloudtune.model.plans import Limits
-from cloudtune.runs.report import build
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
@@ -128,12 +126,3 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     shown = called("report", "mine", "--against")
     assert "best static cluster, simulated" in " ".join(shown.split())
     assert f"trains {random['trials']} configuration" in shown
-
-
-def test_the_gpu_chart_has_rows_and_shows_the_winner() -> None:
-    lines = gantt(build(SETTING.job(PLAN), play(SETTING, PLAN).entries), 80)
-    rows = [line for line in lines if "=" in line and "trains" not in line]
-    assert len(rows) == 12  # 3 instances of 4 GPUs
-    ends = [len(line.rpartition("#")[0]) for line in rows]
-    assert ends.count(max(ends)) == 4  # the best one ends on all GPUs of one instance
-    assert max(map(len, lines[:-1])) <= 80

@@ -24,7 +24,7 @@ from cloudtune.runs.report import Report, build
 from tests.bench import called
 from tests.browser import CHROMIUM, Browser, Page, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
-from tests.builders.proposals import COMPARED, proposal
+from tests.builders.proposals import proposal
 from tests.guard import watched
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
@@ -178,7 +178,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
             self.links += [f"{n}={v}" for n, v in attrs if n in {"src", "href", "srcset", "action"}]
             self.links += [f"{tag} {n}" for n, _ in attrs if n.startswith("on")]
 
-    for page in (run_page(evil()), plan_page(proposal(name=EVIL, comparison=COMPARED))):
+    for page in (run_page(evil()), plan_page(proposal(name=EVIL))):
         reader = Reader()
         reader.feed(page)
         assert reader.links == []
@@ -329,7 +329,7 @@ def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_p
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
     drawn = figures(report)
-    assert page("document.querySelectorAll('.chart').length") == len(drawn) == 8
+    assert page("document.querySelectorAll('.chart').length") == len(drawn) == 5
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 2 * len(drawn)
     assert page("document.querySelectorAll('#figure-0 .scatterlayer .trace').length") >= 4
     assert page("document.querySelectorAll('#figure-2 .barlayer .point').length") > 12
@@ -352,7 +352,7 @@ def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_p
 
 def check_followed(page: Page) -> None:
     """Pass if the trial that is chosen is marked in each chart of trials, and told of as text."""
-    marked = "[0, 1, 2, 6].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
+    marked = "[0, 1, 2, 4].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
     assert page(marked) == [0, 0, 0, 0]
     page("Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: 0}])")
     shown = page("document.querySelector('#figure-0 .hoverlayer').textContent")
@@ -373,7 +373,7 @@ def check_followed(page: Page) -> None:
 @in_a_browser
 @pytest.mark.timeout(600)
 def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, tmp_path, plan_page(proposal(name=EVIL, comparison=COMPARED)))
+    page = opened(browser, tmp_path, plan_page(proposal(name=EVIL)))
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 6
     assert page("document.querySelectorAll('#figure-0 .scatterlayer .trace').length") >= 3
     assert page("document.querySelectorAll('#figure-1 .barlayer .point').length") == 4

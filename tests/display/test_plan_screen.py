@@ -13,7 +13,6 @@ from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
 from tests.builders.proposals import (
     CHEAP,
-    COMPARED,
     MIXED,
     STATIC,
     proposal,
@@ -48,7 +47,7 @@ def line(lines: list[str], begin: str) -> str:
 
 
 def test_a_plan_takes_no_more_than_100_columns_in_a_pipe_either() -> None:
-    given = proposal(comparison=COMPARED)
+    given = proposal()
     piped = printed(lambda out: show_all(out, given), soft_wrap=True)
     assert piped == told(given)
     assert max(map(len, piped)) <= 100
@@ -168,18 +167,6 @@ def test_names_are_no_markup() -> None:
     assert lines[0] == "Plan of [red]x[/red]"
     assert "checkpoints /tmp/[bold]" in line(lines, "checkpoints")
     assert line(lines, "worst case").endswith("$6.50: [/]")
-
-
-def test_planners_side_by_side() -> None:
-    lines = told(proposal(comparison=COMPARED))
-    lines = lines[lines.index(f"Planners, {proposal().basis.text}") :]
-    assert line(lines, "exact") == "exact 15m 53s $2.81 1.00 16 16 proven optimal 12 ms"
-    assert line(lines, "greedy") == "greedy 11m 13s $11.21 3.99 16 16 heuristic, not proven 3 ms"
-    assert line(lines, "ilp") == "ilp - - - - - no solution within 1,000 nodes 1,500 ms"
-    by_time = told(proposal(comparison=COMPARED, objective="time"))
-    by_time = by_time[by_time.index(f"Planners, {proposal().basis.text}") :]
-    assert "x fastest" in "\n".join(by_time)
-    assert " 1.42 " in line(by_time, "exact")
 
 
 def test_a_run_that_decides_as_it_goes_says_what_is_forecast() -> None:

@@ -13,10 +13,9 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
 from cloudtune.model.trial import flat, nested
+from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, allows, axes_by_size
-from cloudtune.strategies.samplers.past_runs import UNHEARD, PastRun, PastTrial
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
-from cloudtune.strategies.samplers.warm_start import Experienced
 
 FILE = """\
 name: nested
@@ -162,7 +161,7 @@ def test_every_sampler_asks_for_what_its_branches_have_and_is_pure(space: Space,
     def played() -> list[dict[str, object]]:
         sampler = SpaceSampler(space, kind, mode="max", seed=1)
         found = []
-        for _ in range(16):
+        for _ in range(12):
             trial = sampler.ask()
             assert trial is not None
             found.append(dict(trial.config))
@@ -219,16 +218,12 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
     assert axes["optimizer/name"] == ListedValues(("sgd", "adam", None))
     assert axes["optimizer/lr"] == NumberLine(1e-5, 1.0, log=True)
     assert axes["optimizer/decay/kind"] == ListedValues(("cosine", None))
-    before = sample(space, 40, 7)
-    trials = tuple(
-        PastTrial(config, float(config["optimizer/name"] == "adam")) for config in before
-    )
-    past = [PastRun("before", trials)]
-    sampler = Experienced(SpaceSampler(space, most=60), past, "max", at_first=UNHEARD)
-    given = [sampler.ask() for _ in range(40)]
-    named = [each for each in given if each is not None and each.origin and each.origin.run]
-    assert len(named) > 8
-    assert all(each.config["optimizer/name"] == "adam" for each in named)
+    sampler = Adaptive(SpaceSampler(space, most=60), "max")
+    given = []
+    while (trial := sampler.ask()) is not None:
+        given.append(trial.config["optimizer/name"])
+        sampler.tell(trial, 1, float(trial.config["optimizer/name"] == "adam"))
+    assert given[:20].count("adam") < 16 <= given[40:].count("adam")
 
 
 @pytest.mark.parametrize(

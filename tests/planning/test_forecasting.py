@@ -249,17 +249,6 @@ def test_the_worst_bill_is_the_budget_and_what_still_boots(strategy: str) -> Non
     assert "no budget is set" in why
 
 
-def test_other_choices_are_compared_by_their_forecasts() -> None:
-    rows = propose(make_plan(problem(), LIMITS), compare=True).comparison
-    names = [row.name for row in rows]
-    assert names[0] == "asha, same, naive"
-    assert "asha, same, constant" in names
-    assert "asha, dynamic-fluid, naive" in names
-    assert names[-1] == "sha, planned, planned"
-    assert [row.message for row in rows] == [""] * len(rows)
-    assert all(row.plan is not None for row in rows)
-
-
 def spot_problem(**said: object) -> Problem:
     """Return the digits on spot or on demand, by published figures."""
     asked = Experiment.load(
@@ -351,7 +340,8 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
     rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
     assert rare.plan.forecast.dollars.mean > 2 * spread.mean
-    assert any("available 30% of the time" in text for text in propose(rare).assumptions)
+    known = "spot: available 30% of the time, lost 2 times an hour; as cloud.spot"
+    assert any(text.startswith(known) for text in propose(rare).assumptions)
     without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
     assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
     assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"

@@ -186,7 +186,7 @@ def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strateg
 def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_path: Path) -> None:
     planned = make.make_plan(problem(load(tmp_path)), Limits(600.0))
     text = shown(lambda out: show_plan(out, propose(planned)))
-    text += shown(lambda out: show_all(out, propose(planned, compare=True)))
+    text += shown(lambda out: show_all(out, propose(planned)))
     text += shown(lambda out: show_report(out, simulate(job_of(planned, 0.0, paced=False))))
     assert "$" not in text
     assert "on-demand" not in text

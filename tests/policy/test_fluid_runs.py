@@ -82,7 +82,7 @@ def test_f03_the_golden_toy_as_a_run() -> None:
     assert ends(played) == pytest.approx(12.0)
 
 
-@pytest.mark.parametrize("name", ["static-fluid", "fluid", "dynamic-fluid:published", "ilp"])
+@pytest.mark.parametrize("name", ["static-fluid", "fluid", "dynamic-fluid:published"])
 def test_f04_the_longest_begin_first(name: str) -> None:
     """Two GPUs: both short ones and then the long one would take 30 s."""
     alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)

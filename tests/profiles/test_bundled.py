@@ -38,14 +38,6 @@ def test_a_batch_too_big_for_one_gpu_takes_several_steps() -> None:
     assert speed_up(profile, 16.0) == pytest.approx(12.79, abs=0.005), "near linear"
 
 
-def test_two_in_each_gpu_where_the_same_batch_was_measured() -> None:
-    alone = bundled.load("resnet18-cifar10@v100", P3).epoch
-    assert alone[0.5].mean == pytest.approx(50_000 / 2020 / 0.78146)
-    assert alone[0.5].sd > 8 * alone[1.0].sd, "shares differ much by batch size"
-    assert 0.5 not in bundled.load("resnet50-imagenet@k80", machine("k80", 8)).epoch, "no memory"
-    assert 0.5 not in bundled.load("resnet50-cifar10@v100", P3).epoch, "never measured"
-
-
 @pytest.mark.parametrize(
     ("name", "speed_ups"),
     [
@@ -114,7 +106,7 @@ def test_each_has_an_absolute_time_a_source_and_a_date(name: str) -> None:
     assert name == f"{figures.workload}@{figures.machine.gpu}"
     assert re.fullmatch(r"20\d\d-\d\d-\d\d", profile.measured_at)
     assert all(m.mean > 0 and m.sd > 0 for m in profile.epoch.values())
-    assert len(figures.layouts) == len(profile.epoch) - (0.5 in profile.epoch)
+    assert len(figures.layouts) == len(profile.epoch)
 
 
 def test_there_are_several_models_gpus_and_kinds_of_scaling() -> None:

@@ -35,13 +35,12 @@ def cases(draw: st.DrawFn) -> tuple[Delays, float, float, Case]:
     """Give delays, the seconds of an epoch and of the minimum charge, and a way to run."""
     strategy = draw(st.sampled_from(["seer", "seer", *STRATEGIES]))
     own = strategy.startswith("seer") or strategy in PLANNED
-    names = [name for name in ALLOCATORS if name != "ilp"]  # its solver takes long
     deadline = draw(st.sampled_from([400.0, 1500.0]))
     instances = draw(st.sampled_from([2.5, 5.7, 10.7]))
     case = Case(
         strategy,
         Limits(deadline, instances * deadline * 12.0 / 3600.0),
-        allocator="" if own else draw(st.sampled_from(names)),
+        allocator="" if own else draw(st.sampled_from([*ALLOCATORS])),
         fleet="" if own else draw(st.sampled_from(["naive", "consolidating", *FLEETS])),
         seed=draw(st.integers(0, 99)),
         max_trials=draw(st.sampled_from([12, 40, 60])),

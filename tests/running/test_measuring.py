@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,6 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint
-from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Charges, Limits, Rentable
 from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
@@ -32,11 +29,8 @@ from cloudtune.runs.job import Job
 from tests.builders import profile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.policy.measure import MeasurePolicy
     from cloudtune.running.runner import Watch
@@ -94,37 +88,15 @@ def emulated(folder: Path, **cloud: Any) -> Experiment:
     return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
 
 
-class _KilledError(BaseException):
-    """What happens to a process by SIGKILL: nothing of it runs any more."""
-
-
-def killed_after(events: float, watch: Watch, told: list[Event]) -> Watch:
-    """Return a watch that ends the measurement after so many events, and tells of all of them."""
-
-    def watched(event: Event, commands: tuple[Command, ...]) -> None:
-        watch(event, commands)
-        told.append(event)
-        if len(told) >= events:
-            raise _KilledError
-
-    return watched
-
-
 def measured(
     monkeypatch: pytest.MonkeyPatch,
     experiment: Experiment,
     seconds: float,
     *,
     pace: bool = True,
-    events: float = math.inf,
-    told: list[Event] | None = None,
 ) -> ScalingProfile:
-    """Return the profile of a script whose epoch takes so long on a core, whoever shares it.
-
-    Killed after so many events, it raises `_KilledError`; `told` gets all that happens.
-    """
+    """Return the profile of a script whose epoch takes so long on a core, whoever shares it."""
     paces: list[bool] = []
-    heard = [] if told is None else told
 
     def opened(experiment: Experiment, *, pace: bool) -> Cloud:
         paces.append(pace)
@@ -133,7 +105,7 @@ def measured(
     def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
         truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
         world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
-        run(policy, world, MemoryLedger(), killed_after(events, watch, heard))
+        run(policy, world, MemoryLedger(), watch)
         return Swept(0.0)
 
     monkeypatch.setattr(measuring, "open_cloud", opened)
@@ -169,34 +141,6 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
     quick, slow = (plan for plan in plans if plan is not None)
     assert (quick.peak_instances, slow.peak_instances) == (1, 2)
     assert quick.estimate.dollars < slow.estimate.dollars
-
-
-def test_a_measurement_that_is_killed_keeps_what_it_has_and_the_next_goes_on_from_there(
-    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    experiment, store = emulated(home), home / "home" / "profiles"
-    whole: list[Event] = []
-    measured(monkeypatch, experiment, 2.0, told=whole)
-    widths = []
-    for events in range(4, len(whole), 5):
-        with pytest.raises(_KilledError):
-            measured(monkeypatch, experiment, 2.0, events=events)
-        left = [json.loads(path.read_text()) for path in store.glob("*.unfinished.json")]
-        widths.append(len(left and left[0]["figures"]["epoch"]))
-        capsys.readouterr()
-        rest: list[Event] = []
-        found = measured(monkeypatch, experiment, 2.0, told=rest)
-        assert found.epoch[1.0].mean == pytest.approx(20.0), "by ratio, as ever"
-        assert (found.provenance.core_seconds, set(found.epoch)) == (2.0, {1.0, 2.0})
-        assert ("goes on with what a measurement of" in capsys.readouterr().err) == bool(left)
-        assert (epochs(rest) < epochs(whole)) == bool(left), "none is measured twice"
-        assert not list(store.glob("*.unfinished.json"))
-    assert widths == sorted(widths)
-    assert set(widths) == {0, 1, 2}
-
-
-def epochs(events: Sequence[Event]) -> int:
-    return sum(isinstance(event, EpochDone) for event in events)
 
 
 def test_without_a_pace_the_seconds_are_this_machine_s_and_say_so(

@@ -21,7 +21,7 @@ __all__ = ["place"]
 
 NOW = time.time()
 DAY = 86400.0
-AWS: dict[str, Any] = {"provider": "aws", "history": "{times: auto}"}
+AWS: dict[str, Any] = {"provider": "aws", "history": "auto"}
 
 
 @pytest.fixture(autouse=True)
@@ -91,32 +91,29 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     assert "seen in first-run 2 days ago" in " ".join(report.split())
 
 
-def test_by_default_times_are_read_and_configurations_are_not(place: Place) -> None:
+def test_by_default_times_are_read(place: Place) -> None:
     path = place.experiment(**AWS)
-    path.write_text(path.read_text().replace("history: {times: auto}\n", ""))
+    path.write_text(path.read_text().replace("history: auto\n", ""))
     first(place)
     path = place.experiment(**AWS)
-    path.write_text(path.read_text().replace("history: {times: auto}\n", ""))
+    path.write_text(path.read_text().replace("history: auto\n", ""))
     done = place("plan", path, "--profile", "train.json", "-o", "json")
     told = json.loads(done.out)
     assert [seen["run"] for seen in told["profiles"][0]["seen"]] == ["first-run"]
-    assert told["history"] == {}
 
 
-@pytest.mark.parametrize("off", ["off", "{times: off}", "{configurations: auto, times: off}"])
+@pytest.mark.parametrize("off", ["off", "{configurations: off, times: off}"])
 def test_off_is_off(place: Place, off: str) -> None:
     cold = rentables(place, history=off)
     first(place)
     assert rentables(place, history=off) == cold
-    told = planned(place, history=off)
-    assert told["profiles"][0]["seen"] == []
-    assert bool(told["history"]) == ("auto" in off)
+    assert planned(place, history=off)["profiles"][0]["seen"] == []
 
 
-def test_auto_on_the_command_line_is_for_both(place: Place) -> None:
+def test_the_command_line_overrides_the_file(place: Place) -> None:
     first(place)
-    told = planned(place, "--history", "auto", history="off")
-    assert (list(told["history"]), len(told["profiles"][0]["seen"])) == (["first-run"], 1)
+    told = planned(place, "--history", "first-run", history="off")
+    assert len(told["profiles"][0]["seen"]) == 1
     assert not planned(place, "--history", "off")["profiles"][0]["seen"]
 
 
@@ -131,10 +128,10 @@ def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> Non
     assert after.epoch == cold[0].epoch
     assert not after.seen
     assert any("another version of the script" in text for text in planned(place)["assumptions"])
-    done = place("plan", place.experiment(**{**AWS, "history": "{times: [first-run]}"}),
+    done = place("plan", place.experiment(**{**AWS, "history": "[first-run]"}),
                  "--profile", "train.json")  # fmt: skip
     assert done.code == 2
-    assert "history.times[0]: run first-run has nothing to tell" in done.err
+    assert "history[0]: run first-run has nothing to tell" in done.err
 
 
 @pytest.mark.parametrize(

@@ -133,21 +133,6 @@ def test_divergence_is_reported_and_no_crash() -> None:
     assert last["val_accuracy"] < 0.2
 
 
-def test_the_parts_are_disjoint_and_stratified() -> None:
-    load_digits = load_function(EXAMPLE, "train.py:train").__globals__["load_digits"]
-    parts = load_digits()
-    assert [len(part) for part in parts] == [1079, 359, 359]
-    for part in parts:
-        shares = torch.bincount(part.tensors[1]) / len(part)
-        assert 0.09 < shares.min() < shares.max() < 0.11
-    images = [{tuple(image.flatten().tolist()) for image in part.tensors[0]} for part in parts]
-    assert not images[0] & images[1]
-    assert not images[0] & images[2]
-    assert not images[1] & images[2]
-    again = load_digits()
-    assert all(torch.equal(parts[i].tensors[0], again[i].tensors[0]) for i in range(3))
-
-
 def test_two_workers_train_as_one_and_one_goes_on_from_them(tmp_path: Path) -> None:
     alone = train(PLAIN_CONFIG, 2)
     together = train_on_two(tmp_path, PLAIN_CONFIG)
@@ -167,23 +152,6 @@ def test_two_workers_train_as_one_and_one_goes_on_from_them(tmp_path: Path) -> N
     assert onward[-1].metrics["val_loss"] == pytest.approx(
         straight[-1].metrics["val_loss"], rel=1e-2
     )
-
-
-def test_alone_it_trains_and_prints(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "train.py")],
-        cwd=tmp_path,
-        env=environment(CLOUDTUNE_EPOCHS="2"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert [line.split()[:3] for line in lines] == [
-        ["epoch", "1", "val_accuracy"],
-        ["epoch", "2", "val_accuracy"],
-    ]
 
 
 def test_the_experiments_search_space_is_what_the_script_takes() -> None:

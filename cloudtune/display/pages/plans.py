@@ -63,12 +63,7 @@ def _sections(proposal: Proposal) -> Iterator[PageSection]:
     yield PageSection("Forecast", forecast(proposal), below)
     if proposal.alternatives:
         yield PageSection("Alternatives", None, table(alternatives_tables.alternatives(proposal)))
-    if proposal.by_trials:
-        below = table(alternatives_tables.by_trials(proposal))
-        yield PageSection("Trials that the dollars buy", by_trials(proposal), below)
     yield PageSection("What a run creates", None, facts(plan_tables.creation(proposal)))
-    if proposal.comparison:
-        yield PageSection("Comparison", None, table(alternatives_tables.comparison(proposal)))
 
 
 # ---- cost against time -------------------------------------------------------------------------
@@ -337,26 +332,3 @@ def _ranges(
         "showlegend": False,
         "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
     }
-
-
-def by_trials(proposal: Proposal) -> Figure:
-    """Return how many trials the dollars buy within the deadline."""
-    plans = proposal.by_trials
-    budget = proposal.limits.budget
-    most = max(plan.estimate.dollars for plan in plans)
-    trace: Trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": [plan.estimate.dollars for plan in plans],
-        "y": [plan.stages[0].stage.trials for plan in plans],
-        "line": {"color": COLOURS[0]},
-        "hovertemplate": "%{y} trials: $%{x:.4g}<extra></extra>",
-    }
-    clock = TimeUnit(1.0, "seconds")
-    drawn = limit_lines(proposal.limits, clock, time="", dollars="x", ends=(0.0, most))
-    shown = layout(
-        360, xaxis=dollar_axis(most, budget), yaxis=axis("trials", rangemode="tozero"), **drawn
-    )
-    return Figure(
-        [trace], shown, "The cheapest plan within the deadline for each number of trials."
-    )

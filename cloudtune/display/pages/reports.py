@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from cloudtune.display import cost_tables, plan_tables
-from cloudtune.display.pages import fleet, gantt, money, trials
+from cloudtune.display.pages import fleet, gantt, trials
 from cloudtune.display.pages.document import (
     PageSection,
     document,
@@ -18,7 +18,12 @@ from cloudtune.display.pages.document import (
     table,
     verbatim,
 )
-from cloudtune.display.report_screen import basis_text, emulated_text, show_report
+from cloudtune.display.report_screen import (
+    basis_text,
+    emulated_text,
+    planned_and_actual,
+    show_report,
+)
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.text import limits_text
 from cloudtune.model.trial import flat
@@ -56,12 +61,8 @@ def figures(report: Report) -> Mapping[str, Figure]:
     if report.accounting.instances:
         charts["gpus"] = gantt.gpus(report)
         charts["spend"] = fleet.fleet(report)
-        charts["money"] = money.money(report)
     if report.policy.trials:
         charts["configurations"] = trials.configurations(report)
-    if report.rungs and report.timeline.epochs:
-        charts["rungs"] = money.rungs(report)
-    charts["against_plan"] = money.against_plan(report)
     return charts
 
 
@@ -126,13 +127,13 @@ def _sections(report: Report) -> Iterator[PageSection]:
         free = report.job.plan.free
         sheet = cost_tables.money(report.accounting, free=free)
         below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
-        yield PageSection(sheet.title, drawn["money"], below, wide=False)
-    if "rungs" in drawn:
+        yield PageSection(sheet.title, None, below, wide=False)
+    if report.rungs and report.timeline.epochs:
         below = table(plan_tables.rungs(report.rungs, report.metric, report.job.experiment.scale))
-        yield PageSection("Rungs", drawn["rungs"], below, wide=False)
+        yield PageSection("Rungs", None, below, wide=False)
     if "configurations" in drawn:
         yield PageSection("Configurations", drawn["configurations"])
-    yield PageSection("Plan against actual", drawn["against_plan"])
+    yield PageSection("Plan against actual", None, table(planned_and_actual(report)))
     if report.policy.trials:
         yield PageSection(
             "Trials", None, folded("All trials, the best first", table(_trials(report)))

@@ -8,16 +8,13 @@ than two trials may be packed on a GPU; `repaired` rounds it to the next whole n
 
 from __future__ import annotations
 
-import heapq
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from cloudtune.model.trial import Width
-
-    Height: TypeAlias = Callable[[int, Width], float]
 
 _WHOLE = 1e-9
 """What 3.9999999 may lack of 4."""
@@ -54,46 +51,3 @@ def scales_down(
 ) -> bool:
     """Whether a trial takes fewer GPU-seconds after a resize to a narrower width."""
     return narrower * (longer + resize) < width * seconds
-
-
-def bound(heights: Sequence[float], gpus: int, widest: int) -> float:
-    """Return seconds that no schedule of a group beats, where twice the GPUs are twice as fast."""
-    return max(sum(heights) / gpus, max(heights, default=0.0) / widest)
-
-
-def makespan(widths: Sequence[Width], heights: Sequence[float], height: Height, gpus: int) -> float:
-    """Return when the last trial is done if each begins as soon as it fits, the longest first.
-
-    `height(trial, width)` is what a trial takes at a width. GPUs are all alike; a share of one GPU
-    is never split over two.
-    """
-    waiting = sorted(range(len(widths)), key=lambda trial: -heights[trial])
-    free = [1.0] * gpus
-    running: list[tuple[float, int, tuple[tuple[int, float], ...]]] = []
-    now = 0.0
-    while waiting or running:
-        for trial in tuple(waiting):
-            placement = _placement(free, widths[trial])
-            if placement is not None:
-                _change(free, placement, -1.0)
-                waiting.remove(trial)
-                heapq.heappush(running, (now + height(trial, widths[trial]), trial, placement))
-        if not running:
-            return math.inf  # what waits fits nowhere
-        now, _, placement = heapq.heappop(running)
-        _change(free, placement, 1.0)
-    return now
-
-
-def _placement(free: Sequence[float], width: Width) -> tuple[tuple[int, float], ...] | None:
-    """Return (GPU, share) pairs for a trial; a share goes on the fullest GPU with room for it."""
-    if width < 1:
-        fitting = [gpu for gpu, room in enumerate(free) if room >= width - _WHOLE]
-        return ((min(fitting, key=lambda gpu: free[gpu]), width),) if fitting else None
-    empty = [gpu for gpu, room in enumerate(free) if room >= 1 - _WHOLE][: round(width)]
-    return tuple((gpu, 1.0) for gpu in empty) if len(empty) == round(width) else None
-
-
-def _change(free: list[float], placement: tuple[tuple[int, float], ...], sign: float) -> None:
-    for gpu, part in placement:
-        free[gpu] += sign * part

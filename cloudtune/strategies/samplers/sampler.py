@@ -2,7 +2,7 @@
 
 We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
 spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES takes only numbers: it
-draws labels at random. "adaptive" is random here, and `Experienced` adds its model. All are pure of
+draws labels at random. "adaptive" is random here, and `Adaptive` adds its model. All are pure of
 their seed: the same results, the same configurations.
 """
 
@@ -52,7 +52,7 @@ def sampler_kind(name: str) -> str:
 
 
 def _drawn_by(kind: str) -> str:
-    """Return what draws the configurations of a kind: the model of "adaptive" is `Experienced`'s.
+    """Return what draws the configurations of a kind: the model of "adaptive" is `Adaptive`'s.
 
     Raises:
         UsageError: there is no such sampler.

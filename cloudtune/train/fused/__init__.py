@@ -1,1 +1,1 @@
-"""Trials that differ in numbers alone, trained as one batched model in one process."""
+"""Models that differ in numbers alone, trained as one batched model in one process."""

@@ -148,14 +148,6 @@ class AdamW(Adam):
 Optimizer = SGD | Adam
 
 
-def optimizer_of(kind: str, options: Mapping[str, Any]) -> Optimizer:
-    """Return the optimizer of that class with those options."""
-    arguments: dict[str, Any]
-    arguments = {key: tuple(value) if key == "betas" else value for key, value in options.items()}
-    kinds: dict[str, type[Optimizer]] = {value.__name__: value for value in (SGD, Adam, AdamW)}
-    return kinds[kind](**arguments)
-
-
 def _broadcast(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return numbers of shape (members,) so that they stand before a parameter's own axes.
 

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.train.models.submodules import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ def replace(
     from torch import nn  # noqa: PLC0415
 
     old = submodule(network, name)
-    put(network, name, block if isinstance(block, nn.Module) else block(old))
+    _put(network, name, block if isinstance(block, nn.Module) else block(old))
     return network
 
 
@@ -75,27 +74,6 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
     return network
 
 
-def widen(network: torch.nn.Module, name: str, width: int) -> torch.nn.Module:
-    """Give a Linear or Conv2d `width` outputs, and fit what comes behind it to that.
-
-    What comes behind is found with torch.fx, so the network must be one that it can trace. Between
-    the layer and the Linear or Conv2d layers that take its outputs may be: normalisation by batch
-    (and LayerNorm of a Linear's outputs), activations and dropout by element, pooling, and
-    flattening from dimension 1 (also as `x.view(x.size(0), -1)`). Anything else, such as a sum, a
-    concatenation or groups, is refused. Layers that change are new ones, with their usual initial
-    weights.
-
-    Raises:
-        UsageError: no such layer, or what can't be fitted, and why.
-    """
-    layer = submodule(network, name)
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise UsageError(f"widen({name!r}): {shown(width)} outputs; write a whole number from 1 on")
-    from cloudtune.train.models.widening import widen_layer  # noqa: PLC0415  it needs torch
-
-    return widen_layer(network, name, layer, width)
-
-
 # ---- submodules by name --------------------------------------------------------------------
 
 
@@ -116,6 +94,11 @@ def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
     return module
 
 
+def _put(network: torch.nn.Module, name: str, block: torch.nn.Module) -> None:
+    above, _, last = name.rpartition(".")
+    setattr(network.get_submodule(above), last, block)
+
+
 def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:
     """Put blocks behind a submodule, in their order."""
     from torch import nn  # noqa: PLC0415
@@ -126,7 +109,7 @@ def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Modu
     parent = network.get_submodule(above)
     if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
         wrapped = OrderedDict({KEPT: network.get_submodule(name), **blocks})
-        put(network, name, nn.Sequential(cast("Any", wrapped)))
+        _put(network, name, nn.Sequential(cast("Any", wrapped)))
         return
     children = list(parent.named_children())
     order: list[tuple[str, torch.nn.Module]] = []

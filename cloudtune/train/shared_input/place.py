@@ -16,23 +16,20 @@ if TYPE_CHECKING:
 
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
 """In the environment of a worker: the folder where those of its machine meet."""
-FUSED_VARIABLE: Final = "CLOUDTUNE_FUSED"
-"""In the environment of a worker with a share of a GPU: the folder where those on it meet."""
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Meeting:
-    """The places, by number, where those of one key meet: by packets, or by a stream.
+    """The places, by number, where those of one key meet.
 
     A lock is a process's own, and goes with it; a socket that no process listens at counts as none.
     """
 
-    def __init__(self, folder: Path, key: str, kind: int = socket.SOCK_SEQPACKET) -> None:
+    def __init__(self, folder: Path, key: str) -> None:
         for path in (folder.parent, folder):  # parents that mkdir makes are open to others
             path.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
-        self._kind = kind
 
     def places(self) -> list[int]:
         """Return the places where a process may listen."""
@@ -40,9 +37,9 @@ class Meeting:
         matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in matches if match)
 
-    def connect(self, number: int = 0) -> socket.socket | None:
+    def connect(self, number: int) -> socket.socket | None:
         """Return a connection to the process that listens there; None if none of this user does."""
-        connection = socket.socket(socket.AF_UNIX, self._kind)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with short_name(self._folder, f"{self._key}.{number}") as name:
                 connection.connect(name)
@@ -60,19 +57,19 @@ class Meeting:
             os.close(lock)
         return lock is not None
 
-    def listen(self, number: int = 0) -> tuple[socket.socket, int] | None:
+    def listen(self, number: int) -> tuple[socket.socket, int] | None:
         """Return a socket that listens, and the lock; None where another process has the lock."""
         lock = self._try_lock(number)
         if lock is None:
             return None
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of a dead process
-        listener = socket.socket(socket.AF_UNIX, self._kind)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with short_name(self._folder, f"{self._key}.{number}") as name:
             listener.bind(name)
         listener.listen(128)
         return listener, lock
 
-    def leave(self, number: int = 0) -> None:
+    def leave(self, number: int) -> None:
         """Let no other process connect."""
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
 

@@ -221,7 +221,6 @@ def _see(place: Place) -> list[Document]:
         "ec2:DescribeAvailabilityZones",
         "ec2:DescribeInstances",
         "ec2:DescribeSpotPriceHistory",
-        "ec2:GetSpotPlacementScores",
     ]
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [

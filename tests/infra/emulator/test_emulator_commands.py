@@ -102,7 +102,6 @@ def test_without_an_emulator_every_command_says_so(
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     for words in [("status",), ("faults",), ("kill", "i-1")]:
         assert refused(*words).startswith(f"no emulator is running in {tmp_path}/emulator; ")
-    assert refused("clock", "+1m").startswith("no emulator is running")
     assert ask("stop") == "stopped the emulator\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
@@ -171,29 +170,12 @@ def test_spot_is_reclaimed_with_or_without_notice(
     assert "has no unit" in refused("reclaim", first, "--notice", "120")
 
 
-def test_a_node_is_killed_frozen_and_thawed(
-    control: EmulatorControl, launch: Launch, eventually: Eventually
-) -> None:
-    dead, frozen = launch(), launch()
-    eventually(lambda: control.instance(frozen)["pid"] and control.instance(dead)["pid"])
+def test_a_node_is_killed(control: EmulatorControl, launch: Launch, eventually: Eventually) -> None:
+    dead, well = launch(), launch()
+    eventually(lambda: control.instance(well)["pid"] and control.instance(dead)["pid"])
     ask("kill", dead[:12])
-    assert ask("freeze", frozen).startswith(f"{frozen} is frozen; ")
-    said = ask("status")
-    assert "running  dead" in said
-    assert "running  frozen" in said
-    ask("thaw", frozen)
-    assert control.instance(frozen)["health"] == "well"
-    wrong = frozen[:-1] + ("0" if frozen[-1] != "0" else "1")
-    assert f"Did you mean '{frozen}'?" in refused("kill", wrong)
+    assert "running  dead" in ask("status")
+    assert control.instance(well)["health"] == "well"
+    wrong = well[:-1] + ("0" if well[-1] != "0" else "1")
+    assert f"Did you mean '{well}'?" in refused("kill", wrong)
     assert "write more of the id" in refused("kill", "i-")
-
-
-def test_the_clock_is_moved_forward_and_back(control: EmulatorControl) -> None:
-    assert ask("clock", "+10m") == "the emulator's clock is 10m fast\n"
-    assert "its clock is 10m fast" in ask("status")
-    assert ask("clock", "-15m") == "the emulator's clock is 5m slow\n"
-    assert ask("clock", "5m") == "the emulator's clock is right\n"
-    assert refused("clock", "10").startswith("'10' has no unit")
-    status = json.loads(ask("status", "-o", "json"))
-    assert status["clock"] == pytest.approx(0)
-    assert status["faults"] == control.faults()

@@ -1,6 +1,6 @@
 """Fluid's rules on plain numbers: the golden toy, the bound, and when a resize pays."""
 
-import math
+import heapq
 from collections.abc import Sequence
 
 import pytest
@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.trial import Width
-from cloudtune.strategies.allocators.fluid_rules import (
-    bound,
-    makespan,
-    scales_down,
-    scales_up,
-    static_fluid,
-)
+from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
 
 TOY = (4.0, 4.0, 12.0, 30.0)
 
@@ -24,8 +18,34 @@ widest = st.integers(1, 16)
 
 
 def linear(heights: Sequence[float], widths: Sequence[Width], count: int) -> float:
-    """Return the makespan where k GPUs are k times as fast, and a k-th of one takes k times."""
-    return makespan(widths, heights, lambda trial, width: heights[trial] / width, count)
+    """Return when the last is done where k GPUs are k times as fast; the longest begin first.
+
+    Each begins as soon as it fits; a share of one GPU is on the fullest that has room for it.
+    """
+    waiting = sorted(range(len(widths)), key=lambda trial: -heights[trial])
+    free = [1.0] * count
+    running: list[tuple[float, list[int], float]] = []
+    now = 0.0
+    while waiting or running:
+        for trial in tuple(waiting):
+            width = widths[trial]
+            share = min(1.0, width)
+            fitting = sorted((room, gpu) for gpu, room in enumerate(free) if room > share - 1e-9)
+            taken = [gpu for _, gpu in fitting[: max(1, round(width))]]
+            if len(taken) >= width:
+                waiting.remove(trial)
+                heapq.heappush(running, (now + heights[trial] / width, taken, share))
+                for gpu in taken:
+                    free[gpu] -= share
+        now, freed, share = heapq.heappop(running)
+        for gpu in freed:
+            free[gpu] += share
+    return now
+
+
+def bound(heights: Sequence[float], count: int, wide: int) -> float:
+    """Return seconds that no schedule of a group beats."""
+    return max(sum(heights) / count, max(heights, default=0.0) / wide)
 
 
 @pytest.mark.parametrize("repaired", [False, True])
@@ -92,11 +112,6 @@ def test_f07_a_trial_shrinks_only_if_that_saves_gpu_seconds() -> None:
     assert not scales_down(2.0, 10.0, 1.0, 20.0, 0.0), "of a linear one it never does"
 
 
-def test_what_fits_nowhere_is_never_done() -> None:
-    assert makespan([2.0], [1.0], lambda _trial, _width: 1.0, 1) == math.inf
-
-
 def test_a_group_without_work_has_a_width_all_the_same() -> None:
     assert static_fluid([0.0, 0.0], 4, 2, 4) == [1.0, 1.0]
     assert static_fluid([], 4, 2, 4) == []
-    assert bound([], 4, 2) == 0.0

@@ -1,7 +1,6 @@
 """A group of members trains each as it would train alone, to within rounding."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from torch.nn import functional
 from cloudtune.train.fused.dropping import dropout
 from cloudtune.train.fused.group import Group
 from cloudtune.train.fused.optimizers import SGD, Adam, AdamW, Optimizer
-from cloudtune.train.fused.state import MemberState, with_numbers
+from cloudtune.train.fused.state import MemberState
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-7}
 """What docs/fused.md states, in 64 bits and after ten steps."""
@@ -96,7 +95,8 @@ def alone(
     optimizer = wanted.alone(model.parameters())
     if start is not None:
         start.load_into(model, optimizer)
-        with_numbers(optimizer, wanted)
+        for numbers in optimizer.param_groups:
+            numbers.update(wanted.options())
     model.train()
     for batch in data:
         optimizer.zero_grad()
@@ -116,14 +116,11 @@ def trained(
     wanted: Sequence[Optimizer],
     data: Iterable[Batch],
 ) -> list[MemberState]:
-    """Return the states of a group that has trained, each by way of its bytes."""
+    """Return the states of a group that has trained."""
     group = Group(kind(), states, wanted)
     for batch in data:
         group.step(loss, batch)
-    return [
-        replace(MemberState.from_bytes(state.to_bytes()), settings=state.settings)
-        for state in group.states()
-    ]
+    return group.states()
 
 
 def assert_equal(found: MemberState, wanted: MemberState) -> None:

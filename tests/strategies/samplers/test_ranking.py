@@ -1,4 +1,4 @@
-"""What an earlier run tells: scores of its trials, ranks of others, and how far it is trusted."""
+"""What a run tells: scores of its trials, ranks of others, and how far it is trusted."""
 
 import math
 from random import Random
@@ -9,20 +9,16 @@ from benchmarks.compare.sampler import TableSampler
 from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Trial
+from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import axes_by_size
-from cloudtune.strategies.samplers.past_runs import (
-    AT_FIRST,
+from cloudtune.strategies.samplers.ranking import (
     MOST,
-    PastRun,
-    PastTrial,
     Ranking,
+    Score,
     rank_correlation,
     scores,
-    shared_axes,
     trust_of,
-    useless,
 )
-from cloudtune.strategies.samplers.warm_start import Experienced
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-4, 1.0),
@@ -38,11 +34,9 @@ def quality(config: dict[str, object]) -> float:
     return -abs(math.log10(lr) + 2.0) + (0.5 if config["optimizer"] == "adam" else 0.0)
 
 
-def earlier(count: int = 60, seed: int = 3) -> PastRun:
-    configs = sample(SPACE, count, seed)
-    order = sorted(range(count), key=lambda n: quality(dict(configs[n])))
-    trials = (PastTrial(configs[n], place / (count - 1)) for place, n in enumerate(order))
-    return PastRun("earlier", tuple(trials))
+COUNT = 60
+CONFIGS = sorted(sample(SPACE, COUNT, 3), key=lambda config: quality(dict(config)))
+TRIED = [Score(place / (COUNT - 1), 1.0) for place in range(COUNT)]
 
 
 def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
@@ -102,7 +96,7 @@ def test_one_that_ended_early_takes_its_place_among_those_that_went_on() -> None
 
 
 def test_it_ranks_configurations_that_nobody_has_tried() -> None:
-    ranking = Ranking(earlier(), AXES)
+    ranking = Ranking(CONFIGS, TRIED, AXES)
     fresh = sample(SPACE, 200, 99)
     found = ranking.of(fresh)
     assert rank_correlation(list(found), [quality(dict(config)) for config in fresh]) > 0.85
@@ -110,15 +104,15 @@ def test_it_ranks_configurations_that_nobody_has_tried() -> None:
 
 
 def test_what_weighs_nothing_says_nothing() -> None:
-    true, lies = earlier(), [PastTrial(t.config, 1.0 - t.score, 0.0) for t in earlier().trials]
+    lies = [Score(1.0 - score.value, 0.0) for score in TRIED]
     fresh = sample(SPACE, 20, 99)
-    mixed = PastRun("mixed", (*true.trials, *lies))
-    told, alone = Ranking(mixed, AXES).of(fresh), Ranking(true, AXES).of(fresh)
-    assert rank_correlation(list(told), list(alone)) > 0.95
+    mixed = Ranking([*CONFIGS, *CONFIGS], [*TRIED, *lies], AXES).of(fresh)
+    alone = Ranking(CONFIGS, TRIED, AXES).of(fresh)
+    assert rank_correlation(list(mixed), list(alone)) > 0.95
 
 
 def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
-    ranking = Ranking(earlier(), AXES)
+    ranking = Ranking(CONFIGS, TRIED, AXES)
     odd: list[dict[str, object]] = [
         {"lr": None, "layers": 3, "optimizer": "lion"},
         {"lr": -1.0, "layers": True},
@@ -127,43 +121,23 @@ def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
     assert all(0.0 <= value <= 1.0 for value in ranking.of(odd))
 
 
-def test_which_parameters_two_runs_share() -> None:
-    configs = [{"lr": 10.0**-n, "layers": 4, "optimizer": "adam", "wd": n} for n in range(1, 5)]
-    assert list(shared_axes(AXES, configs)) == ["lr"], "the others don't vary, or aren't searched"
-    assert shared_axes(AXES, [{"lr": 1e3 * n} for n in range(1, 9)]) == {}
-    assert list(shared_axes(AXES, [{"optimizer": x} for x in ("sgd", "adam")])) == ["optimizer"]
-
-
-def test_why_a_run_is_of_no_use() -> None:
-    assert useless(earlier(), AXES) == ""
-    assert "fewer than 4" in useless(earlier(3), AXES)
-    assert "none of the parameters" in useless(earlier(), {})
-    assert useless(earlier(), None) == ""
-
-
-def test_trust_begins_low_and_follows_what_came_of_it() -> None:
-    assert trust_of(0, 0.0) == trust_of(1, 1.0) == AT_FIRST
-    assert trust_of(10, 0.9) > trust_of(10, 0.5) > trust_of(10, 0.0) > trust_of(10, -0.2)
-    assert trust_of(60, 0.0) < 0.1, "chance earns none"
-    assert trust_of(6, -0.7) == 0.0, "soon out"
+def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
+    assert trust_of(0, 0.0) == trust_of(1, 1.0) == 0.0
+    assert trust_of(10, 0.9) > trust_of(10, 0.6) > trust_of(10, 0.0)
+    assert trust_of(60, 0.0) == trust_of(60, -0.2) == 0.0, "chance earns none"
     assert trust_of(200, 1.0) == MOST
 
 
 @pytest.mark.parametrize("sound", [True, False])
-def test_rows_of_a_table_are_named_as_far_as_that_proves_right(sound: bool) -> None:
+def test_rows_of_a_table_are_named_as_far_as_the_model_proves_right(sound: bool) -> None:
     rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(SPACE, 120, 5))]
-    past = earlier()
-    if not sound:
-        past = PastRun("lies", tuple(PastTrial(t.config, 1.0 - t.score) for t in past.trials))
-    sampler = Experienced(TableSampler(rows, "random", 0, 60), [past], "max")
+    chance = Random(1)
+    sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max")
     given = []
     while (trial := sampler.ask()) is not None:
         given.append(trial)
-        sampler.tell(trial, 1, quality(dict(trial.config)))
+        sampler.tell(trial, 1, quality(dict(trial.config)) if sound else chance.random())
     assert len({trial.id for trial in given}) == len(given) == 60
-    named = [trial for trial in given if trial.origin is not None and trial.origin.run]
-    assert (len(named) > 30) is sound
-    assert (len(named) < 10) is not sound
     mean = sum(quality(dict(t.config)) for t in given) / 60
     plain = sum(quality(dict(t.config)) for t in rows) / 120
     assert (mean > plain + 0.2) is sound

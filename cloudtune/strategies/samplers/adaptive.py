@@ -1,38 +1,26 @@
 """New configurations that results recommend, among those that a sampler draws.
 
-More configurations are drawn than are needed. Earlier runs rank them, and so does a model of this
-run's own results; the source that is trusted most is asked. A new configuration is its
-recommendation, or what the sampler draws anyway: the trust says which, so that a trust of 0.6 gives
-6 of 10 (`trust_of`).
+More configurations are drawn than are needed, and a model of the run's own results ranks them. A
+new configuration is its recommendation, or what the sampler draws anyway: the trust in the model
+says which, so that a trust of 0.6 gives 6 of 10 (`trust_of`).
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from cloudtune.model.trial import NamedBy
-from cloudtune.strategies.samplers.past_runs import (
-    AT_FIRST,
-    PastRun,
-    PastTrial,
-    Ranking,
-    rank_correlation,
-    scores,
-    shared_axes,
-    trust_of,
-)
+from cloudtune.strategies.samplers.ranking import Ranking, rank_correlation, scores, trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Config
-    from cloudtune.strategies.samplers.past_runs import Score
+    from cloudtune.strategies.samplers.ranking import Score
 
 DRAWN = 8
 """The model of this run names the best of this many candidates."""
@@ -75,47 +63,12 @@ def _key(config: Config) -> tuple[tuple[str, object], ...]:
     return tuple(sorted(config.items()))
 
 
-class _Earlier:
-    """An earlier run, the order in which it would try the candidates, and the trust in it."""
-
-    def __init__(
-        self, past: PastRun, axes: Axes, candidates: Sequence[Config], at_first: float
-    ) -> None:
-        self.run = past.run
-        self._at_first = at_first
-        self._ranking = Ranking(past, shared_axes(axes, [trial.config for trial in past.trials]))
-        ranks = self._ranking.of(candidates)
-        self._order = (-ranks).argsort(kind="stable").tolist()
-        self._order.reverse()  # the best last, to be popped
-        self._predicted: dict[TrialId, float] = {}
-        self.trust = at_first
-
-    def best(self, is_free: Callable[[int], bool]) -> int | None:
-        """Return the candidate that it ranks first of those that are free; None for none."""
-        while self._order:
-            candidate: int = self._order.pop()
-            if is_free(candidate):
-                return candidate
-        return None
-
-    def measure(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
-        """Work out the trust again: by how well it predicted the scores of these trials."""
-        for trial in trials:
-            if trial.id not in self._predicted:
-                self._predicted[trial.id] = float(self._ranking.of([trial.config])[0])
-        predicted = [self._predicted[trial.id] for trial in trials]
-        correlation = rank_correlation(predicted, [score.value for score in results])
-        self.trust = trust_of(len(trials), correlation, self._at_first)
-
-
-class _ThisRun:
-    """What this run's own results predict, and the trust in that, which begins at none.
+class _Model:
+    """What a run's own results predict, and the trust in that, which begins at none.
 
     The skill is measured by leaving out: each trial's score is predicted from all the others. So a
     space in which near configurations don't do alike is drawn from at random, as without a model.
     """
-
-    run = ""
 
     def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
         self._axes = axes
@@ -135,47 +88,30 @@ class _ThisRun:
         predicted = self._ranking.of([self._candidates[candidate] for candidate in free])
         return int(free[int(np.argmax(predicted))])
 
-    def measure(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
+    def learn(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
         """Learn from the scores of these trials, and work out the trust again."""
         if len(trials) < FEWEST:
             return
-        pairs = zip(trials, results, strict=True)
-        tried = tuple(PastTrial(trial.config, *score) for trial, score in pairs)
-        self._ranking = Ranking(PastRun("", tried), self._axes)
+        self._ranking = Ranking([trial.config for trial in trials], results, self._axes)
         values = [score.value for score in results]
         correlation = rank_correlation(self._ranking.left_out().tolist(), values)
         certainty = fmean(score.weight for score in results)
-        self.trust = trust_of(len(trials), correlation * certainty, 0.0)
+        self.trust = trust_of(len(trials), correlation * certainty)
 
 
-class Experienced:
-    """A sampler some of whose newcomers are those that earlier runs rank first.
+class Adaptive:
+    """A sampler some of whose newcomers are those that this run's results recommend.
 
     It passes results on, so that a sampler that learns does so from all trials. The first
     `initial` trials are the sampler's own.
     """
 
-    def __init__(
-        self,
-        sampler: Candidates,
-        past: Sequence[PastRun],
-        mode: Mode,
-        *,
-        learns: bool = False,
-        at_first: float = AT_FIRST,
-        seed: int = 0,
-        initial: int = 0,
-    ) -> None:
+    def __init__(self, sampler: Candidates, mode: Mode, *, seed: int = 0, initial: int = 0) -> None:
         self._sampler = sampler
         self._mode = mode
         self._initial = initial
         self._candidates = sampler.candidates()
-        self._sources: list[_Earlier | _ThisRun] = [
-            _Earlier(run, sampler.axes, self._candidates, at_first) for run in past
-        ]
-        self._has_past = bool(past)
-        if learns:
-            self._sources.append(_ThisRun(sampler.axes, self._candidates, seed))
+        self._model = _Model(sampler.axes, self._candidates, seed)
         self._given: set[tuple[tuple[str, object], ...]] = set()
         self._trials: dict[TrialId, Trial] = {}
         self._histories: dict[TrialId, dict[int, float]] = {}
@@ -185,31 +121,26 @@ class Experienced:
             self.explore = sampler.explore
 
     def ask(self) -> Trial | None:
-        """Return the next trial: one that the past recommends, or the sampler's own."""
+        """Return the next trial: one that the model recommends, or the sampler's own."""
         if self._initial:
             self._initial -= 1
             return self._sampler.ask()
         self._measure()
-        source = max(self._sources, key=lambda candidate: candidate.trust)
         trial = None
-        self._due += source.trust
+        self._due += self._model.trust
         if self._due >= 0.5:
-            trial = self._recommended(source)
+            trial = self._recommended()
             self._due -= trial is not None
-        run = "" if trial is None else source.run
         trial = trial or self._sampler.ask()
-        if trial is None:
-            return None
-        self._given.add(_key(trial.config))
-        if not self._has_past:
-            return trial
-        return replace(trial, origin=NamedBy(run, round(source.trust, 3)))
+        if trial is not None:
+            self._given.add(_key(trial.config))
+        return trial
 
     def more(self, trials: int) -> int:
         return self._sampler.more(trials)
 
-    def _recommended(self, source: _Earlier | _ThisRun) -> Trial | None:
-        while (candidate := source.best(self._is_free)) is not None:
+    def _recommended(self) -> Trial | None:
+        while (candidate := self._model.best(self._is_free)) is not None:
             trial = self._sampler.take(candidate)
             if trial is not None:
                 return trial
@@ -228,12 +159,10 @@ class Experienced:
         self._sampler.tell(trial, epoch, value)
 
     def _measure(self) -> None:
-        """Correlate the predictions of the past with the results, whenever there are more."""
+        """Let the model learn, whenever there are a tenth more results."""
         heard = len(self._histories)
         if heard < 2 or self._results <= self._measured * _GROWTH:
             return
         self._measured = self._results
         results = scores(list(self._histories.values()), self._mode)
-        trials = [self._trials[name] for name in self._histories]
-        for source in self._sources:
-            source.measure(trials, results)
+        self._model.learn([self._trials[name] for name in self._histories], results)

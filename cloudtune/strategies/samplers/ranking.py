@@ -1,15 +1,13 @@
-"""What earlier runs say of configurations: a rank for each, learned from what was tried then.
+"""What tried configurations say of others: a rank for each, and how far that may be trusted.
 
-Metrics of different tasks can't be compared, ranks can: a trial of an earlier run is kept with its
-score, from 0 for the worst of its run to 1 for the best. The score of a configuration that no run
-has tried is the weighted mean of the nearest that were tried.
+A trial has a score, from 0 for the worst of its run to 1 for the best. The score of a configuration
+that was never tried is the weighted mean of the nearest that were.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,29 +33,6 @@ _AS_IF = 5.0
 _USUAL = 0.8
 """How well an epoch usually predicts the rest, counted as `_AS_IF` more trials that went on."""
 _UNLISTED = -1.0
-_BEYOND = 0.25
-_FEWEST = 4
-"""The fewest trials of a past that something can be learned from."""
-
-
-@dataclass(frozen=True)
-class PastTrial:
-    """A configuration that an earlier run tried, and how well it did there: 0 worst, 1 best.
-
-    `weight`, 0 to 1, is how much its score can be trusted: less if it ended early.
-    """
-
-    config: Mapping[str, object]
-    score: float
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class PastRun:
-    """What is carried over from an earlier run."""
-
-    run: str
-    trials: tuple[PastTrial, ...]
 
 
 class Score(NamedTuple):
@@ -164,49 +139,43 @@ def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     return rank_key(mode, metric)
 
 
-AT_FIRST = 0.05
-"""The trust in an earlier run before there is a result."""
-UNHEARD = 0.3
-"""The same where all configurations are drawn before any result, as in planned stages."""
 STEADY = 12.0
-"""The trust at first counts as this many results."""
+"""No trust counts as this many results."""
 SLOPE = 1.6
 """A correlation of 1 / 1.6 is trusted as if it were whole."""
 MOST = 0.9
 """Some new configurations are always the sampler's own, so that something new is found."""
 
 
-def trust_of(results: int, correlation: float, at_first: float = AT_FIRST) -> float:
+def trust_of(results: int, correlation: float) -> float:
     """Return the share of new configurations that a prediction may name, by its skill so far.
 
     `correlation` is the rank correlation of what it predicted for `results` trials with what they
-    reached. A positive one counts less its standard error, so that chance alone earns no trust; a
-    negative one counts whole. `at_first` is the trust before there is a result.
+    reached. A positive one counts less its standard error, so that chance alone earns no trust.
     """
     if results < 2:
-        return at_first
+        return 0.0
     sure = correlation
     if correlation > 0.0:
         sure -= (1.0 - correlation**2) / math.sqrt(results - 1)
-    trust = (results * SLOPE * sure + STEADY * at_first) / (results + STEADY)
+    trust = results * SLOPE * sure / (results + STEADY)
     return min(MOST, max(0.0, trust))
 
 
 class Ranking:
-    """Ranks configurations by the scores of those that an earlier run tried.
+    """Ranks configurations by the scores of those that were tried.
 
     A score is the mean of all that were tried, by their weights and by 1 / (1 + (gap / h)^2)^2; h
     is the one that foretells each of them by the others best. It is drawn to the middle, as if by a
-    half of a trial, so that many good ones beat a lucky one. Distances are those of the axes that
-    both runs have, each 1 long; different labels, and what one of the two lacks, are 1 apart.
+    half of a trial, so that many good ones beat a lucky one. Each axis is 1 long; different labels,
+    and what one of the two lacks, are 1 apart.
     """
 
-    def __init__(self, past: PastRun, axes: Axes) -> None:
-        self.run = past.run
+    def __init__(self, configs: Sequence[Config], tried: Sequence[Score], axes: Axes) -> None:
         self._axes = dict(axes)
-        self._columns = self._placed([trial.config for trial in past.trials])
-        self._scores = np.array([trial.score for trial in past.trials])
-        self._weights = np.array([trial.weight for trial in past.trials])
+        self._columns = self._placed(configs)
+        self._scores = np.array([score.value for score in tried])
+        self._weights = np.array([score.weight for score in tried])
         gaps = _gaps(self._columns, self._columns, self._labels)
         np.fill_diagonal(gaps, np.inf)
         errors = [
@@ -221,7 +190,7 @@ class Ranking:
         return self._means(gaps, self._reach)
 
     def left_out(self) -> Floats:
-        """Return the score of each trial of the run, as all the others predict it."""
+        """Return the score of each that was tried, as all the others predict it."""
         return self._left_out
 
     def _means(self, gaps: Floats, reach: float) -> Floats:
@@ -268,33 +237,3 @@ def _gaps(left: Floats, right: Floats, labels: Sequence[bool]) -> Floats:
             away = ((away > 0) | (row[:, np.newaxis] == _UNLISTED)).astype(float)
         total += np.where(np.isnan(away), 1.0, away) ** 2
     return np.sqrt(total)
-
-
-def shared_axes(axes: Axes, configs: Sequence[Config]) -> dict[str, Axis]:
-    """Return the axes on which earlier configurations stand as well, and differ among themselves.
-
-    Of a range of numbers at least half of them lie within it (or a quarter of its length beyond
-    it); of labels at least half are listed.
-    """
-    shared: dict[str, Axis] = {}
-    for name, axis in axes.items():
-        places = [_place(axis, config, name) for config in configs if name in config]
-        if isinstance(axis, ListedValues):
-            placed = [place for place in places if place != _UNLISTED]
-        else:
-            placed = [place for place in places if -_BEYOND <= place <= 1.0 + _BEYOND]
-        if len(placed) * 2 >= len(configs) and len(set(placed)) > 1:
-            shared[name] = axis
-    return shared
-
-
-def useless(past: PastRun, axes: Axes | None) -> str:
-    """Return why an earlier run says nothing of a search space; "" where it does.
-
-    With None for the space: whether it could say anything at all.
-    """
-    if len({trial.score for trial in past.trials}) < _FEWEST:
-        return f"fewer than {_FEWEST} of its trials have results that differ"
-    if axes is not None and not shared_axes(axes, [trial.config for trial in past.trials]):
-        return "none of the parameters that are searched here varied there, in about this range"
-    return ""
