@@ -46,7 +46,6 @@ QUIET = 0.02
 """The part of the time left in which no other search is made, after one found nothing."""
 CALM = 0.01
 """The part of the time left for which speeds that differ call for no other look, after one."""
-_HOUR = 3600.0
 _TOO_MUCH = "no plan keeps the limits any more"
 
 Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
@@ -119,7 +118,7 @@ class Replanner:
         cause = self._cause(view, itinerary)
         if cause is not None and cause != "market":
             itinerary.restless = False
-            self._calm_until = view.now + CALM * _time_left(view)
+            self._calm_until = view.now + CALM * _time_left(view, itinerary)
         if cause is None or not itinerary.roster(view).to_train:
             return {}
         state = self._state_of(view, itinerary)
@@ -166,7 +165,7 @@ class Replanner:
         for one more search.
         """
         self._fruitless = self._state_of(view, itinerary)
-        self._quiet_until = view.now + QUIET * _time_left(view)
+        self._quiet_until = view.now + QUIET * _time_left(view, itinerary)
 
     @staticmethod
     def _state_of(view: View, itinerary: Itinerary) -> object:
@@ -189,8 +188,11 @@ class Replanner:
             itinerary.unrecorded.append(change)
 
 
-def _time_left(view: View) -> float:
-    return view.seconds_left if math.isfinite(view.seconds_left) else _HOUR
+def _time_left(view: View, itinerary: Itinerary) -> float:
+    """Return the seconds until the deadline; without one what the plan's stages still take."""
+    if math.isfinite(view.seconds_left):
+        return view.seconds_left
+    return sum(stage.seconds for stage in itinerary.plan.stages[itinerary.stage :])
 
 
 class _Look:
