@@ -150,7 +150,8 @@ def show_planned(
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
-    proposal = propose(planned)
+    everything = verbose or html is not None or output != "table"
+    proposal = propose(planned, others="all" if everything else "screen")
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

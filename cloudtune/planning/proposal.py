@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
@@ -13,7 +13,7 @@ from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import alternatives, as_planned, front
+from cloudtune.planning.alternatives import ALL, alternatives, as_planned, for_one_screen, front
 from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cloudtune.planning.alternatives import Alternative
     from cloudtune.planning.make import Planned
 
+Others: TypeAlias = Literal["all", "screen", "none"]
 _LIKELY = 0.5
 """A run that decides as it goes counts as breaking a limit that it keeps more rarely than this."""
 
@@ -160,11 +161,11 @@ class Proposal:
         )
 
 
-def propose(planned: Planned, *, others: bool = True) -> Proposal:
-    """Return what there is to say of a run before it begins; without `others` only of itself.
+def propose(planned: Planned, *, others: Others = "all") -> Proposal:
+    """Return what there is to say of a run before it begins.
 
-    Raises:
-        UsageError: other numbers of trials are asked for, where nothing is planned by stages.
+    `others` says how much of what else could be done: all takes many seconds for large jobs on
+    spot, "screen" has what `for_one_screen` names, alone.
     """
     experiment = planned.problem.experiment
     plan = planned.plan
@@ -189,8 +190,8 @@ def propose(planned: Planned, *, others: bool = True) -> Proposal:
         limits=planned.limits,
         usable=None if asked is None else asked.request.limits,
         plan=plan,
-        alternatives=tuple(alternatives(planned)) if others else (),
-        front=front(planned) if others else (),
+        alternatives=_alternatives(planned, others),
+        front=front(planned) if _shows_front(plan, others) else (),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(notes)),
         considered=len(planned.problem.rentables),
@@ -201,7 +202,7 @@ def propose(planned: Planned, *, others: bool = True) -> Proposal:
         head_seconds=experiment.charges.head_start,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
-        as_planned=as_planned(planned) if others else None,
+        as_planned=as_planned(planned) if others == "all" else None,
         unsure=tuple(_unsure(planned)),
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
         chosen="" if experiment.chosen is None else experiment.chosen.why,
@@ -209,6 +210,17 @@ def propose(planned: Planned, *, others: bool = True) -> Proposal:
         remarks=planned.remarks,
         short_of=_short_of(planned),
     )
+
+
+def _alternatives(planned: Planned, others: Others) -> tuple[Alternative, ...]:
+    if others == "none":
+        return ()
+    return tuple(alternatives(planned, ALL if others == "all" else for_one_screen(planned.plan)))
+
+
+def _shows_front(plan: RunPlan, others: Others) -> bool:
+    """Whether the front is shown: on one screen only where its points compare with the plan."""
+    return others == "all" or (others == "screen" and plan.forecast.source == "stages")
 
 
 def _short_of(planned: Planned) -> str:
