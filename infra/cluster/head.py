@@ -29,7 +29,7 @@ from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, 
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.node.ray_access import COMMAND, ray_environment, token_of
+from cloudtune.infra.node.ray_access import COMMAND, PATIENCE, ray_environment, token_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.model.commands import Launch
@@ -226,8 +226,9 @@ class RayHead:
             return
         self._write_config()
         log = self.folder / "head.log"
+        inherited = {name: text for name, text in os.environ.items() if name not in PATIENCE}
         environment = {
-            **os.environ,
+            **inherited,
             **ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             **health_checks(self.rental.endpoint.silent_seconds),
