@@ -13,13 +13,7 @@ from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import (
-    ALL,
-    alternatives,
-    as_planned,
-    for_one_screen,
-    front,
-)
+from cloudtune.planning.alternatives import ALL, alternatives, as_planned, for_one_screen, front
 from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
@@ -172,9 +166,6 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
 
     `others` says how much of what else could be done: all takes many seconds for large jobs on
     spot, "screen" has what `for_one_screen` names, alone.
-
-    Raises:
-        UsageError: other numbers of trials are asked for, where nothing is planned by stages.
     """
     experiment = planned.problem.experiment
     plan = planned.plan
