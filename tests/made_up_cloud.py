@@ -15,8 +15,9 @@ from cloudtune.infra.provider import (
     Cloud,
     Endpoint,
     Instance,
+    Provider,
 )
-from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer, SpotPools
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.scaling import ScalingProfile
@@ -67,7 +68,7 @@ class MoonCalls:
 
 
 @dataclass
-class Moon:
+class Moon(Provider):
     """The Moon: a zone, a price, and a rule of its own."""
 
     name: str = "moon"
@@ -86,9 +87,6 @@ class Moon:
         offers = tuple(Offer(ROVER, market, settings.region, 3.6) for market in markets)
         return Catalog(offers, "NASA", "1969-07-20")
 
-    def spot_pools(self, settings: Settings, home: Path) -> list[SpotPools]:
-        return []
-
     def check(self, experiment: Experiment) -> None:
         if experiment.cloud.image is not None:
             raise UsageError("cloud.image: there is no choice on the Moon; leave it out")
@@ -104,15 +102,9 @@ class Moon:
     ) -> Cloud:
         return Cloud(Endpoint(experiment.cloud.region, provider="moon"), {}, {})
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
-        return found
-
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         named = {*regions, *([asked] if asked else [])}
         return [Cloud(Endpoint(region, provider="moon"), {}, {}) for region in sorted(named)]
-
-    def abandoned(self, home: Path, *, end: bool) -> list[str]:
-        return []
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         return ("near-side",)

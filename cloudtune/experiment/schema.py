@@ -509,7 +509,7 @@ def _file_mistakes(
         return mistakes
     types = known_instances(provider_of(cloud))
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and not _is_known(instance, types):
+        if types and isinstance(instance, str) and not _is_known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
             message += _instances_near(instance, types)
             mistakes.append(Mistake(("cloud", "instances", index), message))

@@ -20,7 +20,7 @@ class Registered:
     `defaults` are fields of the section `cloud` that have another value there if nothing is
     written. Fields in `fixed` must keep their value; the message about another one says `why`.
     `own` are fields that only some clouds have. `here`: its instances are this very machine, and
-    what runs here runs there.
+    what runs here runs there. `place` is the field that says where it is.
     """
 
     implementation: str
@@ -29,11 +29,12 @@ class Registered:
     why: str = ""
     own: frozenset[str] = frozenset()
     here: bool = False
+    place: str = "region"
 
     @property
     def priced_by_its_user(self) -> bool:
         """Whether an hour costs what the experiment says, and nothing if it says nothing."""
-        return "price" in self.own
+        return not self.own.isdisjoint({"price", "prices"})
 
 
 PROVIDERS: dict[str, Registered] = {
@@ -51,6 +52,18 @@ PROVIDERS: dict[str, Registered] = {
         why="is for rented instances, and provider local only has this machine; leave it out",
         own=frozenset({"slots", "price"}),
         here=True,
+    ),
+    "ray": Registered(
+        "cloudtune.infra.ray.provider:RAY",
+        defaults={"instances": ("*",), "address": "auto", "avoid": "10s"},
+        fixed=(
+            *("region", "market", "zones", "vcpu_quotas", "spot"),
+            *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
+            "request",
+        ),
+        why="is for rented instances, and provider ray reserves a cluster's; leave it out",
+        own=frozenset({"address", "slots", "prices"}),
+        place="address",
     ),
 }
 """By the name that stands in experiments; the first is the default."""

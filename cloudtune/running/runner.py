@@ -276,8 +276,9 @@ class Runner:
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
         )
+        joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
-            RayHead(self.folder, rental, self._provider.own_address()),
+            joined or RayHead(self.folder, rental, self._provider.own_address()),
             ec2,
             self._training(),
             self.experiment.train_folder,

@@ -1,0 +1,194 @@
+"""A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import Cloud, Endpoint, Provider
+from cloudtune.model.catalog import Catalog, InstanceType, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment.cloud import CloudSettings as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.cluster.head import Rental
+    from cloudtune.infra.ray.calls import RayCalls
+    from cloudtune.infra.ray.joined import JoinedCluster
+    from cloudtune.infra.ray.view import ClusterView, RayNode
+    from cloudtune.model.catalog import Market
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
+
+
+class RayCluster(Provider):
+    """The cluster at `cloud.address`: what it has is reserved, and what it may have asked for."""
+
+    name = "ray"
+    asks_first = ""
+    paced = False
+    has_gpus = False  # Ray counts them; a node may be given any number
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return {}: which types there are, the cluster knows."""
+        return {}
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        offers = self.catalog(settings, ("on-demand",), None).matching(
+            settings.instances, ("on-demand",)
+        )
+        return [offer.instance_type for offer in offers]
+
+    def catalog(
+        self,
+        settings: Settings,
+        markets: Sequence[Market],  # noqa: ARG002
+        home: Path | None,  # noqa: ARG002
+    ) -> Catalog:
+        """Return the types of the nodes that are there, and those that the experiment names."""
+        offers = tuple(
+            Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
+            for kind, price in _kinds(settings, _view(settings).nodes())
+        )
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        return Catalog(offers, f"the Ray cluster at {_view(settings).address}", today)
+
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
+        """Return an experiment with the cluster's own address, and as many nodes as it may have.
+
+        Raises:
+            UsageError: there is no such cluster, or it can't be joined, or it has no GPUs.
+        """
+        settings = experiment.cloud
+        view = _view(settings)
+        view.check_versions()
+        fields: dict[str, object] = {"address": view.address, "region": view.address}
+        written = settings.max_instances if "max_instances" in settings.model_fields_set else None
+        if written is None or not view.scales():
+            kinds = {kind.name: kind.gpus for kind in self.instance_types(settings)}
+            held = [
+                node.kind.gpus // kinds[node.kind.name]
+                for node in view.nodes()
+                if node.kind.name in kinds
+            ]
+            fields["max_instances"] = min(max(1, sum(held)), written or sum(held) or 1)
+        cloud = settings.model_copy(update=fields)
+        return experiment.model_copy(update={"cloud": cloud})
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass if the nodes may share the storage.
+
+        Raises:
+            UsageError: they are several machines, and it is the folder of one.
+        """
+        addresses = {node.address for node in _view(experiment.cloud).nodes()}
+        default = type(experiment).model_fields["storage"].default
+        if experiment.storage == default and len(addresses) > 1:
+            raise UsageError(
+                "storage: the nodes of the cluster need a shared one: write a folder that all of "
+                "them have, or s3://bucket/prefix"
+            )
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,  # noqa: ARG002
+        *,
+        pace: bool,  # noqa: ARG002
+        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
+        adopt: bool = False,  # noqa: ARG002
+    ) -> Cloud:
+        """Return the cluster, with what is asked of it for a node of each type."""
+        from cloudtune.infra.ray.view import GROUP  # noqa: PLC0415  Ray takes long
+
+        settings = experiment.cloud
+        view = _view(settings)
+        kinds = _kinds(settings, view.nodes())
+        # One type needs no label, which an autoscaler may not know of its nodes.
+        request = {
+            kind.name: {
+                "gpus": kind.gpus,
+                "usd_per_hour": price,
+                "selector": {GROUP: kind.name} if len(kinds) > 1 else {},
+            }
+            for kind, price in kinds
+        }
+        return Cloud(_endpoint(settings.region), {"kinds": request, "scales": view.scales()}, {})
+
+    def clouds_in_use(
+        self,
+        home: Path,  # noqa: ARG002
+        regions: Collection[str],
+        asked: str | None,  # noqa: ARG002
+    ) -> list[Cloud]:
+        """Return the clusters that runs of this machine were on, if they answer."""
+        clouds = []
+        for region in sorted(regions):
+            try:
+                clouds.append(Cloud(_endpoint(region), {}, {}))
+            except UsageError:  # it has ended, and all on it
+                continue
+        return clouds
+
+    def calls(self, endpoint: Endpoint) -> RayCalls:
+        from cloudtune.infra.ray.calls import RayCalls  # noqa: PLC0415  Ray takes long
+
+        return RayCalls(endpoint.url or "")
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        from cloudtune.infra.ray.calls import ERRORS  # noqa: PLC0415  Ray takes long
+
+        return ERRORS
+
+    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:  # noqa: ARG002
+        """Return the type: a node that is there boots nothing."""
+        return {"instance_type": launch.instance_type}
+
+    def own_address(self) -> str:
+        """Refuse: the nodes are in a cluster already."""
+        raise NotImplementedError
+
+    def joined(self, folder: Path, rental: Rental) -> JoinedCluster:
+        from cloudtune.infra.ray.joined import JoinedCluster  # noqa: PLC0415  Ray takes long
+
+        return JoinedCluster(folder, rental)
+
+
+def _view(settings: Settings) -> ClusterView:
+    from cloudtune.infra.ray.view import ClusterView, resolve  # noqa: PLC0415  Ray takes long
+
+    return ClusterView(resolve(settings.region))
+
+
+def _endpoint(region: str) -> Endpoint:
+    from cloudtune.infra.ray.view import resolve  # noqa: PLC0415  Ray takes long
+
+    return Endpoint(region, resolve(region), provider="ray")
+
+
+def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceType, float]]:
+    """Return the types of instances, by name: what each has of a node, and costs an hour."""
+    there = {node.kind.name: node.kind for node in nodes}
+    named = [name for name in settings.instances if not set(name) & set("*?[")]
+    for name in named:
+        if name not in there and settings.slots:
+            there[name] = InstanceType(name, settings.slots, "gpu", 0, 0, 0)
+    kinds = []
+    for name, kind in sorted(there.items()):
+        gpus = min(settings.slots or kind.gpus, kind.gpus)
+        price = (settings.prices.get(name) or 0.0) * gpus / kind.gpus
+        kinds.append((replace(kind, gpus=gpus), price))
+    if not kinds:
+        raise UsageError(
+            "cloud.instances: no node of the cluster has a GPU now; if its autoscaler brings "
+            "some, write their type, and how many GPUs of one an instance has: "
+            "`instances: [a100-node]`, `slots: 8`"
+        )
+    return kinds
+
+
+RAY = RayCluster()
