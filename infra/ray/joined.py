@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloudtune.model.commands import Launch
 
 _SILENT_SECONDS = 20.0
+_GONE = "its actor is gone"
 
 
 class JoinedCluster:
@@ -43,6 +44,7 @@ class JoinedCluster:
         self._asking: set[str] = set()
         self._names: dict[str, str] = {}
         self._joined: dict[str, JoinedNode] = {}
+        self._given_back: set[str] = set()
 
     @property
     def intents(self) -> frozenset[str]:
@@ -106,26 +108,22 @@ class JoinedCluster:
 
     def give_back(self, intent: str) -> None:
         ours = self._calls.ours(self.rental.run, ended=False)
-        doomed = [instance.id for instance in ours if instance.intent == intent]
-        for instance in doomed:
-            self._joined.pop(instance, None)
-            self._names.pop(instance, None)
-        self._calls.terminate(doomed)
+        doomed = {instance.id for instance in ours if instance.intent == intent}
+        self._given_back |= doomed
+        self._calls.terminate(sorted(doomed))
 
     def nodes(self) -> list[JoinedNode]:
         """Return those whose actors live; and, as lost, those that lived before."""
         with contextlib.suppress(*self._calls.errors):  # asked again soon
             alive = self._calls.named("ALIVE")
-            self._names |= {it.id: name for name, it in alive.items() if it.run == self.rental.run}
-            self._joined |= {
-                it.id: JoinedNode(it.id, "", self.rental.gpus[it.instance_type])
-                for it in alive.values()
-                if it.run == self.rental.run
+            ours = {it.id: it for it in alive.values() if it.run == self.rental.run}
+            self._names |= {it.id: name for name, it in alive.items()}
+            gone = {name: replace(node, lost=_GONE) for name, node in self._joined.items()}
+            self._joined = gone | {
+                name: JoinedNode(name, "", self.rental.gpus[it.instance_type])
+                for name, it in ours.items()
             }
-            there = {it.id for it in alive.values()}
-            for gone in self._joined.keys() - there:
-                self._joined[gone] = replace(self._joined[gone], lost="its actor is gone")
-        return list(self._joined.values())
+        return [node for node in self._joined.values() if node.instance not in self._given_back]
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:  # noqa: ARG002
         """Return the actor that holds the node's GPUs, which is its agent."""
