@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from cloudtune.model.events import RefusalKind
 
 NAMESPACE = "cloudtune"
+RELEASED = "Released"
 _MARK = "cloudtune "
 _LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "DEAD": "terminated"}
 _POLL_SECONDS = 0.2
-_SHORT_SECONDS = 3.0
+_SHORT_SECONDS = 5.0
+"""What Ray may take to find GPUs that are free."""
 _LONG_SECONDS = 900.0
-"""For so long a node that the autoscaler brings, or whose environment is made, is waited for."""
+"""What a node that the autoscaler brings may take, or an environment that Ray makes on one."""
 _END_SECONDS = 2.0
 
 
@@ -79,7 +81,7 @@ class RayCalls:
     """The calls of a cluster: each instance is an actor, whose name says all that tags do."""
 
     errors: tuple[type[Exception], ...] = ERRORS
-    _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity"}
+    _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity", RELEASED: "busy"}
 
     def __init__(self, address: str) -> None:
         self.view = ClusterView(address)
@@ -109,8 +111,6 @@ class RayCalls:
         name = _MARK + " ".join([*words, f"${kind['usd_per_hour']:g}/h"])
         instance = _id(name)
         end = _lease_end(tags[LEASE_TAG])
-        free = any(node.free >= gpus for node in self.view.nodes())
-        patience = _LONG_SECONDS if free or request["scales"] else _SHORT_SECONDS
         options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "num_gpus": gpus}
         if kind["selector"]:
             options["label_selector"] = kind["selector"]
@@ -118,17 +118,24 @@ class RayCalls:
             actor = Reserved.options(**options).remote(
                 instance, tags[RUN_TAG], end, request.get("first", end)
             )
-            give_up = time.monotonic() + patience
+            began = time.monotonic()
             while True:
                 found = [it for it in self.view.actors() if it["Name"] == name]
                 if any(it["State"] == "ALIVE" for it in found):
                     return instance
                 if any(it["State"] == "DEAD" for it in found):
                     raise _why(found[0])
-                if time.monotonic() > give_up:
+                waited = time.monotonic() - began
+                patient = request["scales"] or self._is_starting(gpus)
+                if waited > (_LONG_SECONDS if patient else _SHORT_SECONDS):
                     ray.kill(actor)
                     raise NoRoomError(f"no node has {gpus} free GPUs for {instance}")
                 time.sleep(_POLL_SECONDS)
+
+    def _is_starting(self, gpus: int) -> bool:
+        """Whether Ray has GPUs for one of those of ours that aren't there yet."""
+        queued = [it for it in self.ours(ended=False) if it.state == QUEUED]
+        return self.view.waiting(gpus) < len(queued)
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
         found = self.named().values()

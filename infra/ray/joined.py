@@ -16,7 +16,7 @@ from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG
-from cloudtune.infra.ray.calls import RayCalls, actor_named, join
+from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
 from cloudtune.infra.sent_files import sent_files
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class JoinedCluster:
         self._calls = RayCalls(rental.endpoint.url or "")
         self._answered_at = time.monotonic()
         self._asking: set[str] = set()
+        self._unwanted: set[str] = set()
         self._names: dict[str, str] = {}
         self._joined: dict[str, JoinedNode] = {}
         self._given_back: set[str] = set()
@@ -98,7 +99,7 @@ class JoinedCluster:
             instance = self._calls.run_instance("", tags, request)
         except Exception as error:  # noqa: BLE001  the run must learn of whatever it is
             what = "refused" if self._calls.is_definite(error) else "broken"
-            code = self._calls.code(error)
+            code = RELEASED if launch.intent in self._unwanted else self._calls.code(error)
             self._note(what, launch.intent, code=code, message=str(error))
         else:
             self._note("launched", launch.intent, instance=instance)
@@ -107,6 +108,7 @@ class JoinedCluster:
         self.journal.write(Note(unix_time(), what, intent, **more))
 
     def give_back(self, intent: str) -> None:
+        self._unwanted.add(intent)
         ours = self._calls.ours(self.rental.run, ended=False)
         doomed = {instance.id for instance in ours if instance.intent == intent}
         self._given_back |= doomed

@@ -25,10 +25,9 @@ _STATUS = b"__autoscaling_status"
 
 @dataclass(frozen=True)
 class RayNode:
-    """A live node with GPUs: its name among its kind, the GPUs that nothing holds, its address."""
+    """A live node with GPUs, and its address."""
 
     kind: InstanceType
-    free: int
     address: str
 
 
@@ -104,11 +103,16 @@ class ClusterView:
     def nodes(self) -> list[RayNode]:
         """Return the live nodes that have GPUs."""
         return [
-            RayNode(_kind(node), int(node.available_resources["GPU"]), node.node_ip_address)
+            RayNode(_kind(node), node.node_ip_address)
             for node in self._status().cluster_resource_state.node_states
             if node.status in {NodeStatus.RUNNING, NodeStatus.IDLE}
             and node.total_resources["GPU"] >= 1
         ]
+
+    def waiting(self, gpus: int) -> int:
+        """Return how many requests for so many GPUs of a node wait for room, anybody's."""
+        pending = self._status().cluster_resource_state.pending_resource_requests
+        return sum(it.count for it in pending if it.request.resources_bundle["GPU"] == gpus)
 
     def scales(self) -> bool:
         """Whether Ray's autoscaler brings nodes: one that only watches gives them no types."""
