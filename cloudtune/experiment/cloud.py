@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from cloudtune.errors import allowed_names, shown
 from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
@@ -170,6 +170,7 @@ class CloudSettings(Section):
     slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
     price: HourlyPrice = Field(default=None, examples=["$0.50/h"])
     address: Text | None = Field(default=None, examples=["auto"])
+    _counted: bool = PrivateAttr(default=False)
     prices: dict[Text, HourlyPrice] = Field(default={}, examples=["{a100-node: $12/h}"])
 
     @model_validator(mode="before")
@@ -198,8 +199,17 @@ class CloudSettings(Section):
 
     @property
     def free(self) -> bool:
-        its_user = PROVIDERS[self.provider].priced_by_its_user
-        return its_user and not self.price and not any(self.prices.values())
+        priced = self._counted or self.price or any(self.prices.values())
+        return PROVIDERS[self.provider].priced_by_its_user and not priced
+
+    def count_gpu_hours(self) -> bool:
+        """Have each GPU-hour cost a dollar; returns whether they may, as they have no price."""
+        self._counted = self._counted or self.free
+        return self._counted
+
+    def usd_per_hour(self, gpus: int, price: float | None) -> float:
+        """Return what an hour of so many GPUs costs that have this price."""
+        return gpus if self._counted else price or 0.0
 
     @model_validator(mode="after")
     def _one_zone_a_subnet(self) -> CloudSettings:

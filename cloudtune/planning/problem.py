@@ -126,6 +126,8 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
+    if experiment.limits.gpu_hours is not None:
+        fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
     notes = [*times.notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NAMESPACE = "cloudtune"
 RELEASED = "Released"
 _MARK = "cloudtune "
-_LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "DEAD": "terminated"}
+_LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "ALIVE": "running"}
 _POLL_SECONDS = 0.2
 _SHORT_SECONDS = 5.0
 """What Ray may take to find GPUs that are free."""
@@ -85,6 +85,8 @@ class RayCalls:
 
     def __init__(self, address: str) -> None:
         self.view = ClusterView(address)
+        self._seen: dict[str, dict[str, Any]] = {}
+        self._listed = False
 
     def code(self, error: BaseException) -> str:
         return type(error).__name__
@@ -120,11 +122,11 @@ class RayCalls:
             )
             began = time.monotonic()
             while True:
-                found = [it for it in self.view.actors() if it["Name"] == name]
-                if any(it["State"] == "ALIVE" for it in found):
+                now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
+                if now and now["State"] == "ALIVE":
                     return instance
-                if any(it["State"] == "DEAD" for it in found):
-                    raise _why(found[0])
+                if now and now["State"] == "DEAD":
+                    raise _why(now)
                 waited = time.monotonic() - began
                 patient = request["scales"] or self._is_starting(gpus)
                 if waited > (_LONG_SECONDS if patient else _SHORT_SECONDS):
@@ -138,17 +140,29 @@ class RayCalls:
         return self.view.waiting(gpus) < len(queued)
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
-        found = self.named().values()
+        """Return instances; all that have ended are listed once, as a cluster keeps 100,000."""
+        live = {it["ActorID"]: it for it in self._live()}
+        if ended and not self._listed:
+            self._seen |= {it["ActorID"]: it for it in _marked(self.view.actors())}
+            self._listed = True
+        for actor_id in self._seen.keys() - live.keys():
+            if self._seen[actor_id]["State"] != "DEAD":
+                self._seen[actor_id] = self.view.actor(actor_id)
+        self._seen |= live
+        found = map(_instance, list(self._seen.values()))
         return [it for it in found if run in {None, it.run} and (ended or it.billing)]
 
-    def named(self, state: str | None = None) -> dict[str, Instance]:
-        """Return the instances by their actors' names, or those in a state of Ray's."""
-        actors = self.view.actors(state)
-        return {it["Name"]: _instance(it) for it in actors if it["Name"].startswith(_MARK)}
+    def _live(self) -> list[dict[str, Any]]:
+        return [it for state in _LIVE for it in _marked(self.view.actors(state))]
+
+    def alive(self, run: str) -> dict[str, Instance]:
+        """Return the instances of a run that are there, by the names of their actors."""
+        found = {it["Name"]: _instance(it) for it in _marked(self.view.actors("ALIVE"))}
+        return {name: it for name, it in found.items() if it.run == run}
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the actors of these instances, and with them what trains there."""
-        names = [name for name, it in self.named().items() if it.billing and it.id in ids]
+        names = [it["Name"] for it in self._live() if _id(it["Name"]) in ids]
         if not names:
             return
         with driver(self.view.address):
@@ -161,6 +175,11 @@ class RayCalls:
     def console(self, instance: str) -> str:  # noqa: ARG002
         """Return "": why an actor died is its instance's reason."""
         return ""
+
+
+def _marked(actors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those that are instances of ours."""
+    return [it for it in actors if it["Name"].startswith(_MARK)]
 
 
 def actor_named(name: str) -> Any | None:
@@ -194,10 +213,10 @@ def _instance(actor: Mapping[str, Any]) -> Instance:
         intent=intent,
         lease=lease,
         instance_type=kind,
-        state=_LIVE.get(actor["State"], "running"),
+        state=_LIVE.get(actor["State"], "terminated"),
         launched_at=actor["StartTime"] / 1000 or ended or unix_time(),
         ended_at=ended,
-        reason=cause.partition("\n")[0],
+        reason=cause.partition("\n")[0].partition(". ")[0],
         tags={PRICE_TAG: price.strip("$/h")},
     )
 

@@ -117,13 +117,12 @@ class JoinedCluster:
     def nodes(self) -> list[JoinedNode]:
         """Return those whose actors live; and, as lost, those that lived before."""
         with contextlib.suppress(*self._calls.errors):  # asked again soon
-            alive = self._calls.named("ALIVE")
-            ours = {it.id: it for it in alive.values() if it.run == self.rental.run}
+            alive = self._calls.alive(self.rental.run)
             self._names |= {it.id: name for name, it in alive.items()}
             gone = {name: replace(node, lost=_GONE) for name, node in self._joined.items()}
             self._joined = gone | {
-                name: JoinedNode(name, "", self.rental.gpus[it.instance_type])
-                for name, it in ours.items()
+                it.id: JoinedNode(it.id, "", self.rental.gpus[it.instance_type])
+                for it in alive.values()
             }
         return [node for node in self._joined.values() if node.instance not in self._given_back]
 

@@ -180,8 +180,8 @@ def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceT
     kinds = []
     for name, kind in sorted(there.items()):
         gpus = min(settings.slots or kind.gpus, kind.gpus)
-        price = (settings.prices.get(name) or 0.0) * gpus / kind.gpus
-        kinds.append((replace(kind, gpus=gpus), price))
+        node = settings.usd_per_hour(kind.gpus, settings.prices.get(name))
+        kinds.append((replace(kind, gpus=gpus), node * gpus / kind.gpus))
     if not kinds:
         raise UsageError(
             "cloud.instances: no node of the cluster has a GPU now; if its autoscaler brings "

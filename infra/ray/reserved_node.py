@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 0.5
 _DRAIN_SECONDS = 120.0
+_KILL_SECONDS = 5.0
 
 
 class ActorLease:
@@ -88,10 +89,10 @@ class ReservedNode(NodeAgent):
         return super().messages(after, acknowledged, seconds)
 
     def end(self) -> None:
-        """End what trains, and this process soon after."""
+        """End what trains; and this process, unless it is killed before."""
         if self._begun.is_set():
             self.close()
-        self._ending.set()
+        self._first_lease.renew(unix_time() + _KILL_SECONDS)
 
     def _await_end(self) -> None:
         self._ending.wait()

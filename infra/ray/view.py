@@ -126,9 +126,9 @@ class ClusterView:
         """Return the actors, dead ones too, or those in a state, as Ray describes them."""
         return list(self._state.actor_table(None, None, state).values())
 
-    def draining(self) -> dict[str, int]:
-        """Return the nodes that are to go, with the time (Unix, ms); 0: as soon as they may."""
-        return dict(self._state.get_draining_nodes())
+    def actor(self, actor_id: str) -> dict[str, Any]:
+        """Return one actor."""
+        return dict(self._state.actor_table(actor_id))
 
 
 def _kind(node: Any) -> InstanceType:

@@ -114,7 +114,7 @@ MINIMAL: dict[str, Any] = {
 
 
 def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
-    said = "this machine costs nothing, so a budget limits nothing; leave it out and set a deadline"
+    said = "GPUs cost nothing here, so a budget limits nothing; leave it out and set a deadline"
     text = LOCAL.replace("10m}", "10m, budget: $4}")
     assert refused(tmp_path, text).startswith(f"file:8: limits.budget: {said}")
     options = {"limits.budget": "4"}
