@@ -172,7 +172,7 @@ def _with_fetch(
 
     What was measured has it. Published figures are of machines that fetched nothing.
     """
-    if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
+    if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
         return list(profiles), ()
     fetching = [
         replace(profile, boot=_sum(profile.boot, _FETCH))

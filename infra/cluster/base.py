@@ -26,22 +26,11 @@ class JoinedNode:
 
 
 class RunCluster(Protocol):
-    """What a run needs of its cluster. Its records are in `folder`."""
+    """What a run needs of its cluster; its own records are in `folder`."""
 
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        ...
-
-    @property
-    def rental(self) -> Rental:
-        """How the run's instances are asked for."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """What was asked for, and what came of it."""
-        ...
+    folder: Path
+    rental: Rental
+    journal: Journal
 
     @property
     def running(self) -> bool:

@@ -84,19 +84,11 @@ class Ends(Protocol):
     """What may end a node: its lease, which the controller renews."""
 
     def renew(self, until: float, /) -> float:
-        """Put the end off till then (Unix) at most; return when it ends now.
-
-        Raises:
-            CloudtuneError: it can't be put off; the lease that runs stays.
-        """
+        """Put the end off till then (Unix) at most, or raise CloudtuneError; return the end."""
         ...
 
     def end_now(self) -> None:
-        """End the node.
-
-        Raises:
-            CloudtuneError: it doesn't end yet.
-        """
+        """End the node, or raise CloudtuneError."""
         ...
 
 

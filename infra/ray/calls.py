@@ -85,8 +85,7 @@ class RayCalls:
 
     def __init__(self, address: str) -> None:
         self.view = ClusterView(address)
-        self._seen: dict[str, dict[str, Any]] = {}
-        self._listed = False
+        self._seen: dict[str, dict[str, Any]] | None = None
 
     def code(self, error: BaseException) -> str:
         return type(error).__name__
@@ -123,13 +122,14 @@ class RayCalls:
             began = time.monotonic()
             while True:
                 now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
-                if now and now["State"] == "ALIVE":
+                wanted = request.get("wanted", _always)()
+                if wanted and now and now["State"] == "ALIVE":
                     return instance
                 if now and now["State"] == "DEAD":
                     raise _why(now)
                 waited = time.monotonic() - began
-                patient = request["scales"] or self._is_starting(gpus)
-                if waited > (_LONG_SECONDS if patient else _SHORT_SECONDS):
+                stays = waited > _SHORT_SECONDS and not request["scales"]
+                if not wanted or waited > _LONG_SECONDS or (stays and not self._is_starting(gpus)):
                     ray.kill(actor)
                     raise NoRoomError(f"no node has {gpus} free GPUs for {instance}")
                 time.sleep(_POLL_SECONDS)
@@ -141,28 +141,36 @@ class RayCalls:
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
         """Return instances; all that have ended are listed once, as a cluster keeps 100,000."""
-        live = {it["ActorID"]: it for it in self._live()}
-        if ended and not self._listed:
-            self._seen |= {it["ActorID"]: it for it in _marked(self.view.actors())}
-            self._listed = True
-        for actor_id in self._seen.keys() - live.keys():
-            if self._seen[actor_id]["State"] != "DEAD":
-                self._seen[actor_id] = self.view.actor(actor_id)
-        self._seen |= live
-        found = map(_instance, list(self._seen.values()))
-        return [it for it in found if run in {None, it.run} and (ended or it.billing)]
+        live = [it for state in _LIVE for it in self._marked(state)]
+        if not ended:
+            seen = {it["ActorID"]: it for it in live}
+        elif self._seen is None:
+            seen = {it["ActorID"]: it for it in self._marked(None)}
+        else:
+            seen = self._seen | {it["ActorID"]: it for it in live}
+            for actor_id in seen.keys() - {it["ActorID"] for it in live}:
+                if seen[actor_id]["State"] != "DEAD":
+                    seen[actor_id] = self.view.actor(actor_id)
+        if ended:
+            self._seen = seen
+        # One that has ended before it was there has never been.
+        found = [_instance(it) for it in seen.values() if it["StartTime"] or it["State"] in _LIVE]
+        return [it for it in found if run in {None, it.run}]
 
-    def _live(self) -> list[dict[str, Any]]:
-        return [it for state in _LIVE for it in _marked(self.view.actors(state))]
+    def _marked(self, state: str | None) -> list[dict[str, Any]]:
+        if not self.view.answers():
+            raise ConnectionError(f"no Ray cluster answers at {self.view.address}")
+        return [it for it in self.view.actors(state) if it["Name"].startswith(_MARK)]
 
     def alive(self, run: str) -> dict[str, Instance]:
         """Return the instances of a run that are there, by the names of their actors."""
-        found = {it["Name"]: _instance(it) for it in _marked(self.view.actors("ALIVE"))}
+        found = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
         return {name: it for name, it in found.items() if it.run == run}
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the actors of these instances, and with them what trains there."""
-        names = [it["Name"] for it in self._live() if _id(it["Name"]) in ids]
+        live = [it["Name"] for state in _LIVE for it in self._marked(state)]
+        names = [name for name in live if _id(name) in ids]
         if not names:
             return
         with driver(self.view.address):
@@ -177,9 +185,8 @@ class RayCalls:
         return ""
 
 
-def _marked(actors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return those that are instances of ours."""
-    return [it for it in actors if it["Name"].startswith(_MARK)]
+def _always() -> bool:
+    return True
 
 
 def actor_named(name: str) -> Any | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import threading
@@ -15,18 +16,20 @@ from cloudtune.clock import unix_time
 from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
 from cloudtune.infra.sent_files import sent_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from cloudtune.infra.cluster.head import Rental
     from cloudtune.infra.node.messages import Training
     from cloudtune.model.commands import Launch
 
 _SILENT_SECONDS = 20.0
+_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
+"""Ray ends a driver whose cluster is silent so long, whatever it still has to say."""
 _GONE = "its actor is gone"
 
 
@@ -59,12 +62,13 @@ class JoinedCluster:
             UsageError: the cluster's Ray or Python is another one.
         """
         self._calls.view.check_versions()
+        os.environ.setdefault(*_PATIENCE)
         with tempfile.TemporaryDirectory() as copy:
             for path in sent_files(directory):
                 place = Path(copy) / path.relative_to(directory)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, place)
-            join(self._calls.view.address, {"working_dir": copy})
+            join(self._calls.view.address, {**self.rental.request["code"], "working_dir": copy})
 
     def answers(self) -> bool:
         if self._calls.view.answers():
@@ -77,23 +81,35 @@ class JoinedCluster:
         return self.answers() or time.monotonic() < self._answered_at + _SILENT_SECONDS
 
     def want(self, launch: Launch, until: float) -> None:
-        """Reserve a node for an intent, by a thread of its own, unless that was done before."""
-        there = {instance.intent for instance in self._calls.ours(self.rental.run)}
-        if launch.intent not in there | self._asking:
-            self._asking.add(launch.intent)
-            name = f"asks for {launch.intent}"
-            threading.Thread(target=self._ask, args=(launch, until), name=name, daemon=True).start()
+        """Reserve a node for an intent, by a thread of its own, unless that was done before.
 
-    def _ask(self, launch: Launch, until: float) -> None:
+        What another controller left waiting is waited for again.
+        """
+        ours = {instance.intent: instance for instance in self._calls.ours(self.rental.run)}
+        there = ours.get(launch.intent)
+        if launch.intent in self._asking or (there is not None and there.state != QUEUED):
+            return
+        self._asking.add(launch.intent)
         now = unix_time()
-        rental = self.rental
-        lease, first = rental.leases(now, until)
+        lease, first = self.rental.leases(now, until)
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + lease))
         tags = {
-            RUN_TAG: rental.run,
+            RUN_TAG: self.rental.run,
             INTENT_TAG: launch.intent,
-            LEASE_TAG: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + lease)),
+            LEASE_TAG: end if there is None else there.lease,
         }
-        request = {**rental.request, "instance_type": launch.instance_type, "first": now + first}
+        request = {
+            **self.rental.request,
+            "instance_type": launch.instance_type,
+            "first": now + first,
+            "wanted": lambda: launch.intent not in self._unwanted,
+        }
+        name = f"asks for {launch.intent}"
+        asks = threading.Thread(target=self._ask, args=(launch, tags, request), name=name)
+        asks.daemon = True
+        asks.start()
+
+    def _ask(self, launch: Launch, tags: Mapping[str, str], request: Mapping[str, Any]) -> None:
         self._note("asking", launch.intent)
         try:
             instance = self._calls.run_instance("", tags, request)

@@ -31,7 +31,7 @@ class RayCluster(Provider):
     name = "ray"
     asks_first = ""
     paced = False
-    has_gpus = False  # Ray counts them; a node may be given any number
+    has_gpus = True
 
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return {}: which types there are, the cluster knows."""
@@ -67,24 +67,26 @@ class RayCluster(Provider):
         view = _view(settings)
         view.check_versions()
         fields: dict[str, object] = {"address": view.address, "region": view.address}
-        written = settings.max_instances if "max_instances" in settings.model_fields_set else None
-        if written is None or not view.scales():
-            kinds = {kind.name: kind.gpus for kind in self.instance_types(settings)}
-            held = [
-                node.kind.gpus // kinds[node.kind.name]
-                for node in view.nodes()
-                if node.kind.name in kinds
-            ]
-            fields["max_instances"] = min(max(1, sum(held)), written or sum(held) or 1)
+        written = "max_instances" in settings.model_fields_set
+        if not written or not view.scales():
+            gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
+            kinds = [node.kind for node in view.nodes() if node.kind.name in gpus]
+            there = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
+            fields["max_instances"] = min(there, settings.max_instances) if written else there
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
 
     def check(self, experiment: Experiment) -> None:
-        """Pass if the nodes may share the storage.
+        """Pass if the nodes may share the storage, and have the Python that is asked for.
 
         Raises:
-            UsageError: they are several machines, and it is the folder of one.
+            UsageError: they are several machines, and it is the folder of one; or they can't.
         """
+        if experiment.setup.python is not None or experiment.setup.commands:
+            raise UsageError(
+                "setup: the nodes of a Ray cluster have a Python and a system of their own; write "
+                "packages for pip, or python_path, and leave python and commands out"
+            )
         addresses = {node.address for node in _view(experiment.cloud).nodes()}
         default = type(experiment).model_fields["storage"].default
         if experiment.storage == default and len(addresses) > 1:
@@ -117,7 +119,8 @@ class RayCluster(Provider):
             }
             for kind, price in kinds
         }
-        return Cloud(_endpoint(settings.region), {"kinds": request, "scales": view.scales()}, {})
+        cluster = {"scales": view.scales(), "code": _code(experiment)}
+        return Cloud(_endpoint(settings.region), {"kinds": request, **cluster}, {})
 
     def clouds_in_use(
         self,
@@ -168,6 +171,16 @@ def _endpoint(region: str) -> Endpoint:
     from cloudtune.infra.ray.view import resolve  # noqa: PLC0415  Ray takes long
 
     return Endpoint(region, resolve(region), provider="ray")
+
+
+def _code(experiment: Experiment) -> dict[str, object]:
+    """Return the part of Ray's runtime environment that the experiment asks for."""
+    setup = experiment.setup
+    pip = setup.pip
+    if isinstance(pip, str):
+        return {"pip": str(experiment.directory / pip)}
+    python = {} if setup.python_path is None else {"py_executable": setup.python_path}
+    return {**python, "pip": list(pip)} if pip else python
 
 
 def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceType, float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from cloudtune.infra.node.node_agent import GROUPS, NodeAgent
 if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Message, Training
 
+_REAL = "ray.io/accelerator-type"
 _TICK_SECONDS = 0.5
 _DRAIN_SECONDS = 120.0
 _KILL_SECONDS = 5.0
@@ -64,6 +66,8 @@ class ReservedNode(NodeAgent):
         """Be the agent, if it isn't yet."""
         if self._begun.is_set():
             return
+        labels = ray.get_runtime_context().get_node_labels()
+        training = replace(training, has_gpus=_REAL in labels)  # others are only counted
         os.environ[GPUS_VARIABLE] = ",".join(gpu.uuid for gpu in own_gpus())
         super().__init__(
             self._instance,
