@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cloudtune.infra.environments.delivery import Delivery
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from cloudtune.infra.cluster.head import Rental
     from cloudtune.infra.cluster.node_provider import Journal
     from cloudtune.infra.node.messages import Training
+    from cloudtune.infra.provider import Endpoint
     from cloudtune.model.commands import Launch
 
 
@@ -23,6 +27,42 @@ class JoinedNode:
     node: str
     gpus: int
     lost: str = ""
+
+
+@dataclass(frozen=True)
+class Rental:
+    """How the instances of a run are asked for.
+
+    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
+    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
+    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
+    run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
+    zone in place of its own where `subnets` has one; `tags` are added to our own.
+    """
+
+    run: str
+    endpoint: Endpoint
+    gpus: Mapping[str, int]
+    lease_seconds: float
+    lease_end: float
+    request: Mapping[str, Any]
+    tags: Mapping[str, str]
+    join_seconds: float = 900.0
+    deadline: float = math.inf
+    subnets: Mapping[str, str] = field(default_factory=dict)
+    delivery: Delivery = field(default_factory=Delivery)
+
+    def leases(self, now: float, until: float) -> tuple[float, float]:
+        """Return how long what is asked for now may last in all, and unless it is renewed.
+
+        In seconds, where limits pay till `until` (Unix time).
+        """
+        lease = max(60.0, min(now + self.lease_seconds, self.lease_end) - now)
+        return lease, min(lease, self.unseen(now, until))
+
+    def unseen(self, now: float, until: float) -> float:
+        """Return how long one that never joins may last, in seconds, where limits pay till then."""
+        return max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
 
 
 class RunCluster(Protocol):

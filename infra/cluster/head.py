@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,10 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
-from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.node.node_agent import GROUPS, NodeAgent
 from cloudtune.infra.node.ray_access import COMMAND, join_as_driver, ray_environment, token_of
+from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
@@ -42,8 +41,8 @@ from cloudtune.model.commands import Launch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cloudtune.infra.cluster.base import Rental
     from cloudtune.infra.node.messages import Training
-    from cloudtune.infra.provider import Endpoint
 
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
@@ -73,42 +72,6 @@ def health_checks(silent_seconds: float) -> dict[str, str]:
     parts = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
     checks = {name: str(round(part * silent_seconds)) for name, part in parts.items()}
     return {**checks, "RAY_health_check_failure_threshold": "5"}
-
-
-@dataclass(frozen=True)
-class Rental:
-    """How the instances of a run are asked for.
-
-    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
-    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
-    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
-    run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
-    zone in place of its own where `subnets` has one; `tags` are added to our own.
-    """
-
-    run: str
-    endpoint: Endpoint
-    gpus: Mapping[str, int]
-    lease_seconds: float
-    lease_end: float
-    request: Mapping[str, Any]
-    tags: Mapping[str, str]
-    join_seconds: float = 900.0
-    deadline: float = math.inf
-    subnets: Mapping[str, str] = field(default_factory=dict)
-    delivery: Delivery = field(default_factory=Delivery)
-
-    def leases(self, now: float, until: float) -> tuple[float, float]:
-        """Return how long what is asked for now may last in all, and unless it is renewed.
-
-        In seconds, where limits pay till `until` (Unix time).
-        """
-        lease = max(60.0, min(now + self.lease_seconds, self.lease_end) - now)
-        return lease, min(lease, self.unseen(now, until))
-
-    def unseen(self, now: float, until: float) -> float:
-        """Return how long one that never joins may last, in seconds, where limits pay till then."""
-        return max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
 
 
 @dataclass

@@ -26,6 +26,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.infra.node.lease import Lease
 from cloudtune.infra.node.messages import (
     Acknowledge,
     Begin,
@@ -129,7 +130,7 @@ class Agent:
         training: what the sessions have in common.
         logs: the folder for what workers print: <session>.<rank>.log, and zygote.log.
         spares: whether to keep a worker ready on each free GPU; by default where there is CUDA.
-        lease: what ends the node; None: nothing of ours.
+        lease: what ends the node; by default what its environment speaks of, if anything.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Agent:
         lease: Ends | None = None,
     ) -> None:
         self._address = address
-        self._lease = lease
+        self._lease = lease or Lease.of_this_node()
         self._training = training
         self._logs = logs
         self._gpus = NodeGpus(gpus, logs, fused=training.fused)

@@ -23,7 +23,7 @@ from cloudtune.infra.sent_files import sent_files
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudtune.infra.cluster.head import Rental
+    from cloudtune.infra.cluster.base import Rental
     from cloudtune.infra.node.messages import Training
     from cloudtune.model.commands import Launch
 

@@ -17,7 +17,7 @@ import ray
 from cloudtune.clock import unix_time
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, own_gpus
 from cloudtune.infra.node.lease import LEASE_MINUTES
-from cloudtune.infra.node.node_agent import GROUPS, NodeAgent
+from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
 
 if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Message, Training

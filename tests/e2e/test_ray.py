@@ -47,12 +47,20 @@ def folder(nothing_left: None) -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.fixture(scope="module")
+def shared(folder: Path) -> Iterator[SomebodysCluster]:
+    """A cluster of three nodes with two slots each; a test may end some."""
+    with cluster(folder, nodes=3) as started:
+        yield started
+
+
 def ready(bench: Bench, where: SomebodysCluster, cloud: str, trouble: str, node: str) -> Path:
     """Write an experiment for a cluster, and a profile of its nodes; returns its path."""
     bench.environment |= where.environment
     path = bench.experiment(trouble, trials=6, first=2, last=8)
     text = path.read_text().partition("limits:")[0]
-    text += "limits: {deadline: 3m}\nstrategy: {name: asha, fleet: constant:3}\n"
+    text += "trial: {try_first: false}\nlimits: {deadline: 3m}\n"
+    text += "strategy: {name: asha, fleet: constant:3}\n"
     path.write_text(f"{text}cloud: {{provider: ray{cloud}}}\n")
     second = Measurement(1.0)
     profile = ScalingProfile(
@@ -71,41 +79,42 @@ def ready(bench: Bench, where: SomebodysCluster, cloud: str, trouble: str, node:
     return path
 
 
-def test_what_another_job_holds_is_not_there_until_it_is_free(bench: Bench, folder: Path) -> None:
+def test_what_another_job_holds_is_not_there_until_it_is_free(
+    bench: Bench, shared: SomebodysCluster
+) -> None:
     waits = "while epoch == 8 and not os.path.exists({!r}):\n            time.sleep(0.1)"
     trouble = "import time; time.sleep(0.3)\n        " + waits.format(str(bench.folder / "go"))
-    with cluster(folder, nodes=3) as where:
-        path = ready(bench, where, ", address: auto, avoid: 2s", trouble, "2x-gpu")
-        other = subprocess.Popen(
-            [sys.executable, "-c", OTHER_JOB],
-            env={**os.environ, **where.environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-        run = bench.start("run", path)
-        follow(run, bench, "NoRoomError")
-        follow(run, bench, "EpochDone")
-        assert bench.recorded('"InstanceLaunched"') == 1
-        os.kill(run.pid, signal.SIGKILL)  # its agents go on, and the next controller finds them
-        run.communicate()
-        assert "ray-" in bench.here("status").out
+    path = ready(bench, shared, ", address: auto, avoid: 2s", trouble, "2x-gpu")
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER_JOB],
+        env={**os.environ, **shared.environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    run = bench.start("run", path)
+    follow(run, bench, "NoRoomError")
+    follow(run, bench, "EpochDone")
+    assert bench.recorded('"InstanceLaunched"') == 1
+    os.kill(run.pid, signal.SIGKILL)  # its agents go on, and the next controller finds them
+    run.communicate()
+    assert "ray-" in bench.here("status").out
 
-        other.communicate(timeout=30)
-        run = bench.start("resume")
-        follow(run, bench, "NodeJoined", 3)
-        drain(where, "1")
-        follow(run, bench, "InterruptionNotice")
-        where.processes[3].stop()
-        follow(run, bench, "InstanceGone")
-        (bench.folder / "go").touch()
-        out, err = run.communicate(timeout=120)
-        assert run.returncode == 0, out + err
-        assert "0 instances left" in out
-        assert where.left() == NOTHING
-        assert where.view.answers(), "it is somebody else's"
+    other.communicate(timeout=30)
+    run = bench.start("resume")
+    follow(run, bench, "NodeJoined", 3)
+    drain(shared, "1")
+    follow(run, bench, "InterruptionNotice")
+    shared.processes[3].stop()
+    follow(run, bench, "InstanceGone")
+    (bench.folder / "go").touch()
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, out + err
+    assert "0 instances left" in out
+    assert shared.left() == NOTHING
+    assert shared.view.answers(), "it is somebody else's"
 
 
 def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:

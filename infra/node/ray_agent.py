@@ -11,7 +11,6 @@ import ray
 from cloudtune.infra.environments.delivery import remark as setup_remark
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import LOGS_VARIABLE
-from cloudtune.infra.node.lease import Lease
 from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.infra.node.messages import Remark
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
@@ -46,7 +45,6 @@ class NodeAgent(Agent):
         notice: Callable[[], float | None] = interruption,
     ) -> None:
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune") / folder
-        lease = lease or Lease.of_this_node()
         super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)
         self._copies = LogCopies(logs, f"{training.storage}/{LOGS}", instance)
         self._copies.start()
