@@ -51,6 +51,7 @@ _TEMP = "ct-"
 _LEFT = "its node left the cluster"
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
+_CONNECT_SECONDS = 5.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
@@ -445,6 +446,7 @@ def _answers(address: str, port: int, server: subprocess.Popen[bytes]) -> bool:
 def takes_connections(address: str, port: int) -> bool:
     """Whether something listens there. Ray's calls hang where its server has just died."""
     with socket.socket() as probe:
+        probe.settimeout(_CONNECT_SECONDS)
         return probe.connect_ex((address, port)) == 0
 
 

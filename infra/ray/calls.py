@@ -85,7 +85,8 @@ class RayCalls:
 
     def __init__(self, address: str) -> None:
         self.view = ClusterView(address)
-        self._seen: dict[str, dict[str, Any]] | None = None
+        self._seen: dict[str, dict[str, Any]] = {}
+        self._listed = False
 
     def code(self, error: BaseException) -> str:
         return type(error).__name__
@@ -141,21 +142,19 @@ class RayCalls:
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
         """Return instances; all that have ended are listed once, as a cluster keeps 100,000."""
-        live = [it for state in _LIVE for it in self._marked(state)]
-        if not ended:
-            seen = {it["ActorID"]: it for it in live}
-        elif self._seen is None:
+        if ended and not self._listed:
             seen = {it["ActorID"]: it for it in self._marked(None)}
         else:
-            seen = self._seen | {it["ActorID"]: it for it in live}
-            for actor_id in seen.keys() - {it["ActorID"] for it in live}:
+            live = {it["ActorID"]: it for state in _LIVE for it in self._marked(state)}
+            seen = self._seen | live
+            for actor_id in seen.keys() - live.keys():
                 if seen[actor_id]["State"] != "DEAD":
                     seen[actor_id] = self.view.actor(actor_id)
-        if ended:
-            self._seen = seen
+        self._listed = self._listed or ended
+        self._seen = seen
         # One that has ended before it was there has never been.
         found = [_instance(it) for it in seen.values() if it["StartTime"] or it["State"] in _LIVE]
-        return [it for it in found if run in {None, it.run}]
+        return [it for it in found if run in {None, it.run} and (ended or it.billing)]
 
     def _marked(self, state: str | None) -> list[dict[str, Any]]:
         if not self.view.answers():

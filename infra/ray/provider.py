@@ -1,7 +1,9 @@
+# ruff: noqa: ARG002  a cluster needs to be told little
 """A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -43,12 +45,7 @@ class RayCluster(Provider):
         )
         return [offer.instance_type for offer in offers]
 
-    def catalog(
-        self,
-        settings: Settings,
-        markets: Sequence[Market],  # noqa: ARG002
-        home: Path | None,  # noqa: ARG002
-    ) -> Catalog:
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path | None) -> Catalog:
         """Return the types of the nodes that are there, and those that the experiment names."""
         offers = tuple(
             Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
@@ -98,43 +95,38 @@ class RayCluster(Provider):
     def open(
         self,
         experiment: Experiment,
-        home: Path,  # noqa: ARG002
+        home: Path,
         *,
-        pace: bool,  # noqa: ARG002
-        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
-        adopt: bool = False,  # noqa: ARG002
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
+        adopt: bool = False,
     ) -> Cloud:
         """Return the cluster, with what is asked of it for a node of each type."""
         from cloudtune.infra.ray.view import GROUP  # noqa: PLC0415  Ray takes long
 
         settings = experiment.cloud
         view = _view(settings)
-        kinds = _kinds(settings, view.nodes())
-        # One type needs no label, which an autoscaler may not know of its nodes.
+        nodes = view.nodes()
+        kinds = _kinds(settings, nodes)
+        # An autoscaler may not know a label of its nodes: one is asked for only where it helps.
+        selects = len(kinds) > 1 and all(node.labelled for node in nodes)
         request = {
             kind.name: {
                 "gpus": kind.gpus,
                 "usd_per_hour": price,
-                "selector": {GROUP: kind.name} if len(kinds) > 1 else {},
+                "selector": {GROUP: kind.name} if selects else {},
             }
             for kind, price in kinds
         }
         cluster = {"scales": view.scales(), "code": _code(experiment)}
         return Cloud(_endpoint(settings.region), {"kinds": request, **cluster}, {})
 
-    def clouds_in_use(
-        self,
-        home: Path,  # noqa: ARG002
-        regions: Collection[str],
-        asked: str | None,  # noqa: ARG002
-    ) -> list[Cloud]:
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return the clusters that runs of this machine were on, if they answer."""
         clouds = []
         for region in sorted(regions):
-            try:
+            with contextlib.suppress(UsageError):  # it has ended, and all on it
                 clouds.append(Cloud(_endpoint(region), {}, {}))
-            except UsageError:  # it has ended, and all on it
-                continue
         return clouds
 
     def calls(self, endpoint: Endpoint) -> RayCalls:
@@ -147,7 +139,7 @@ class RayCluster(Provider):
 
         return ERRORS
 
-    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:  # noqa: ARG002
+    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
         """Return the type: a node that is there boots nothing."""
         return {"instance_type": launch.instance_type}
 

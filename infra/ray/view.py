@@ -25,10 +25,11 @@ _STATUS = b"__autoscaling_status"
 
 @dataclass(frozen=True)
 class RayNode:
-    """A live node with GPUs, and its address."""
+    """A live node with GPUs, its address, and whether a label tells its kind."""
 
     kind: InstanceType
     address: str
+    labelled: bool
 
 
 def resolve(address: str) -> str:
@@ -103,7 +104,7 @@ class ClusterView:
     def nodes(self) -> list[RayNode]:
         """Return the live nodes that have GPUs."""
         return [
-            RayNode(_kind(node), node.node_ip_address)
+            RayNode(_kind(node), node.node_ip_address, GROUP in node.labels)
             for node in self._status().cluster_resource_state.node_states
             if node.status in {NodeStatus.RUNNING, NodeStatus.IDLE}
             and node.total_resources["GPU"] >= 1
