@@ -393,7 +393,8 @@ class CloudWorld:
 
     def _check_alive(self) -> None:
         if self._watcher.failure is not None or not self._head.alive():
-            gone = f"the head of the Ray cluster is gone; see {self._head.folder / 'head.log'}"
+            log = self._head.folder / "head.log"
+            gone = f"the head of the Ray cluster is gone{f'; see {log}' if log.exists() else ''}"
             reason = self._watcher.failure or gone
             raise CloudtuneError(f"the run can't go on: {reason}")
 
