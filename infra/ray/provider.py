@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.cluster.head import Rental
+    from cloudtune.infra.cluster.base import Rental
     from cloudtune.infra.ray.calls import RayCalls
     from cloudtune.infra.ray.joined import JoinedCluster
     from cloudtune.infra.ray.view import ClusterView, RayNode
@@ -79,10 +79,12 @@ class RayCluster(Provider):
         Raises:
             UsageError: they are several machines, and it is the folder of one; or they can't.
         """
-        if experiment.setup.python is not None or experiment.setup.commands:
+        setup = experiment.setup
+        project = isinstance(setup.pip, str) and setup.pip.endswith(".toml")
+        if setup.python is not None or setup.commands or project:
             raise UsageError(
                 "setup: the nodes of a Ray cluster have a Python and a system of their own; write "
-                "packages for pip, or python_path, and leave python and commands out"
+                "requirements.txt or a list for pip, or python_path, and leave the rest out"
             )
         addresses = {node.address for node in _view(experiment.cloud).nodes()}
         default = type(experiment).model_fields["storage"].default
@@ -171,8 +173,9 @@ def _code(experiment: Experiment) -> dict[str, object]:
     pip = setup.pip
     if isinstance(pip, str):
         return {"pip": str(experiment.directory / pip)}
-    python = {} if setup.python_path is None else {"py_executable": setup.python_path}
-    return {**python, "pip": list(pip)} if pip else python
+    if setup.python_path is not None:
+        return {"py_executable": setup.python_path}
+    return {"pip": list(pip)} if pip else {}
 
 
 def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceType, float]]:
