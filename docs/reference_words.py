@@ -98,6 +98,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "three times the plan and an hour; longer if the budget pays for it",
     ),
     "limits.budget": ("maximum of the whole bill", "none"),
+    "limits.gpu_hours": ("budget where GPUs have [no price](ray.md)", "none"),
     "cloud.provider": ("[provider](#providers)",),
     "cloud.region": ("region of the cloud",),
     "cloud.instances": ("instance types to choose from, or patterns such as `g5.*`",),
@@ -130,10 +131,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cloud.tags": ("AWS: tags of instances and volumes", "those of `cloudtune aws setup --tag`"),
     "cloud.request": ("AWS: [further fields of RunInstances](aws.md#the-experiment)", "none"),
     "cloud.slots": (
-        "local: number of GPUs to use, or of CPU slots",
+        "local: number of GPUs to use, or of CPU slots; ray: GPUs of an instance",
         "all GPUs; a slot for each core",
     ),
     "cloud.price": ("local: price of this machine per hour", "nothing"),
+    "cloud.address": ("ray: `HOST:PORT` of the cluster", "`RAY_ADDRESS`, or this machine's"),
+    "cloud.prices": ("ray: price of a node per hour, by type", "nothing"),
     "setup.python": (
         "Python version of the [environment](aws.md#what-the-script-needs)",
         "this one",
@@ -224,6 +227,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "emulated": "an EC2 on this machine: no account, no bill ([emulator.md](emulator.md))",
             "aws": "AWS EC2 ([aws.md](aws.md))",
             "local": "this machine is the one instance ([local.md](local.md))",
+            "ray": "an existing Ray cluster ([ray.md](ray.md))",
         },
     ),
 }

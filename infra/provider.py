@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  what most clouds answer needs no argument
 """What a cloud must give: prices, a place to rent in, and what it asks of an experiment.
 
 Everything that differs from cloud to cloud is asked here; no other code looks at provider names.
@@ -53,7 +54,9 @@ class Endpoint:
     silent_seconds: float = 50.0
 
 
-BILLING_STATES = ("pending", "running", "stopping", "stopped")
+QUEUED = "queued"
+"""The state of an instance that was asked for, and isn't there yet: it costs nothing so far."""
+BILLING_STATES = (QUEUED, "pending", "running", "stopping", "stopped")
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,8 @@ class Provider(Protocol):
     """A cloud: one instance of this for each line of `cloudtune.model.providers.PROVIDERS`.
 
     What it needs of its cloud's libraries is imported within its methods: a plan doesn't wait for
-    them. `home` is the folder in which cloudtune keeps things on this machine.
+    them. `home` is the folder in which cloudtune keeps things on this machine. A cloud inherits
+    from this: what most of them answer stands here.
     """
 
     @property
@@ -237,7 +241,7 @@ class Provider(Protocol):
 
         An epoch took `core_seconds` on one core of this machine. As it is, where nothing is paced.
         """
-        ...
+        return profile
 
     def open(
         self,
@@ -271,18 +275,18 @@ class Provider(Protocol):
         Raises:
             Exception: one of `errors`.
         """
-        ...
+        return ()
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
         """Return the instances that run on this machine though their cloud has died.
 
         With `end` they are ended.
         """
-        ...
+        return []
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         """Return where else to ask if a zone has no capacity; () if that is unknown."""
-        ...
+        return ()
 
     def calls(self, endpoint: Endpoint) -> Calls:
         """Return what asks the cloud."""
@@ -301,14 +305,14 @@ class Provider(Protocol):
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what the account has for it, where it names nothing else."""
-        ...
+        return experiment
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what would refuse the launches of a run, a line for each; nothing is launched.
 
         With `head` it is this machine that launches that, and that which launches the others.
         """
-        ...
+        return []
 
     def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
         """Return what would carry a run that this machine can't; None where it can.
@@ -316,7 +320,7 @@ class Provider(Protocol):
         Raises:
             UsageError: its price is unknown.
         """
-        ...
+        return None
 
     def own_address(self) -> str:
         """Return the address at which instances reach this machine.
@@ -325,6 +329,13 @@ class Provider(Protocol):
             UsageError: they can't.
         """
         ...
+
+    def joined(self, folder: Path, rental: Any) -> Any:
+        """Return the Ray cluster in which its instances are; None: a run starts its own.
+
+        It is a `RunCluster` of `infra/cluster/base.py`, and takes the `Rental` of a run.
+        """
+        return None
 
 
 def calls_to(endpoint: Endpoint) -> Calls:

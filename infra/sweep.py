@@ -77,8 +77,8 @@ def cleanup_error(run: str, journal: Journal, error: Exception) -> CleanupError:
     """Return what to raise where a cloud can't be asked what is left of a run."""
     launched = _launched(journal)
     message = (
-        f"EC2 can't be asked what is left of run {run}: {error}. It launched: "
+        f"The cloud can't be asked what is left of run {run}: {error}. It launched: "
         f"{', '.join(launched) or 'none'}. "
-        "Run `cloudtune gc` when EC2 answers again, or look into the EC2 console."
+        "Run `cloudtune gc` when it answers again, or look into its console."
     )
     return CleanupError(message, launched)

@@ -15,6 +15,7 @@ from cloudtune.infra.provider import (
     Cloud,
     Endpoint,
     Instance,
+    Provider,
 )
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
@@ -67,7 +68,7 @@ class MoonCalls:
 
 
 @dataclass
-class Moon:
+class Moon(Provider):
     """The Moon: a zone, a price, and a rule of its own."""
 
     name: str = "moon"
@@ -101,15 +102,9 @@ class Moon:
     ) -> Cloud:
         return Cloud(Endpoint(experiment.cloud.region, provider="moon"), {}, {})
 
-    def paced_profile(self, found: ScalingProfile, core_seconds: float) -> ScalingProfile:
-        return found
-
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         named = {*regions, *([asked] if asked else [])}
         return [Cloud(Endpoint(region, provider="moon"), {}, {}) for region in sorted(named)]
-
-    def abandoned(self, home: Path, *, end: bool) -> list[str]:
-        return []
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         return ("near-side",)

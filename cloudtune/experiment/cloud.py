@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from cloudtune.errors import allowed_names, shown
 from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
@@ -64,6 +64,7 @@ def line_of(cloud: Mapping[str, object]) -> Registered:
     return PROVIDERS[provider_of(cloud)]
 
 
+HourlyPrice = Annotated[Dollars, BeforeValidator(_per_hour)]
 Vcpus = Annotated[Whole, Field(ge=0)]
 
 
@@ -131,7 +132,9 @@ class CloudSettings(Section):
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
     by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
     this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
-    it costs `price` dollars; unset, all slots are used, and they cost nothing. A pool that is out
+    it costs `price` dollars; unset, all slots are used, and they cost nothing. Provider ray is the
+    Ray cluster at `address`: an instance is a node of it, or `slots` GPUs of one, and an hour of a
+    node of a type costs what `prices` says. A pool that is out
     of instances isn't asked again for `avoid` seconds.
     """
 
@@ -165,14 +168,19 @@ class CloudSettings(Section):
     )
     request: dict[Text, Any] = Field(default={}, examples=["{KeyName: mine}"])
     slots: Whole | None = Field(default=None, ge=1, le=1024, examples=["2"])
-    price: Annotated[Dollars, BeforeValidator(_per_hour)] = Field(
-        default=None, examples=["$0.50/h"]
-    )
+    price: HourlyPrice = Field(default=None, examples=["$0.50/h"])
+    address: Text | None = Field(default=None, examples=["auto"])
+    _counted: bool = PrivateAttr(default=False)
+    prices: dict[Text, HourlyPrice] = Field(default={}, examples=["{a100-node: $12/h}"])
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_its_provider(cls, value: object) -> object:
-        return {**line_of(value).defaults, **value} if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        line = line_of(value)
+        fields = {**line.defaults, **value}
+        return {"region": fields[line.place], **fields} if line.place in fields else fields
 
     @model_validator(mode="after")
     def _for_its_provider(self) -> CloudSettings:
@@ -183,13 +191,25 @@ class CloudSettings(Section):
                 raise refuse(f"is only for provider {' or '.join(its)}; leave it out", name)
         for name in line.fixed:
             default = line.defaults.get(name, type(self).model_fields[name].default)
+            if name == "region" and line.place != name:
+                default = getattr(self, line.place)
             if getattr(self, name) != default:
                 raise refuse(line.why, name)
         return self
 
     @property
     def free(self) -> bool:
-        return PROVIDERS[self.provider].priced_by_its_user and self.price is None
+        priced = self._counted or self.price or any(self.prices.values())
+        return PROVIDERS[self.provider].priced_by_its_user and not priced
+
+    def count_gpu_hours(self) -> bool:
+        """Have each GPU-hour cost a dollar; returns whether they may, as they have no price."""
+        self._counted = self._counted or self.free
+        return self._counted
+
+    def usd_per_hour(self, gpus: int, price: float | None) -> float:
+        """Return what an hour of so many GPUs costs that have this price."""
+        return gpus if self._counted else price or 0.0
 
     @model_validator(mode="after")
     def _one_zone_a_subnet(self) -> CloudSettings:

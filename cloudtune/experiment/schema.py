@@ -96,10 +96,14 @@ class Epochs(Section):
 
 
 class LimitSettings(Section):
-    """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit."""
+    """What the run may take: `deadline` in seconds, `budget` in US dollars; None is no limit.
+
+    Where GPUs have no price, the budget may be `gpu_hours`, each of which counts as a dollar.
+    """
 
     deadline: Seconds = Field(default=None, examples=["2h"])
     budget: Dollars = Field(default=None, examples=["$40"])
+    gpu_hours: float | None = Field(default=None, gt=0.0, allow_inf_nan=False, examples=["40"])
 
 
 class ChargeSettings(Section):
@@ -208,11 +212,25 @@ class Experiment(Section):
     directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
 
     @model_validator(mode="after")
+    def _gpu_hours_are_the_budget(self) -> Experiment:
+        hours = self.limits.gpu_hours
+        if hours is None:
+            return self
+        if self.limits.budget not in {None, hours}:
+            raise refuse("is there, and gpu_hours too; keep one of the two", "limits", "budget")
+        if not self.cloud.count_gpu_hours():
+            raise refuse(
+                "is for GPUs that have no price; set a budget in dollars", "limits", "gpu_hours"
+            )
+        object.__setattr__(self.limits, "budget", hours)
+        return self
+
+    @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
         if self.cloud.free and not self.charges.any and self.limits.budget is not None:
             raise refuse(
-                "this machine costs nothing, so a budget limits nothing; leave it out and set a "
-                "deadline, or say what an hour of it costs: cloud.price",
+                "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
+                "deadline or gpu_hours, or say what an hour costs: cloud.price",
                 *("limits", "budget"),
             )
         return self
@@ -503,7 +521,7 @@ def _file_mistakes(
         return mistakes
     types = known_instances(provider_of(cloud))
     for index, instance in enumerate(instances):
-        if isinstance(instance, str) and not _is_known(instance, types):
+        if types and isinstance(instance, str) and not _is_known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
             message += _instances_near(instance, types)
             mistakes.append(Mistake(("cloud", "instances", index), message))

@@ -20,7 +20,8 @@ class Registered:
     `defaults` are fields of the section `cloud` that have another value there if nothing is
     written. Fields in `fixed` must keep their value; the message about another one says `why`.
     `own` are fields that only some clouds have. `here`: its instances are this very machine, and
-    what runs here runs there.
+    what runs here runs there. `packs`: instances fetch the environment that is built for
+    them. `place` is the field that says where it is.
     """
 
     implementation: str
@@ -29,11 +30,18 @@ class Registered:
     why: str = ""
     own: frozenset[str] = frozenset()
     here: bool = False
+    packs: bool = True
+    place: str = "region"
+
+    @property
+    def fetches(self) -> bool:
+        """Whether instances fetch an environment."""
+        return self.packs and not self.here
 
     @property
     def priced_by_its_user(self) -> bool:
         """Whether an hour costs what the experiment says, and nothing if it says nothing."""
-        return "price" in self.own
+        return not self.own.isdisjoint({"price", "prices"})
 
 
 PROVIDERS: dict[str, Registered] = {
@@ -51,6 +59,19 @@ PROVIDERS: dict[str, Registered] = {
         why="is for rented instances, and provider local only has this machine; leave it out",
         own=frozenset({"slots", "price"}),
         here=True,
+    ),
+    "ray": Registered(
+        "cloudtune.infra.ray.provider:RAY",
+        defaults={"instances": ("*",), "address": "auto", "avoid": "10s"},
+        fixed=(
+            *("region", "market", "zones", "vcpu_quotas", "spot"),
+            *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
+            "request",
+        ),
+        why="is for rented instances, and provider ray reserves a cluster's; leave it out",
+        own=frozenset({"address", "slots", "prices"}),
+        packs=False,
+        place="address",
     ),
 }
 """By the name that stands in experiments; the first is the default."""

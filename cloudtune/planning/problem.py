@@ -125,6 +125,8 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
+    if experiment.limits.gpu_hours is not None:
+        fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
     notes = [*times.notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
@@ -168,7 +170,7 @@ def _with_fetch(
 
     What was measured has it. Published figures are of machines that fetched nothing.
     """
-    if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
+    if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
         return list(profiles), ()
     fetching = [
         replace(profile, boot=_sum(profile.boot, _FETCH))

@@ -126,14 +126,11 @@ def look(cloud: Cloud) -> list[Found]:
 
 
 def _price(instance: Instance, prices: Mapping[str, float]) -> float:
-    """Return what an instance costs; where no table has it, as of a user's machine, its tag."""
-    price = prices.get(instance.instance_type)
-    if price is not None:
-        return price
+    """Return what an instance costs: as its tag says, as of a user's machine, or the table."""
     try:
-        return float(instance.tags.get(PRICE_TAG, 0.0))
-    except ValueError:  # the tag may be anyone's
-        return 0.0
+        return float(instance.tags[PRICE_TAG])
+    except (KeyError, ValueError):  # the tag may be anyone's
+        return prices.get(instance.instance_type, 0.0)
 
 
 def is_controlled(run: str) -> bool:

@@ -16,7 +16,8 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.resume import resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep as sweeping
-from cloudtune.infra.cluster.head import JOURNAL, RayHead, Rental
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import JOURNAL, RayHead
 from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.environments import ready as environments
@@ -276,8 +277,9 @@ class Runner:
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
         )
+        joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
-            RayHead(self.folder, rental, self._provider.own_address()),
+            joined or RayHead(self.folder, rental, self._provider.own_address()),
             ec2,
             self._training(),
             self.experiment.train_folder,

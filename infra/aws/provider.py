@@ -12,7 +12,7 @@ from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
-from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer
+from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Provider
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ _FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}
 """Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs."""
 
 
-class Ec2Speaking:
+class Ec2Speaking(Provider):
     """What all clouds have in common that understand EC2's calls."""
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
@@ -37,36 +37,6 @@ class Ec2Speaking:
         from cloudtune.infra.aws.ec2 import zones_of  # noqa: PLC0415  boto3 takes long
 
         return zones_of(cloud.endpoint)
-
-    def regions(self) -> tuple[str, ...]:
-        """Return (): an emulated cloud has the regions of its runs."""
-        return ()
-
-    def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:  # noqa: ARG002
-        """Return it as it is: nothing is paced."""
-        return profile
-
-    def abandoned(self, home: Path, *, end: bool) -> list[str]:  # noqa: ARG002
-        """Return []: nothing of it runs on this machine."""
-        return []
-
-    def with_account_defaults(self, experiment: Experiment) -> Experiment:
-        """Return it as it is: nothing is set up on this machine."""
-        return experiment
-
-    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:  # noqa: ARG002
-        """Return []: an emulated launch costs nothing, and is refused soon enough."""
-        return []
-
-    def head(
-        self,
-        experiment: Experiment,  # noqa: ARG002
-        home: Path,  # noqa: ARG002
-        *,
-        force: bool = False,  # noqa: ARG002
-    ) -> HeadOffer | None:
-        """Return None: what runs on this machine is carried by this machine."""
-        return None
 
     def calls(self, endpoint: Endpoint) -> Ec2:
         from cloudtune.infra.aws.ec2 import Ec2  # noqa: PLC0415  boto3 takes long

@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.clock import unix_time
-from cloudtune.infra.environments.delivery import remark as setup_remark
-from cloudtune.infra.node.agent import Agent
-from cloudtune.infra.node.boot import INSTANCE_LABEL, LOGS_VARIABLE
 from cloudtune.infra.node.lease import RENEW_SECONDS
-from cloudtune.infra.node.log_copies import LogCopies
-from cloudtune.infra.node.messages import Acks, Remark
-from cloudtune.infra.node.spot_notice import NoticeWatch
-from cloudtune.train.storage import LOGS
+from cloudtune.infra.node.messages import Acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cloudtune.infra.node.agent import _Local
+    from cloudtune.infra.cluster.base import JoinedNode, RunCluster
     from cloudtune.infra.node.messages import Described, Message, Training
 
-_PREFIX = "agent-"
 _POLL_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0
 _END_SECONDS = 2.0
@@ -44,57 +34,11 @@ _MAX_STARTS = 3
 _EARLIER_SECONDS = 5.0
 
 
-class NodeAgent(Agent):
-    """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
-
-    A user's own machine has it elsewhere (CLOUDTUNE_LOGS). Copies of it go to the run's storage.
-    """
-
-    def __init__(self, run: str, gpus: int, training: Training) -> None:
-        address = ray.util.get_node_ip_address()
-        logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune")
-        super().__init__(address, gpus, training, logs / run)
-        name = ray.get_runtime_context().get_actor_name() or address
-        self._copies = LogCopies(
-            logs / run, f"{training.storage}/{LOGS}", name.removeprefix(_PREFIX)
-        )
-        self._copies.start()
-        self._notices = NoticeWatch(self.note_interruption)
-        self._notices.start()
-        if text := setup_remark():
-            self._outbox.add("", 0, Remark(text))
-
-    def note_interruption(self, due: float) -> None:
-        """Tell of it, and bring away what the workers have printed."""
-        super().note_interruption(due)
-        self._copies.hurry()
-
-    def close(self) -> None:
-        """End everything here, and bring away what the workers have printed."""
-        super().close()
-        self._copies.close()
-
-    def _finish(self, local: _Local) -> None:
-        self._copies.hurry()
-        super()._finish(local)
-
-
-_Actor = ray.remote(
-    num_cpus=0,
-    num_gpus=0,
-    max_restarts=0,
-    lifetime="detached",
-    concurrency_groups={"messages": 4, "hello": 2},  # both wait, and nothing else may wait for them
-)(NodeAgent)
-
-
 @dataclass(eq=False)
 class _Agent:
     """An agent, how far it was listened to, and whether it has answered."""
 
-    instance: str
-    node: str
-    gpus: int
+    node: JoinedNode
     actor: Any
     hello: Any
     acks: Acks = field(default_factory=Acks)
@@ -104,6 +48,10 @@ class _Agent:
     renewed_at: float = -math.inf
     leased_until: float = math.inf
     thread: threading.Thread | None = None
+
+    @property
+    def instance(self) -> str:
+        return self.node.instance
 
     def settle(self, number: int) -> None:
         """Note that a message has been dealt with."""
@@ -115,7 +63,7 @@ class Agents:
     """The agents of a run's nodes.
 
     Args:
-        run: the run's id, and the namespace.
+        cluster: where the nodes are.
         training: what the sessions have in common.
         hear: called with an instance, its message, and what to call once that is dealt with.
         lost: called with an instance and a reason when its agent is gone; its workers are too. And
@@ -126,7 +74,7 @@ class Agents:
 
     def __init__(
         self,
-        run: str,
+        cluster: RunCluster,
         training: Training,
         hear: Callable[[str, Message, Callable[[], None]], None],
         lost: Callable[[str, str, bool], None],
@@ -136,7 +84,7 @@ class Agents:
     ) -> None:
         self._refuse = refuse
         self._leased_until = leased_until
-        self._run = run
+        self._cluster = cluster
         self._training = training
         self._hear = hear
         self._lost = lost
@@ -145,15 +93,15 @@ class Agents:
         self._lock = threading.Lock()
         self._closing = threading.Event()
 
-    def ready(self, instance: str, node: str, gpus: int, *, wanted: bool = True) -> bool:
+    def ready(self, node: JoinedNode, *, wanted: bool = True) -> bool:
         """Have an agent on that Ray node, and return whether it starts workers at once by now.
 
         While the node is wanted its lease is renewed with that, as often as is needed.
         """
         with self._lock:
-            agent = self._agents.get(instance)
+            agent = self._agents.get(node.instance)
             if agent is None:
-                self._start(instance, node, gpus)
+                self._start(node)
                 return False
         if not agent.answered and not agent.refused:
             arrived, _ = ray.wait([agent.hello], timeout=0)
@@ -187,40 +135,33 @@ class Agents:
             agent.leased_until = until
             agent.actor.renew.options(concurrency_group="messages").remote(until)
 
-    def _start(self, instance: str, node: str, gpus: int) -> None:
-        self._starts[instance] = self._starts.get(instance, 0) + 1
-        if self._starts[instance] > _MAX_STARTS:
+    def _start(self, node: JoinedNode) -> None:
+        self._starts[node.instance] = self._starts.get(node.instance, 0) + 1
+        if self._starts[node.instance] > _MAX_STARTS:
             return
-        place = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = _Actor.options(
-            name=f"{_PREFIX}{instance}",
-            namespace=self._run,
-            get_if_exists=True,
-            scheduling_strategy=place,
-        ).remote(self._run, gpus, self._training)
-        self._take(instance, node, gpus, actor)
+        actor = self._cluster.agent(node, self._training)
+        if actor is not None:  # else it has just gone
+            self._take(node, actor)
 
-    def _take(self, instance: str, node: str, gpus: int, actor: Any) -> None:
-        hello = actor.hello.options(concurrency_group="hello").remote()
-        agent = _Agent(instance, node, gpus, actor, hello)
-        self._agents[instance] = agent
-        name = f"{_PREFIX}{instance}"
+    def _take(self, node: JoinedNode, actor: Any) -> None:
+        agent = _Agent(node, actor, actor.hello.options(concurrency_group="hello").remote())
+        self._agents[node.instance] = agent
+        name = f"agent-{node.instance}"
         agent.thread = threading.Thread(target=self._listen, args=(agent,), name=name, daemon=True)
         agent.thread.start()
 
     def find(self) -> Mapping[str, Mapping[str, Described]]:
         """Listen to the agents that another controller left; return their sessions by instance."""
-        named = ray.util.list_named_actors(all_namespaces=True)
-        names = {entry["name"] for entry in named if entry["namespace"] == self._run}
         described = {}
-        for instance, (node, gpus) in _nodes().items():
-            if f"{_PREFIX}{instance}" not in names:
-                continue
+        for node in self._cluster.nodes():
             with contextlib.suppress(ValueError, RayError):  # it has gone meanwhile
-                actor = ray.get_actor(f"{_PREFIX}{instance}", namespace=self._run)
-                described[instance] = ray.get(actor.describe.remote(), timeout=_ANSWER_SECONDS)
+                actor = self._cluster.agent(node, self._training, existing=True)
+                if actor is None or node.lost:
+                    continue
+                sessions = ray.get(actor.describe.remote(), timeout=_ANSWER_SECONDS)
+                described[node.instance] = sessions
                 with self._lock:
-                    self._take(instance, node, gpus, actor)
+                    self._take(node, actor)
         return described
 
     def call(self, instance: str, method: str, *arguments: object) -> Any:
@@ -276,16 +217,8 @@ class Agents:
             return
         with self._lock:
             del self._agents[agent.instance]
-            if agent.instance in _nodes():  # what is asked for from now on waits for another
-                self._start(agent.instance, agent.node, agent.gpus)
+            here = [node.instance for node in self._cluster.nodes() if not node.lost]
+            if agent.instance in here:  # what is asked for from now on waits for another
+                self._start(agent.node)
             replaced = agent.instance in self._agents
         self._lost(agent.instance, f"the agent of {agent.instance} is gone: {reason}", replaced)
-
-
-def _nodes() -> dict[str, tuple[str, int]]:
-    """Return Ray's id of the node, and its GPUs, of each instance in the cluster."""
-    return {
-        node["Labels"][INSTANCE_LABEL]: (node["NodeID"], int(node["Resources"].get("GPU", 0)))
-        for node in ray.nodes()
-        if node["Alive"] and INSTANCE_LABEL in node["Labels"]
-    }

@@ -16,35 +16,48 @@ import socket
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
-from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.node.boot import INTENT_LABEL, Join, user_data
+from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.node.ray_access import COMMAND, PATIENCE, ray_environment, token_of
+from cloudtune.infra.node.ray_access import (
+    COMMAND,
+    PATIENCE,
+    join_as_driver,
+    ray_environment,
+    token_of,
+)
+from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
+from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cloudtune.infra.provider import Endpoint
+    from cloudtune.infra.cluster.base import Rental
+    from cloudtune.infra.node.messages import Training
 
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
+_LEFT = "its node left the cluster"
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
+_CONNECT_SECONDS = 5.0
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
@@ -66,34 +79,6 @@ def health_checks(silent_seconds: float) -> dict[str, str]:
     parts = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
     checks = {name: str(round(part * silent_seconds)) for name, part in parts.items()}
     return {**checks, "RAY_health_check_failure_threshold": "5"}
-
-
-@dataclass(frozen=True)
-class Rental:
-    """How the instances of a run are asked for.
-
-    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
-    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
-    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
-    run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
-    zone in place of its own where `subnets` has one; `tags` are added to our own.
-    """
-
-    run: str
-    endpoint: Endpoint
-    gpus: Mapping[str, int]
-    lease_seconds: float
-    lease_end: float
-    request: Mapping[str, Any]
-    tags: Mapping[str, str]
-    join_seconds: float = 900.0
-    deadline: float = math.inf
-    subnets: Mapping[str, str] = field(default_factory=dict)
-    delivery: Delivery = field(default_factory=Delivery)
-
-    def unseen(self, now: float, until: float) -> float:
-        """Return how long one that never joins may last, in seconds, where limits pay till then."""
-        return max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
 
 
 @dataclass
@@ -198,10 +183,6 @@ class RayHead:
         return f"{self._ip}:{self._port}"
 
     @property
-    def ip(self) -> str:
-        return self._ip
-
-    @property
     def token(self) -> str:
         """What lets a process into the cluster; the same for whoever takes the run over."""
         return token_of(self.folder)
@@ -214,6 +195,54 @@ class RayHead:
     def autoscaler_events(self) -> Path:
         """Ray's own record of what its autoscaler decided."""
         return self._session / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
+
+    def connect(self, directory: Path) -> None:
+        """Start the head, and join its cluster as a driver that brings this folder."""
+        join_as_driver(self._ip, self.token)
+        self.start()
+        ray.init(
+            address=self.address,
+            namespace=self.rental.run,
+            # Besides what .gitignore leaves out.
+            runtime_env={"working_dir": str(directory), "excludes": excludes(directory)},
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+
+    def nodes(self) -> list[JoinedNode]:
+        """Return the instances in the cluster, by the labels that they joined with."""
+        return [
+            JoinedNode(
+                node["Labels"][INSTANCE_LABEL],
+                node["NodeID"],
+                int(node["Resources"].get("GPU", 0)),
+                "" if node["Alive"] else node.get("DeathReasonMessage") or _LEFT,
+            )
+            for node in ray.nodes()
+            if INSTANCE_LABEL in node["Labels"]
+        ]
+
+    def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:
+        """Return the node's agent: an actor of its own, in the run's namespace."""
+        run = self.rental.run
+        name = f"agent-{node.instance}"
+        if existing:
+            named = ray.util.list_named_actors(all_namespaces=True)
+            there = {"name": name, "namespace": run} in named
+            return ray.get_actor(name, namespace=run) if there else None
+        actor = ray.remote(
+            num_cpus=0,
+            num_gpus=0,
+            max_restarts=0,
+            lifetime="detached",
+            concurrency_groups=GROUPS,
+        )(NodeAgent)
+        place = NodeAffinitySchedulingStrategy(node.node, soft=False)
+        options = {"name": name, "namespace": run, "get_if_exists": True}
+        return actor.options(**options, scheduling_strategy=place).remote(
+            node.instance, run, node.gpus, training
+        )
 
     def start(self) -> None:
         """Start the head and wait until the cluster can be joined.
@@ -284,8 +313,7 @@ class RayHead:
             server.wait()
 
     def answers(self) -> bool:
-        """Whether its server takes connections. Ray's calls hang where that has just died."""
-        return _takes_connections(self._ip, self._port)
+        return takes_connections(self._ip, self._port)
 
     def alive(self) -> bool:
         return self._group is not None and self._group.alive()
@@ -293,9 +321,7 @@ class RayHead:
     def want(self, launch: Launch, until: float = math.inf) -> None:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
         now = unix_time()
-        rental = self.rental
-        lease = max(60.0, min(now + rental.lease_seconds, rental.lease_end) - now)
-        first = min(lease, rental.unseen(now, until))
+        lease, first = self.rental.leases(now, until)
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
             self._intents.setdefault(launch.intent, _Intent(launch, now, lease, first))
@@ -418,14 +444,16 @@ def _answers(address: str, port: int, server: subprocess.Popen[bytes]) -> bool:
     """Wait until a server takes connections; False where it has ended, or takes too long."""
     give_up = time.monotonic() + _STAND_IN_SECONDS
     while server.poll() is None and time.monotonic() < give_up:
-        if _takes_connections(address, port):
+        if takes_connections(address, port):
             return True
         time.sleep(0.05)
     return False
 
 
-def _takes_connections(address: str, port: int) -> bool:
+def takes_connections(address: str, port: int) -> bool:
+    """Whether something listens there. Ray's calls hang where its server has just died."""
     with socket.socket() as probe:
+        probe.settimeout(_CONNECT_SECONDS)
         return probe.connect_ex((address, port)) == 0
 
 

@@ -10,12 +10,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import ray
-
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.node_provider import GIVEN_UP
-from cloudtune.infra.node.boot import INSTANCE_LABEL, telling_lines
+from cloudtune.infra.node.boot import telling_lines
+from cloudtune.infra.provider import QUEUED
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -28,7 +27,7 @@ from cloudtune.model.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cloudtune.infra.cluster.head import RayHead
+    from cloudtune.infra.cluster.base import JoinedNode, RunCluster
     from cloudtune.infra.cluster.node_provider import Note
     from cloudtune.infra.cluster.trial_session import Emit
     from cloudtune.infra.provider import Calls, Instance
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     class IsReady(Protocol):
         """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
 
-        def __call__(self, instance: str, node: str, gpus: int, *, wanted: bool) -> bool:
+        def __call__(self, node: JoinedNode, /, *, wanted: bool) -> bool:
             """Return whether the node takes trials."""
 
 
@@ -73,12 +72,12 @@ class Watcher:
     def __init__(
         self,
         ec2: Calls,
-        head: RayHead,
+        head: RunCluster,
         began: float,
         emit: Emit,
         ready: IsReady,
     ) -> None:
-        """`ready(instance, node, gpus)` says whether a node that is there takes trials by now."""
+        """`ready(node)` says whether a node that is there takes trials by now."""
         self._ready = ready
         self._ec2 = ec2
         self._head = head
@@ -157,6 +156,7 @@ class Watcher:
             instance = instances.get(intent)
             if instance is None:
                 self._note_unlisted(intent, watched)
+            if instance is None or instance.state == QUEUED:
                 continue
             watched.listed_at = unix_time()
             if not watched.launched:
@@ -205,22 +205,19 @@ class Watcher:
         if not self._head.answers():
             return  # asked now, Ray would wait a minute, and then end this process
         joining = {it.instance: name for name, it in intents.items() if it.launched}
-        for node in ray.nodes():
-            intent = joining.get(node["Labels"].get(INSTANCE_LABEL))
+        for node in self._head.nodes():
+            intent = joining.get(node.instance)
             if intent is None:
                 continue
             watched = intents[intent]
-            if node["Alive"]:
-                gpus = int(node["Resources"].get("GPU", 0))
-                instance = node["Labels"][INSTANCE_LABEL]
-                wanted = watched.released_at is None
-                ready = self._ready(instance, node["NodeID"], gpus, wanted=wanted)
-                self._note_notice(intent, instance)
-                if ready and not watched.joined:
-                    watched.joined = True
-                    self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
-            else:
-                self._lose(intent, node.get("DeathReasonMessage") or "its node left the cluster")
+            if node.lost:
+                self._lose(intent, node.lost)
+                continue
+            ready = self._ready(node, wanted=watched.released_at is None)
+            self._note_notice(intent, node.instance)
+            if ready and not watched.joined:
+                watched.joined = True
+                self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
 
     def note_lost(self, instance: str, reason: str) -> None:
         """Take note that an instance takes no trials any more, whatever Ray says of its node."""

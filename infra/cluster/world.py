@@ -25,8 +25,6 @@ from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
-from cloudtune.infra.node.ray_access import join_as_driver
-from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cloudtune.engine.resume import InFlight, OpenSession
-    from cloudtune.infra.cluster.head import RayHead
+    from cloudtune.infra.cluster.base import RunCluster
     from cloudtune.infra.node.messages import Described, Message, Training
     from cloudtune.infra.provider import Calls
     from cloudtune.model.events import Event
@@ -87,7 +85,7 @@ class CloudWorld:
 
     def __init__(
         self,
-        head: RayHead,
+        head: RunCluster,
         ec2: Calls,
         training: Training,
         directory: Path,
@@ -125,7 +123,7 @@ class CloudWorld:
         self._remarks: set[str] = set()
         self._lease_end = math.inf
         self._agents = Agents(
-            head.rental.run,
+            head,
             training,
             self._hear,
             self._note_lost,
@@ -144,20 +142,8 @@ class CloudWorld:
         return self
 
     def _open(self) -> None:
-        join_as_driver(self._head.ip, self._head.token)
         logging.getLogger("ray").setLevel(logging.ERROR)
-        self._head.start()
-        ray.init(
-            address=self._head.address,
-            namespace=self._head.rental.run,
-            runtime_env={
-                "working_dir": str(self._directory),
-                "excludes": excludes(self._directory),  # besides those of .gitignore
-            },
-            log_to_driver=False,
-            logging_level="ERROR",
-            configure_logging=False,
-        )
+        self._head.connect(self._directory)
         _keep_quiet(self._head.folder / "ray.log")
         if self._resumes:
             self._left = self._agents.find()
@@ -407,7 +393,8 @@ class CloudWorld:
 
     def _check_alive(self) -> None:
         if self._watcher.failure is not None or not self._head.alive():
-            gone = f"the head of the Ray cluster is gone; see {self._head.folder / 'head.log'}"
+            log = self._head.folder / "head.log"
+            gone = f"the head of the Ray cluster is gone{f'; see {log}' if log.exists() else ''}"
             reason = self._watcher.failure or gone
             raise CloudtuneError(f"the run can't go on: {reason}")
 

@@ -38,7 +38,10 @@ def ready(
         UsageError: it can't be built, or kept; or its commands are too long.
     """
     setup = experiment.setup
-    here = PROVIDERS[experiment.cloud.provider].here
+    line = PROVIDERS[experiment.cloud.provider]
+    here = line.here
+    if not line.packs:
+        return Delivery(), None
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:
         built = build(spec_of(experiment, home / FOLDER), say)
@@ -69,7 +72,7 @@ def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str],
 
     Ray lets controller and nodes speak to each other only if their Pythons are of one version.
     """
-    if not experiment.setup.builds or PROVIDERS[experiment.cloud.provider].here:
+    if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
         return
     _, built = ready(experiment, storage, home, say)
     if built is None or built.version == platform.python_version():

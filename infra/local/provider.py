@@ -42,7 +42,9 @@ class ThisMachine(OnThisMachine):
         home: Path,  # noqa: ARG002
     ) -> Catalog:
         """Return the one offer there is, at its user's price."""
-        return catalog(settings.region, settings.slots, settings.price or 0.0)
+        gpus = this_machine(settings.slots).gpus
+        price = settings.usd_per_hour(gpus, settings.price)
+        return catalog(settings.region, settings.slots, price)
 
     def open(
         self,
@@ -66,7 +68,8 @@ class ThisMachine(OnThisMachine):
 
     @staticmethod
     def _opened(experiment: Experiment, folder: Path) -> Cloud:
-        price = repr(experiment.cloud.price or 0.0)
+        gpus = this_machine(experiment.cloud.slots).gpus
+        price = repr(experiment.cloud.usd_per_hour(gpus, experiment.cloud.price))
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: "off", PRICE_TAG: price}
         cloud = cloud_at(folder, experiment.cloud.region, emulator.access, tags)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
+    from cloudtune.infra.node.lease import Ends
     from cloudtune.infra.node.messages import Body, Order, Part, Training, WorkerSlot
 
 _TICK_SECONDS = 0.5
@@ -129,6 +130,7 @@ class Agent:
         training: what the sessions have in common.
         logs: the folder for what workers print: <session>.<rank>.log, and zygote.log.
         spares: whether to keep a worker ready on each free GPU; by default where there is CUDA.
+        lease: what ends the node; by default what its environment speaks of, if anything.
     """
 
     def __init__(
@@ -139,8 +141,10 @@ class Agent:
         logs: Path,
         *,
         spares: bool | None = None,
+        lease: Ends | None = None,
     ) -> None:
         self._address = address
+        self._lease = lease or Lease.of_this_node()
         self._training = training
         self._logs = logs
         self._gpus = NodeGpus(gpus, logs)
@@ -182,10 +186,9 @@ class Agent:
 
     def renew(self, until: float) -> None:
         """Put off the end of this node to that time (Unix), by a lease at most."""
-        lease = Lease.of_this_node()
-        if lease is not None:
+        if self._lease is not None:
             with _errors_to_stderr():  # asked again in a minute
-                self._leased_until = lease.renew(until)
+                self._leased_until = self._lease.renew(until)
 
     def _remark(self) -> None:
         """Tell once why packed workers take turns on their GPU."""
@@ -201,10 +204,9 @@ class Agent:
 
     def power_off(self) -> None:
         """Shut the node down now, if it is rented: it ends though EC2 isn't let end it."""
-        lease = Lease.of_this_node()
-        if lease is not None:
+        if self._lease is not None:
             with _errors_to_stderr():
-                lease.end_now()
+                self._lease.end_now()
 
     def note_interruption(self, due: float) -> None:
         """Tell that the cloud takes this node back (Unix time): the controller, and each worker."""

@@ -24,7 +24,7 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
@@ -78,6 +78,18 @@ def first_lease(asked_at: float, end: float) -> str:
         ") < /dev/null > /dev/null 2>&1 &\n"
         f"{_NO_SECOND_BOOT}"
     )
+
+
+class Ends(Protocol):
+    """What may end a node: its lease, which the controller renews."""
+
+    def renew(self, until: float, /) -> float:
+        """Put the end off till then (Unix) at most, or raise CloudtuneError; return the end."""
+        ...
+
+    def end_now(self) -> None:
+        """End the node, or raise CloudtuneError."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ until then that item doesn't exist. AWS advises to look every five seconds.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import urllib.error
 from datetime import datetime
@@ -24,9 +25,13 @@ _NOT_FOUND = 404
 def interruption() -> float | None:
     """Return when this instance is to be taken back (Unix time); None while there is no notice.
 
+    Never, as infinity, where it isn't spot.
+
     Raises:
         OSError: the metadata service can't be asked.
     """
+    if metadata("instance-life-cycle") != "spot":
+        return math.inf
     try:
         notice = json.loads(metadata("spot/instance-action"))
     except urllib.error.HTTPError as error:
@@ -40,14 +45,20 @@ def interruption() -> float | None:
 class NoticeWatch:
     """Looks for the notice from a thread of its own, and tells of it once.
 
-    `tell(due)` is called from that thread, with the Unix time at which the instance goes. On an
-    instance that isn't spot there is nothing to look for, and the thread ends at once. `trouble`
-    says why the metadata service couldn't be asked the last time; it is asked again.
+    `tell(due)` is called from that thread, with the Unix time at which the instance goes, as `look`
+    says it. Where that is never, the thread ends at once. `trouble` says why there was no answer
+    the last time; it is asked again.
     """
 
-    def __init__(self, tell: Callable[[float], None], seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self,
+        tell: Callable[[float], None],
+        look: Callable[[], float | None] = interruption,
+        seconds: float = POLL_SECONDS,
+    ) -> None:
         self.trouble = ""
         self._tell = tell
+        self._look = look
         self._seconds = seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="notices", daemon=True)
@@ -67,13 +78,13 @@ class NoticeWatch:
     def _watch(self) -> None:
         while not self._stopping.wait(self._seconds):
             try:
-                spot = metadata("instance-life-cycle") == "spot"
-                due = interruption() if spot else None
+                due = self._look()
             except (OSError, ValueError, KeyError) as error:
-                self.trouble = f"the instance metadata can't be read: {error}"
+                self.trouble = f"notices can't be read: {error}"
                 continue
             self.trouble = ""
-            if due is not None:
+            if due is None:
+                continue
+            if due < math.inf:
                 self._tell(due)
-            if due is not None or not spot:
-                return
+            return

@@ -225,7 +225,11 @@ def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> Non
         ("limits.budget", "-3", "--budget: '-3' is not a positive amount"),
         ("trials", 0, "--trials: 0 is too small: the minimum is 1; write for example 12"),
         ("cloud.max_instances", 0, "--max-instances: 0 is too small"),
-        ("cloud.provider", "asw", "--provider: 'asw' is not known; allowed: emulated, aws, local."),
+        (
+            "cloud.provider",
+            "asw",
+            "--provider: 'asw' is not known; allowed: emulated, aws, local, ray.",
+        ),
         ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
         ("epochs.max", 0, "--epochs-max: 0 is too small"),
         ("cloud.instances", ("p9",), "--instances: 'p9' is not an instance type known here"),
@@ -309,7 +313,7 @@ BAD_FIELDS = [
     (
         "emulated",
         "amazon",
-        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local.",
+        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local, ray.",
     ),
     ("[g4dn.12xlarge]", "[]", "15: cloud.instances: is empty; write for example [g4dn.12xlarge]"),
     ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),

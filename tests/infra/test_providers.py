@@ -137,7 +137,9 @@ def test_only_a_cloud_itself_looks_at_its_name() -> None:
     }
     assert len(files) - len(others) == len(PROVIDERS)
     found = {name for name, tree in others.items() if any(map(looks_at_a_name, ast.walk(tree)))}
-    assert found == {"cloudtune/train/storage.py"}, "pyarrow calls a file system local"
+    packages = {"infra/environments/spec.py", "benchmarks/gpu/resizing.py"}  # ray is one
+    file_systems = {"cloudtune/train/storage.py"}  # pyarrow calls one local
+    assert found == packages | file_systems
 
 
 def looks_at_a_name(node: ast.AST) -> bool:

@@ -14,6 +14,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.infra.node.this_machine import this_machine
+from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
@@ -94,7 +95,7 @@ def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, 
 def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
     rented = LOCAL.replace("local", "emulated")
     assert refused(tmp_path, rented) == (
-        "file:11: cloud.slots: is only for provider local; leave it out"
+        "file:11: cloud.slots: is only for provider local or ray; leave it out"
     )
     with pytest.raises(ExperimentError, match="price"):
         Experiment(**{**MINIMAL, "cloud": {"price": 1}})
@@ -113,8 +114,21 @@ MINIMAL: dict[str, Any] = {
 }
 
 
+def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> None:
+    text = LOCAL.replace("10m}", "10m, gpu_hours: 4}")
+    experiment = load(tmp_path, text)
+    again = Experiment.from_json(experiment.to_json())
+    for one in (experiment, again):
+        assert one.limits.budget == 4
+        (offer,) = provider_named("local").catalog(one.cloud, ("on-demand",), tmp_path).offers
+        assert offer.usd_per_hour == offer.gpus, "a dollar each"
+    assert "gpu_hours: is for GPUs that have no price" in refused(tmp_path, text + "  price: 1\n")
+    both = text.replace("gpu_hours: 4", "gpu_hours: 4, budget: $5")
+    assert "limits.budget: is there, and gpu_hours too" in refused(tmp_path, both)
+
+
 def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
-    said = "this machine costs nothing, so a budget limits nothing; leave it out and set a deadline"
+    said = "GPUs cost nothing here, so a budget limits nothing; leave it out and set a deadline"
     text = LOCAL.replace("10m}", "10m, budget: $4}")
     assert refused(tmp_path, text).startswith(f"file:8: limits.budget: {said}")
     options = {"limits.budget": "4"}

@@ -17,7 +17,8 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
-from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.requests import Access

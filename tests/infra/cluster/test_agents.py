@@ -21,15 +21,20 @@ def train(config): ...
 PROGRAM = """
 import math, sys, threading, time
 import ray
+from pathlib import Path
 from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.cluster.base import JoinedNode, Rental
+from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.node import agent
 from cloudtune.infra.node.messages import Training
+from cloudtune.infra.provider import Endpoint
 
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
 training = Training("train.py:train", "loss", "min", 9, "store", 0)
-agents = Agents("a-run", training, lambda *_: None, lambda *_: None, lambda: math.inf)
+head = RayHead(Path("."), Rental("a-run", Endpoint("us-east-1"), {}, 60.0, 0.0, {}, {}))
+agents = Agents(head, training, lambda *_: None, lambda *_: None, lambda: math.inf)
 (node,) = ray.nodes()
-ready = lambda: agents.ready("i-1", node["NodeID"], 1)
+ready = lambda: agents.ready(JoinedNode("i-1", node["NodeID"], 1))
 ready()
 begun = time.monotonic()
 with open("fifo", "w"):  # the zygote has come to the user's module, and waits for the end of this
@@ -39,6 +44,7 @@ patience = threading.Event()
 print(any(ready() or patience.wait(0.1) for _ in range(300)))
 agents.close()
 ray.shutdown()
+head.stop()
 """
 
 

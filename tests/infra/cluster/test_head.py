@@ -11,7 +11,8 @@ from ruamel.yaml import YAML
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.ec2 import market_request
-from cloudtune.infra.cluster.head import RayHead, Rental, health_checks
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.provider import Endpoint, launch_token, provider_named
 from cloudtune.model.commands import Launch

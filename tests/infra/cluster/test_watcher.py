@@ -30,12 +30,12 @@ from cloudtune.model.events import (
 ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
 
 
-def told_of(note: Note, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+def told_of(note: Note, folder: Path) -> list[Event]:
     """Return what a controller hears that waits for i000, and finds that note in the journal."""
     told: list[Event] = []
     journal = Journal(folder / "provider.jsonl")
     journal.write(dataclasses.replace(note, intent="i000"))
-    watcher_of(journal, folder, told, monkeypatch)._look()
+    watcher_of(journal, folder, told)._look()
     return told
 
 
@@ -43,7 +43,6 @@ def watcher_of(
     journal: Journal,
     folder: Path,
     told: list[Event],
-    monkeypatch: pytest.MonkeyPatch,
     ours: Callable[[str], list[Any]] = lambda _: [],
     endpoint: Endpoint = ALWAYS,
 ) -> Watcher:
@@ -52,6 +51,7 @@ def watcher_of(
         journal=journal,
         give_back=lambda _: None,
         answers=lambda: True,
+        nodes=list,
         rental=SimpleNamespace(run="a-run", endpoint=endpoint),
         folder=folder,
     )
@@ -66,7 +66,6 @@ def watcher_of(
     def emit(make: Callable[[float], Event], settled: object = ()) -> None:
         told.append(make(5.0))
 
-    monkeypatch.setattr(watching, "ray", SimpleNamespace(nodes=list))
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
     return watcher
@@ -84,7 +83,7 @@ def test_ec2_is_asked_far_less_often_than_it_allows(
         return []
 
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, [], monkeypatch, ours, Endpoint("us-east-1"))
+    watcher = watcher_of(journal, tmp_path, [], ours, Endpoint("us-east-1"))
     for _ in range(2 * 3600):  # it looks at everything else twice a second
         monkeypatch.setattr(watcher, "_idle_looks", 0)
         watcher._look()
@@ -104,7 +103,7 @@ def test_credentials_that_expire_for_a_while_end_no_run(
     def ours(_: str) -> list[Any]:
         raise expired
 
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], monkeypatch, ours)
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], ours)
     for _ in range(20):
         now += 1.0
         watcher._look()
@@ -121,11 +120,13 @@ def test_a_clock_that_is_set_changes_no_time_of_a_run(
 ) -> None:
     """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
     told: list[Event] = []
-    launched = SimpleNamespace(id="i-1", intent="i000", launched_at=unix_time() - 1, billing=True)
+    launched = SimpleNamespace(
+        id="i-1", intent="i000", launched_at=unix_time() - 1, billing=True, state="running"
+    )
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, told, monkeypatch, lambda _: [launched])
+    watcher = watcher_of(journal, tmp_path, told, lambda _: [launched])
     monkeypatch.setattr(watcher, "_began", unix_time() - 2)
     watcher._look()
     (event,) = told
@@ -137,11 +138,17 @@ def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = SimpleNamespace(
-        id="i-1", intent="i000", launched_at=1.0, ended_at=3.0, reason="User", billing=False
+        id="i-1",
+        intent="i000",
+        launched_at=1.0,
+        ended_at=3.0,
+        reason="User",
+        billing=False,
+        state="terminated",
     )
     told: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, told, monkeypatch, lambda _: [instance])
+    watcher = watcher_of(journal, tmp_path, told, lambda _: [instance])
     said = (
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
@@ -154,13 +161,11 @@ def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
     assert gone.console == f"exec: python3: not found (all of it: {path})"
 
 
-def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: Path) -> None:
     told: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
     journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
-    watcher = watcher_of(journal, tmp_path, told, monkeypatch)
+    watcher = watcher_of(journal, tmp_path, told)
     watcher.expect("i001", "i-1")
     watcher.note_lost("i-1", "its agent is gone")
     assert told == [], "another agent may take its place"
@@ -185,26 +190,21 @@ def test_a_refusal_is_told_with_its_kind(
     kind: RefusalKind,
     permanent: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     note = Note(1.0, "refused", "", code=code, message="no")
     refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)
-    assert told_of(note, tmp_path, monkeypatch) == [refused]
+    assert told_of(note, tmp_path) == [refused]
 
 
-def test_an_answer_that_was_lost_is_never_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_was_lost_is_never_for_good(tmp_path: Path) -> None:
     note = Note(1.0, "lost", "", code="UnauthorizedOperation", message="no")
-    (refused,) = told_of(note, tmp_path, monkeypatch)
+    (refused,) = told_of(note, tmp_path)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", kind="denied")
 
 
-def test_an_error_that_is_not_the_clouds_is_given_up_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_that_is_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
     note = Note(1.0, "broken", "", code="UnicodeEncodeError", message="no")
-    (refused,) = told_of(note, tmp_path, monkeypatch)
+    (refused,) = told_of(note, tmp_path)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")
 
 
@@ -213,7 +213,7 @@ def test_an_autoscaler_that_asks_for_nothing_ends_the_run(
 ) -> None:
     journal = Journal(tmp_path / "provider.jsonl")
     monkeypatch.setattr(watching, "_IDLE_LOOKS", 5)
-    watcher = watcher_of(journal, tmp_path, [], monkeypatch)
+    watcher = watcher_of(journal, tmp_path, [])
     watcher.expect("i001")
     for _ in range(5):
         watcher._look()

@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloudtune.infra.cluster.head import RayHead, Rental
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command

@@ -1,0 +1,68 @@
+"""The agent of a node as a Ray actor: beside its sessions it keeps logs and hears of notices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ray
+
+from cloudtune.infra.environments.delivery import remark as setup_remark
+from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.boot import LOGS_VARIABLE
+from cloudtune.infra.node.log_copies import LogCopies
+from cloudtune.infra.node.messages import Remark
+from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
+from cloudtune.train.storage import LOGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloudtune.infra.node.agent import _Local
+    from cloudtune.infra.node.lease import Ends
+    from cloudtune.infra.node.messages import Training
+
+GROUPS = {"messages": 4, "hello": 2}
+"""Both wait, and nothing else may wait for them."""
+
+
+class NodeAgent(Agent):
+    """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
+
+    A user's own machine has it elsewhere (CLOUDTUNE_LOGS). Copies of it go to the run's storage.
+    The `lease` ends the node, and `notice` says when its cloud does: by default a rented machine's.
+    """
+
+    def __init__(
+        self,
+        instance: str,
+        folder: str,
+        gpus: int,
+        training: Training,
+        *,
+        lease: Ends | None = None,
+        notice: Callable[[], float | None] = interruption,
+    ) -> None:
+        logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune") / folder
+        super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)
+        self._copies = LogCopies(logs, f"{training.storage}/{LOGS}", instance)
+        self._copies.start()
+        self._notices = NoticeWatch(self.note_interruption, notice)
+        self._notices.start()
+        if text := setup_remark():
+            self._outbox.add("", 0, Remark(text))
+
+    def note_interruption(self, due: float) -> None:
+        """Tell of it, and bring away what the workers have printed."""
+        super().note_interruption(due)
+        self._copies.hurry()
+
+    def close(self) -> None:
+        """End everything here, and bring away what the workers have printed."""
+        super().close()
+        self._copies.close()
+
+    def _finish(self, local: _Local) -> None:
+        self._copies.hurry()
+        super()._finish(local)

@@ -1,0 +1,1 @@
+"""A Ray cluster that somebody else runs, as a cloud: its nodes' GPUs are reserved through Ray."""

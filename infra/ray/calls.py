@@ -1,0 +1,235 @@
+"""Reserving nodes of a Ray cluster, and giving them back: what a cloud is asked elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ray
+from ray.exceptions import RayError
+
+from cloudtune.clock import unix_time
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.ray.reserved_node import Reserved
+from cloudtune.infra.ray.view import ClusterView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cloudtune.model.events import RefusalKind
+
+NAMESPACE = "cloudtune"
+RELEASED = "Released"
+_MARK = "cloudtune "
+_LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "ALIVE": "running"}
+_POLL_SECONDS = 0.2
+_SHORT_SECONDS = 5.0
+"""What Ray may take to find GPUs that are free."""
+_LONG_SECONDS = 900.0
+"""What a node that the autoscaler brings may take, or an environment that Ray makes on one."""
+_END_SECONDS = 2.0
+
+
+class NoRoomError(CloudtuneError):
+    """No node of the cluster has that many free GPUs."""
+
+
+class NoStartError(CloudtuneError):
+    """What runs on the node can't be started there, now or later."""
+
+
+ERRORS = (NoRoomError, NoStartError, RayError, ConnectionError)
+
+
+def code_of_ours() -> dict[str, Any]:
+    """Return the runtime environment that has this very cloudtune."""
+    return {"py_modules": [str(Path(__file__).parents[2])], "excludes": ["__pycache__/"]}
+
+
+@contextlib.contextmanager
+def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Be a driver of the cluster meanwhile, if this process isn't one."""
+    if ray.is_initialized():
+        yield
+        return
+    join(address, code or {})
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def join(address: str, code: Mapping[str, Any]) -> None:
+    """Be a driver of the cluster, that brings code."""
+    ray.init(
+        address=address,
+        namespace=NAMESPACE,
+        runtime_env={**code_of_ours(), **code},
+        log_to_driver=False,
+        logging_level="ERROR",
+        configure_logging=False,
+    )
+
+
+class RayCalls:
+    """The calls of a cluster: each instance is an actor, whose name says all that tags do."""
+
+    errors: tuple[type[Exception], ...] = ERRORS
+    _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity", RELEASED: "busy"}
+
+    def __init__(self, address: str) -> None:
+        self.view = ClusterView(address)
+        self._seen: dict[str, dict[str, Any]] = {}
+        self._listed = False
+
+    def code(self, error: BaseException) -> str:
+        return type(error).__name__
+
+    def is_definite(self, error: BaseException) -> bool:
+        return isinstance(error, NoRoomError | NoStartError)
+
+    def refusal_kind(self, code: str) -> RefusalKind:
+        return self._kinds.get(code, "unknown")
+
+    def is_permanent(self, code: str) -> bool:
+        return code not in self._kinds
+
+    def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """Reserve GPUs of a node, once there are any.
+
+        Raises:
+            NoRoomError: there are none now, and no autoscaler brings some in time.
+            NoStartError: what is to run there fails as it starts.
+        """
+        kind = request["kinds"][request["instance_type"]]
+        gpus = kind["gpus"]
+        words = [tags[RUN_TAG], tags[INTENT_TAG], request["instance_type"], tags[LEASE_TAG]]
+        name = _MARK + " ".join([*words, f"${kind['usd_per_hour']:g}/h"])
+        instance = _id(name)
+        end = _lease_end(tags[LEASE_TAG])
+        options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "num_gpus": gpus}
+        if kind["selector"]:
+            options["label_selector"] = kind["selector"]
+        with driver(self.view.address):
+            actor = Reserved.options(**options).remote(
+                instance, tags[RUN_TAG], end, request.get("first", end)
+            )
+            began = time.monotonic()
+            while True:
+                now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
+                wanted = request.get("wanted", _always)()
+                if wanted and now and now["State"] == "ALIVE":
+                    return instance
+                if now and now["State"] == "DEAD":
+                    raise _why(now)
+                waited = time.monotonic() - began
+                stays = waited > _SHORT_SECONDS and not request["scales"]
+                if not wanted or waited > _LONG_SECONDS or (stays and not self._is_starting(gpus)):
+                    ray.kill(actor)
+                    raise NoRoomError(f"no node has {gpus} free GPUs for {instance}")
+                time.sleep(_POLL_SECONDS)
+
+    def _is_starting(self, gpus: int) -> bool:
+        """Whether Ray has GPUs for one of those of ours that aren't there yet."""
+        queued = [it for it in self.ours(ended=False) if it.state == QUEUED]
+        return self.view.waiting(gpus) < len(queued)
+
+    def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
+        """Return instances; all that have ended are listed once, as a cluster keeps 100,000."""
+        if ended and not self._listed:
+            seen = {it["ActorID"]: it for it in self._marked(None)}
+        else:
+            live = {it["ActorID"]: it for state in _LIVE for it in self._marked(state)}
+            seen = self._seen | live
+            for actor_id in seen.keys() - live.keys():
+                if seen[actor_id]["State"] != "DEAD":
+                    seen[actor_id] = self.view.actor(actor_id)
+        self._listed = self._listed or ended
+        self._seen = seen
+        # One that has ended before it was there has never been.
+        found = [_instance(it) for it in seen.values() if it["StartTime"] or it["State"] in _LIVE]
+        return [it for it in found if run in {None, it.run} and (ended or it.billing)]
+
+    def _marked(self, state: str | None) -> list[dict[str, Any]]:
+        if not self.view.answers():
+            raise ConnectionError(f"no Ray cluster answers at {self.view.address}")
+        return [it for it in self.view.actors(state) if it["Name"].startswith(_MARK)]
+
+    def alive(self, run: str) -> dict[str, Instance]:
+        """Return the instances of a run that are there, by the names of their actors."""
+        found = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
+        return {name: it for name, it in found.items() if it.run == run}
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """End the actors of these instances, and with them what trains there."""
+        live = [it["Name"] for state in _LIVE for it in self._marked(state)]
+        names = [name for name in live if _id(name) in ids]
+        if not names:
+            return
+        with driver(self.view.address):
+            actors = [actor for actor in map(actor_named, names) if actor is not None]
+            ends = [actor.end.remote() for actor in actors]
+            ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
+            for actor in actors:
+                ray.kill(actor)
+
+    def console(self, instance: str) -> str:  # noqa: ARG002
+        """Return "": why an actor died is its instance's reason."""
+        return ""
+
+
+def _always() -> bool:
+    return True
+
+
+def actor_named(name: str) -> Any | None:
+    """Return the actor of an instance; None where it has just gone."""
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name, namespace=NAMESPACE)
+    return None
+
+
+def _why(actor: Mapping[str, Any]) -> CloudtuneError:
+    """Return the error of an instance that has ended before it began."""
+    cause = actor["DeathCause"]
+    broken = cause.runtime_env_failed_context.error_message
+    broken = broken or cause.creation_task_failure_context.formatted_exception_string
+    if broken:
+        return NoStartError(f"it can't be started on a node: {broken.strip()[-500:]}")
+    return NoRoomError(_instance(actor).reason or "it ended before it began")
+
+
+def _id(name: str) -> str:
+    return f"ray-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+
+
+def _instance(actor: Mapping[str, Any]) -> Instance:
+    run, intent, kind, lease, price = actor["Name"].removeprefix(_MARK).split(" ")
+    ended = actor["EndTime"] / 1000 or None
+    cause = actor["DeathCause"].actor_died_error_context.error_message
+    return Instance(
+        id=_id(actor["Name"]),
+        run=run,
+        intent=intent,
+        lease=lease,
+        instance_type=kind,
+        state=_LIVE.get(actor["State"], "terminated"),
+        launched_at=actor["StartTime"] / 1000 or ended or unix_time(),
+        ended_at=ended,
+        reason=cause.partition("\n")[0].partition(". ")[0],
+        tags={PRICE_TAG: price.strip("$/h")},
+    )
+
+
+def _lease_end(text: str) -> float:
+    """Return the end of a lease (Unix time) as its tag has it."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.inf

@@ -1,0 +1,153 @@
+"""The cluster of a run where somebody else runs it: joined, and left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cloudtune.clock import unix_time
+from cloudtune.infra.cluster.base import JoinedNode
+from cloudtune.infra.cluster.head import JOURNAL
+from cloudtune.infra.cluster.node_provider import Journal, Note
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
+from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
+from cloudtune.infra.sent_files import sent_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cloudtune.infra.cluster.base import Rental
+    from cloudtune.infra.node.messages import Training
+    from cloudtune.model.commands import Launch
+
+_SILENT_SECONDS = 20.0
+_GONE = "its actor is gone"
+
+
+class JoinedCluster:
+    """A Ray cluster that a run shares. What the run has asked for stands in the cluster itself."""
+
+    running = True
+
+    def __init__(self, folder: Path, rental: Rental) -> None:
+        self.folder = folder
+        self.rental = rental
+        self.journal = Journal(folder / JOURNAL)
+        self._calls = RayCalls(rental.endpoint.url or "")
+        self._answered_at = time.monotonic()
+        self._asking: set[str] = set()
+        self._unwanted: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._joined: dict[str, JoinedNode] = {}
+        self._given_back: set[str] = set()
+
+    @property
+    def intents(self) -> frozenset[str]:
+        asked = {note.intent for note in self.journal.read()}
+        return frozenset(asked | self._asking)
+
+    def connect(self, directory: Path) -> None:
+        """Join as a driver. The folder is copied first: Ray's patterns would go for our code too.
+
+        Raises:
+            UsageError: the cluster's Ray or Python is another one.
+        """
+        self._calls.view.check_versions()
+        with tempfile.TemporaryDirectory() as copy:
+            for path in sent_files(directory):
+                place = Path(copy) / path.relative_to(directory)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place)
+            join(self._calls.view.address, {**self.rental.request["code"], "working_dir": copy})
+
+    def answers(self) -> bool:
+        if self._calls.view.answers():
+            self._answered_at = time.monotonic()
+            return True
+        return False
+
+    def alive(self) -> bool:
+        """Whether it has answered lately."""
+        return self.answers() or time.monotonic() < self._answered_at + _SILENT_SECONDS
+
+    def want(self, launch: Launch, until: float) -> None:
+        """Reserve a node for an intent, by a thread of its own, unless that was done before.
+
+        What another controller left waiting is waited for again.
+        """
+        ours = {instance.intent: instance for instance in self._calls.ours(self.rental.run)}
+        there = ours.get(launch.intent)
+        if launch.intent in self._asking or (there is not None and there.state != QUEUED):
+            return
+        self._asking.add(launch.intent)
+        now = unix_time()
+        lease, first = self.rental.leases(now, until)
+        end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + lease))
+        tags = {
+            RUN_TAG: self.rental.run,
+            INTENT_TAG: launch.intent,
+            LEASE_TAG: end if there is None else there.lease,
+        }
+        request = {
+            **self.rental.request,
+            "instance_type": launch.instance_type,
+            "first": now + first,
+            "wanted": lambda: launch.intent not in self._unwanted,
+        }
+        name = f"asks for {launch.intent}"
+        asks = threading.Thread(target=self._ask, args=(launch, tags, request), name=name)
+        asks.daemon = True
+        asks.start()
+
+    def _ask(self, launch: Launch, tags: Mapping[str, str], request: Mapping[str, Any]) -> None:
+        self._note("asking", launch.intent)
+        try:
+            instance = self._calls.run_instance("", tags, request)
+        except Exception as error:  # noqa: BLE001  the run must learn of whatever it is
+            what = "refused" if self._calls.is_definite(error) else "broken"
+            code = RELEASED if launch.intent in self._unwanted else self._calls.code(error)
+            self._note(what, launch.intent, code=code, message=str(error))
+        else:
+            self._note("launched", launch.intent, instance=instance)
+
+    def _note(self, what: str, intent: str, **more: str) -> None:
+        self.journal.write(Note(unix_time(), what, intent, **more))
+
+    def give_back(self, intent: str) -> None:
+        self._unwanted.add(intent)
+        ours = self._calls.ours(self.rental.run, ended=False)
+        doomed = {instance.id for instance in ours if instance.intent == intent}
+        self._given_back |= doomed
+        self._calls.terminate(sorted(doomed))
+
+    def nodes(self) -> list[JoinedNode]:
+        """Return those whose actors live; and, as lost, those that lived before."""
+        with contextlib.suppress(*self._calls.errors):  # asked again soon
+            alive = self._calls.alive(self.rental.run)
+            self._names |= {it.id: name for name, it in alive.items()}
+            gone = {name: replace(node, lost=_GONE) for name, node in self._joined.items()}
+            self._joined = gone | {
+                it.id: JoinedNode(it.id, "", self.rental.gpus[it.instance_type])
+                for it in alive.values()
+            }
+        return [node for node in self._joined.values() if node.instance not in self._given_back]
+
+    def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:  # noqa: ARG002
+        """Return the actor that holds the node's GPUs, which is its agent."""
+        actor = actor_named(self._names[node.instance])
+        if actor is not None:
+            actor.begin.remote(node.gpus, training)
+        return actor
+
+    @contextlib.contextmanager
+    def stand_in(self) -> Iterator[bool]:
+        yield False
+
+    def stop(self) -> None:
+        """Do nothing: the cluster is somebody else's."""

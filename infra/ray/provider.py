@@ -1,0 +1,202 @@
+# ruff: noqa: ARG002  a cluster needs to be told little
+"""A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import Cloud, Endpoint, Provider
+from cloudtune.model.catalog import Catalog, InstanceType, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment.cloud import CloudSettings as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.cluster.base import Rental
+    from cloudtune.infra.ray.calls import RayCalls
+    from cloudtune.infra.ray.joined import JoinedCluster
+    from cloudtune.infra.ray.view import ClusterView, RayNode
+    from cloudtune.model.catalog import Market
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
+
+
+class RayCluster(Provider):
+    """The cluster at `cloud.address`: what it has is reserved, and what it may have asked for."""
+
+    name = "ray"
+    asks_first = ""
+    paced = False
+    has_gpus = True
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return {}: which types there are, the cluster knows."""
+        return {}
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        offers = self.catalog(settings, ("on-demand",), None).matching(
+            settings.instances, ("on-demand",)
+        )
+        return [offer.instance_type for offer in offers]
+
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path | None) -> Catalog:
+        """Return the types of the nodes that are there, and those that the experiment names."""
+        offers = tuple(
+            Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
+            for kind, price in _kinds(settings, _view(settings).nodes())
+        )
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        return Catalog(offers, f"the Ray cluster at {_view(settings).address}", today)
+
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
+        """Return an experiment with the cluster's own address, and as many nodes as it may have.
+
+        Raises:
+            UsageError: there is no such cluster, or it can't be joined, or it has no GPUs.
+        """
+        settings = experiment.cloud
+        view = _view(settings)
+        view.check_versions()
+        fields: dict[str, object] = {"address": view.address, "region": view.address}
+        written = "max_instances" in settings.model_fields_set
+        if not written or not view.scales():
+            gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
+            kinds = [node.kind for node in view.nodes() if node.kind.name in gpus]
+            there = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
+            fields["max_instances"] = min(there, settings.max_instances) if written else there
+        cloud = settings.model_copy(update=fields)
+        return experiment.model_copy(update={"cloud": cloud})
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass if the nodes may share the storage, and have the Python that is asked for.
+
+        Raises:
+            UsageError: they are several machines, and it is the folder of one; or they can't.
+        """
+        setup = experiment.setup
+        project = isinstance(setup.pip, str) and setup.pip.endswith(".toml")
+        if setup.python is not None or setup.commands or project:
+            raise UsageError(
+                "setup: the nodes of a Ray cluster have a Python and a system of their own; write "
+                "requirements.txt or a list for pip, or python_path, and leave the rest out"
+            )
+        addresses = {node.address for node in _view(experiment.cloud).nodes()}
+        default = type(experiment).model_fields["storage"].default
+        if experiment.storage == default and len(addresses) > 1:
+            raise UsageError(
+                "storage: the nodes of the cluster need a shared one: write a folder that all of "
+                "them have, or s3://bucket/prefix"
+            )
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
+        adopt: bool = False,
+    ) -> Cloud:
+        """Return the cluster, with what is asked of it for a node of each type."""
+        from cloudtune.infra.ray.view import GROUP  # noqa: PLC0415  Ray takes long
+
+        settings = experiment.cloud
+        view = _view(settings)
+        nodes = view.nodes()
+        kinds = _kinds(settings, nodes)
+        # An autoscaler may not know a label of its nodes: one is asked for only where it helps.
+        selects = len(kinds) > 1 and all(node.labelled for node in nodes)
+        request = {
+            kind.name: {
+                "gpus": kind.gpus,
+                "usd_per_hour": price,
+                "selector": {GROUP: kind.name} if selects else {},
+            }
+            for kind, price in kinds
+        }
+        cluster = {"scales": view.scales(), "code": _code(experiment)}
+        return Cloud(_endpoint(settings.region), {"kinds": request, **cluster}, {})
+
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
+        """Return the clusters that runs of this machine were on, if they answer."""
+        clouds = []
+        for region in sorted(regions):
+            with contextlib.suppress(UsageError):  # it has ended, and all on it
+                clouds.append(Cloud(_endpoint(region), {}, {}))
+        return clouds
+
+    def calls(self, endpoint: Endpoint) -> RayCalls:
+        from cloudtune.infra.ray.calls import RayCalls  # noqa: PLC0415  Ray takes long
+
+        return RayCalls(endpoint.url or "")
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        from cloudtune.infra.ray.calls import ERRORS  # noqa: PLC0415  Ray takes long
+
+        return ERRORS
+
+    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
+        """Return the type: a node that is there boots nothing."""
+        return {"instance_type": launch.instance_type}
+
+    def own_address(self) -> str:
+        """Refuse: the nodes are in a cluster already."""
+        raise NotImplementedError
+
+    def joined(self, folder: Path, rental: Rental) -> JoinedCluster:
+        from cloudtune.infra.ray.joined import JoinedCluster  # noqa: PLC0415  Ray takes long
+
+        return JoinedCluster(folder, rental)
+
+
+def _view(settings: Settings) -> ClusterView:
+    from cloudtune.infra.ray.view import ClusterView, resolve  # noqa: PLC0415  Ray takes long
+
+    return ClusterView(resolve(settings.region))
+
+
+def _endpoint(region: str) -> Endpoint:
+    from cloudtune.infra.ray.view import resolve  # noqa: PLC0415  Ray takes long
+
+    return Endpoint(region, resolve(region), provider="ray")
+
+
+def _code(experiment: Experiment) -> dict[str, object]:
+    """Return the part of Ray's runtime environment that the experiment asks for."""
+    setup = experiment.setup
+    pip = setup.pip
+    if isinstance(pip, str):
+        return {"pip": str(experiment.directory / pip)}
+    if setup.python_path is not None:
+        return {"py_executable": setup.python_path}
+    return {"pip": list(pip)} if pip else {}
+
+
+def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceType, float]]:
+    """Return the types of instances, by name: what each has of a node, and costs an hour."""
+    there = {node.kind.name: node.kind for node in nodes}
+    named = [name for name in settings.instances if not set(name) & set("*?[")]
+    for name in named:
+        if name not in there and settings.slots:
+            there[name] = InstanceType(name, settings.slots, "gpu", 0, 0, 0)
+    kinds = []
+    for name, kind in sorted(there.items()):
+        gpus = min(settings.slots or kind.gpus, kind.gpus)
+        node = settings.usd_per_hour(kind.gpus, settings.prices.get(name))
+        kinds.append((replace(kind, gpus=gpus), node * gpus / kind.gpus))
+    if not kinds:
+        raise UsageError(
+            "cloud.instances: no node of the cluster has a GPU now; if its autoscaler brings "
+            "some, write their type, and how many GPUs of one an instance has: "
+            "`instances: [a100-node]`, `slots: 8`"
+        )
+    return kinds
+
+
+RAY = RayCluster()

@@ -1,0 +1,120 @@
+"""A real Ray cluster as a cloud: what it offers, what is reserved on it, and what ends that."""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Calls, calls_to
+from cloudtune.infra.ray.provider import RAY
+from cloudtune.model.commands import Launch
+from cloudtune.runs import control, home
+from tests.bench import called, wait_for
+from tests.builders.experiments import FIELDS
+from tests.contracts.provider import ProviderContract
+from tests.guard import watched
+from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Ray starts processes for the cluster of this module whenever it likes."""
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def somebodys(nothing_left: None) -> Iterator[SomebodysCluster]:
+    """A cluster of one node with two GPUs."""
+    with (
+        tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,
+        cluster(Path(folder), nodes=1) as started,
+    ):
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _found(somebodys: SomebodysCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name, value in somebodys.environment.items():
+        monkeypatch.setenv(name, value)
+    yield
+    assert somebodys.left() == NOTHING
+
+
+class TestRay(ProviderContract):
+    name = "ray"
+    refusals: ClassVar = {"NoRoomError": "capacity", "NoStartError": "unknown"}
+
+
+def experiment(**cloud: object) -> Experiment:
+    return Experiment(**{**FIELDS, "cloud": {"provider": "ray", **cloud}})
+
+
+def reserve(tmp_path: Path, **request: object) -> tuple[Calls, str]:
+    """Reserve the node for a run; returns what asks its cloud, and the instance."""
+    cloud = RAY.open(experiment(), tmp_path, pace=False)
+    asked = RAY.launch_request(Launch("i000", "2x-gpu", "on-demand"), "")
+    calls = calls_to(cloud.endpoint)
+    run = f"a-run-{time.monotonic_ns()}"
+    tags = {RUN_TAG: run, INTENT_TAG: "i000", LEASE_TAG: "2050-01-01T00:00:00Z"}
+    return calls, calls.run_instance("", tags, {**cloud.request, **asked, **request})
+
+
+def test_a_fleet_that_stays_is_planned_with_as_many_as_there_are() -> None:
+    whole = RAY.with_account_defaults(experiment(prices={"2x-gpu": "$12/h"}))
+    assert whole.cloud.address == whole.cloud.region == os.environ["RAY_ADDRESS"]
+    assert whole.cloud.max_instances == 1
+    half = RAY.with_account_defaults(experiment(prices={"2x-gpu": 12}, slots=1, max_instances=9))
+    assert half.cloud.max_instances == 2
+    (offer,) = RAY.catalog(half.cloud, ("on-demand",), Path()).offers
+    assert (offer.gpus, offer.usd_per_hour) == (1, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://127.0.0.1:10001", "run cloudtune on a node of the cluster"),
+        ("127.0.0.1:1", "no Ray cluster answers at"),
+    ],
+)
+def test_an_address_without_a_cluster_is_refused(address: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        RAY.with_account_defaults(experiment(address=address))
+
+
+def test_another_python_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = platform.python_version()
+    monkeypatch.setattr(platform, "python_version", lambda: "3.9.1")
+    with pytest.raises(UsageError, match=f"has Ray .* and Python {real}, and .* Python 3.9.1;"):
+        RAY.with_account_defaults(experiment())
+
+
+def test_what_is_not_renewed_gives_its_gpus_back(tmp_path: Path) -> None:
+    calls, instance = reserve(tmp_path, first=time.time() + 1.0)
+    assert [it.id for it in calls.ours(ended=False)] == [instance]
+    wait_for(lambda: not calls.ours(ended=False), 30)
+
+
+def test_gc_gives_back_what_a_dead_controller_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    calls, instance = reserve(tmp_path)
+    (left,) = calls.ours(ended=False)
+    where = {"provider": "ray", "region": os.environ["RAY_ADDRESS"]}
+    (home.runs() / left.run).mkdir(parents=True)
+    with control.driving(home.runs() / left.run, where):
+        pass
+    assert instance in called(capsys, "status").out
+    done = called(capsys, "gc")
+    assert done.code == 0, done.err
+    assert instance in done.out
+    assert not calls.ours(ended=False)
