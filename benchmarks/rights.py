@@ -120,6 +120,11 @@ class World:
             "SubnetId": subnet["SubnetId"],
             "SecurityGroupIds": [group["GroupId"]],
             "IamInstanceProfile": {"Name": NODE_ROLE},
+            "KeyName": ec2.create_key_pair(KeyName="mine")["KeyName"],
+            "Placement": {"GroupName": "near"},
+            "CapacityReservationSpecification": {
+                "CapacityReservationTarget": {"CapacityReservationId": "cr-0123456789abcdef0"}
+            },
         }
         self._number = 0
 

@@ -64,6 +64,17 @@ class ExactPlanner:
             return self._rounded(request, solution)
         return self._priced(request, solution)
 
+    def nearly(self, request: PlanRequest) -> Plan | None:
+        """Return a plan within the limits; rounded bills may make it a little dearer than the best.
+
+        The search over rounded bills takes most of the time where the limits are tight.
+        """
+        solution = search_of(request).best(request.limits, request.objective)
+        plan = None if solution is None else self._priced(request, solution)
+        if plan is None or request.limits.admit(plan.estimate):
+            return plan
+        return self.within(request)
+
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
 

@@ -164,7 +164,13 @@ def show_planned(
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
     from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
 
-    proposal = propose(planned, compare=compare, trials_axis=trials_axis)
+    everything = verbose or html is not None or output != "table"
+    proposal = propose(
+        planned,
+        compare=compare,
+        trials_axis=trials_axis,
+        others="all" if everything else "screen",
+    )
     if html is not None:
         from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
 

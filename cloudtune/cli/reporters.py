@@ -70,7 +70,7 @@ class Terminal:
         from cloudtune.display.plan_screen import show_head  # noqa: PLC0415
         from cloudtune.planning.proposal import propose  # noqa: PLC0415
 
-        show_head(console(), propose(planned, others=False))
+        show_head(console(), propose(planned, others="none"))
 
     def taken_over(self, saved: Job) -> None:
         basis = basis_of(saved.experiment, saved.rentables)

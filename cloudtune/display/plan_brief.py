@@ -23,6 +23,7 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planners.reserve import MARGIN
+from cloudtune.planning.alternatives import STATIC, for_one_screen
 from cloudtune.policy.registry import SEARCHES, WHOSE
 
 if TYPE_CHECKING:
@@ -308,16 +309,15 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
         label = f"{name} ({hint})"
         yield _line(label, fleet(plan), plan.estimate, chosen)
     by_name = {other.name: other for other in proposal.alternatives}
-    wanted = ("best static cluster", "on spot", "on-demand") if steady else ("on-demand",)
-    for name in wanted:
+    for name in for_one_screen(proposal.plan):
         other = by_name.get(name)
         if other is None or other.plan.followed is None:
             continue
-        label = "one fixed cluster" if name == "best static cluster" else name
+        label = "one fixed cluster" if name == STATIC else name
         broken = proposal.broken(other.plan)
         if broken:
             label += f" (over the {broken[0]})"
-        elif name != "best static cluster":
+        elif name != STATIC:
             label += f" ({_kept(other)})"
         yield _line(label, fleet(other.plan.followed), other.plan.estimate, chosen)
 

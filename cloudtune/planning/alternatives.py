@@ -24,7 +24,7 @@ from cloudtune.runs.job import MAX_TRIALS, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from cloudtune.experiment import Experiment
     from cloudtune.model.plans import Objective, Plan, RunPlan
@@ -42,7 +42,7 @@ _POOL_RUNS = 5
 """As many simulated runs on spot pools; one of a job with more epochs than `_FEW_EPOCHS`."""
 _FEW_EPOCHS = 2_000
 _MOST_EPOCHS = 20_000
-"""A job with more epochs than the latter is drawn: to play it once takes many seconds."""
+"""A job with more epochs than the latter isn't played: once would take many seconds."""
 _RUNS = 5
 """As many simulated runs at most for each choice that is compared."""
 _SECONDS = 5.0
@@ -50,6 +50,9 @@ _SECONDS = 5.0
 _FLEETS = ("naive", "constant")
 _ALLOCATORS = ("same", "static-fluid", "dynamic-fluid")
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
+STATIC = "best static cluster"
+ALL = (STATIC, "naive elastic", "cheapest", "fastest", "on spot", "on-demand")
+"""The names of what else stages could be."""
 
 
 @dataclass(frozen=True)
@@ -175,14 +178,15 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     )
 
 
-def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
+def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
     """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
 
-    Of a large job the draws, in which instances are lost and waited for, stand in for its runs.
+    None for a very large job. Draws of its stages say nothing: a run doesn't wait for a pool as
+    stages do.
     """
     epochs = sum(stage.trials * stage.epochs for stage in request.work)
     if epochs > _MOST_EPOCHS:
-        return _as_run(planned, request, plan)
+        return None
     runs = 1 if epochs > _FEW_EPOCHS else _POOL_RUNS
     problem = replace(planned.problem, rentables=request.rentables)
     return make.run_plan(
@@ -200,15 +204,27 @@ def as_planned(planned: Planned) -> RunPlan:
     return _as_run(planned, planned.asked.request, planned.plan.followed)
 
 
-def alternatives(planned: Planned) -> Iterator[Alternative]:
-    """Yield what else could be done: other stages, or other limits where there are no stages."""
+def for_one_screen(plan: RunPlan) -> tuple[str, ...]:
+    """Return the names of the alternatives that matter most, in order.
+
+    Of a plan on spot pools only the other market: others' stages would differ from it by luck.
+    """
+    steady = plan.forecast.source == "stages"
+    return (STATIC, "on spot", "on-demand") if steady else ("on-demand",)
+
+
+def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:
+    """Yield what else could be done: other stages, or other limits where there are no stages.
+
+    Each takes a search and a forecast, on spot a simulated run of seconds: `names` says which.
+    """
     chosen = planned.plan.followed
     asked = planned.asked
     if asked is None:
         yield from _other_limits(planned)
     if chosen is None or asked is None:
         return
-    yield from fixed_and_naive(planned)
+    yield from fixed_and_naive(planned, names)
     free = _free(asked.request)
     exact = stages.EXACT
     tries: list[tuple[str, Planner, PlanRequest]] = [
@@ -220,7 +236,7 @@ def alternatives(planned: Planned) -> Iterator[Alternative]:
         name, elsewhere = other
         sure = stages.sure_planner(exact, planned.options, planned.problem.experiment)
         tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
-    yield from _tried(planned, asked, chosen, tries)
+    yield from _tried(planned, asked, chosen, [tried for tried in tries if tried[0] in names])
 
 
 def _other_limits(planned: Planned) -> Iterator[Alternative]:
@@ -248,7 +264,7 @@ def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
     return make.run_plan(problem, limits, planned.elapsed, runs=samples)
 
 
-def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
+def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:
     """Yield the best cluster of one size, and naive elasticity, within the same limits."""
     chosen = planned.plan.followed
     asked = planned.asked
@@ -258,10 +274,8 @@ def fixed_and_naive(planned: Planned) -> Iterator[Alternative]:
     experiment = planned.problem.experiment
     tries = [
         (name, stages.sure_planner(planner, planned.options, experiment), inside)
-        for name, planner in (
-            ("best static cluster", StaticPlanner()),
-            ("naive elastic", NaivePlanner()),
-        )
+        for name, planner in ((STATIC, StaticPlanner()), ("naive elastic", NaivePlanner()))
+        if name in names
     ]
     yield from _tried(planned, asked, chosen, tries)
 
@@ -272,17 +286,23 @@ def _tried(
     chosen: Plan,
     tries: Sequence[tuple[str, Planner, PlanRequest]],
 ) -> Iterator[Alternative]:
-    for name, planner, request in tries:
-        plan = _plan_or_nearest(planner, request)
+    judged: list[tuple[PlanRequest, Plan, RunPlan]] = []
+    for name, planner, wanted in tries:
+        plan = _plan_or_nearest(planner, wanted)
         if plan is None:
             continue
+        request = replace(wanted, limits=asked.request.limits)
+        alike = (run for other, it, run in judged if (other, it.choices) == (request, plan.choices))
         same = plan.choices == chosen.choices
-        judged = replace(request, limits=asked.request.limits)
         steady = not any(rentable.behaviours for rentable in request.rentables)
-        if same or steady:
-            yield Alternative(name, _as_run(planned, judged, chosen if same else plan))
-        else:
-            yield Alternative(name, _on_pools(planned, judged, plan))
+        run = next(alike, None)
+        if run is None:
+            forecast = _as_run if same or steady else _on_pools
+            run = forecast(planned, request, chosen if same else plan)
+        if run is None:
+            continue
+        judged.append((request, plan, run))
+        yield Alternative(name, run)
 
 
 def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
@@ -14,7 +14,15 @@ from cloudtune.model.scaling import Provenance, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import alternatives, as_planned, by_trials, compared, front
+from cloudtune.planning.alternatives import (
+    ALL,
+    alternatives,
+    as_planned,
+    by_trials,
+    compared,
+    for_one_screen,
+    front,
+)
 from cloudtune.planning.make import worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from cloudtune.planning.alternatives import Alternative, Comparison
     from cloudtune.planning.make import Planned
 
+Others: TypeAlias = Literal["all", "screen", "none"]
 _LIKELY = 0.5
 """A run that decides as it goes counts as breaking a limit that it keeps more rarely than this."""
 
@@ -167,9 +176,12 @@ class Proposal:
 
 
 def propose(
-    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: bool = True
+    planned: Planned, *, compare: bool = False, trials_axis: bool = False, others: Others = "all"
 ) -> Proposal:
-    """Return what there is to say of a run before it begins; without `others` only of itself.
+    """Return what there is to say of a run before it begins.
+
+    `others` says how much of what else could be done: all takes many seconds for large jobs on
+    spot, "screen" has what `for_one_screen` names, alone.
 
     Raises:
         UsageError: other numbers of trials are asked for, where nothing is planned by stages.
@@ -197,8 +209,8 @@ def propose(
         limits=planned.limits,
         usable=None if asked is None else asked.request.limits,
         plan=plan,
-        alternatives=tuple(alternatives(planned)) if others else (),
-        front=front(planned) if others else (),
+        alternatives=_alternatives(planned, others),
+        front=front(planned) if _shows_front(plan, others) else (),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(notes)),
         considered=len(planned.problem.rentables),
@@ -210,7 +222,7 @@ def propose(
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         comparison=tuple(compared(planned)) if compare else (),
-        as_planned=as_planned(planned) if others else None,
+        as_planned=as_planned(planned) if others == "all" else None,
         by_trials=by_trials(planned) if trials_axis else (),
         unsure=tuple(_unsure(planned)),
         past={run.run: len(run.trials) for run in planned.problem.past},
@@ -220,6 +232,17 @@ def propose(
         remarks=planned.remarks,
         short_of=_short_of(planned),
     )
+
+
+def _alternatives(planned: Planned, others: Others) -> tuple[Alternative, ...]:
+    if others == "none":
+        return ()
+    return tuple(alternatives(planned, ALL if others == "all" else for_one_screen(planned.plan)))
+
+
+def _shows_front(plan: RunPlan, others: Others) -> bool:
+    """Whether the front is shown: on one screen only where its points compare with the plan."""
+    return others == "all" or (others == "screen" and plan.forecast.source == "stages")
 
 
 def _short_of(planned: Planned) -> str:

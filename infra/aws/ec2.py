@@ -164,7 +164,15 @@ def _request_ids() -> Iterator[None]:
 
 
 def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a launch, but for its token."""
+    """Return the arguments of a launch, but for its token.
+
+    Where network interfaces are named, as for EFA, subnet and security groups belong to each.
+    """
+    request = dict(request)
+    if request.get("NetworkInterfaces"):
+        moved = {"SubnetId": "SubnetId", "SecurityGroupIds": "Groups"}
+        theirs = {name: request.pop(ours) for ours, name in moved.items() if ours in request}
+        request["NetworkInterfaces"] = [theirs | one for one in request["NetworkInterfaces"]]
     pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
     return {
         "MinCount": 1,

@@ -31,7 +31,13 @@ from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.node.ray_access import COMMAND, join_as_driver, ray_environment, token_of
+from cloudtune.infra.node.ray_access import (
+    COMMAND,
+    PATIENCE,
+    join_as_driver,
+    ray_environment,
+    token_of,
+)
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
@@ -249,8 +255,9 @@ class RayHead:
             return
         self._write_config()
         log = self.folder / "head.log"
+        inherited = {name: text for name, text in os.environ.items() if name not in PATIENCE}
         environment = {
-            **os.environ,
+            **inherited,
             **ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             **health_checks(self.rental.endpoint.silent_seconds),

@@ -49,9 +49,14 @@ def ray_environment(address: str, token: str) -> dict[str, str]:
     }
 
 
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+"""For drivers. By default Ray ends their process, with exit code 1 and no chance to give anything
+back, if a call waits for a minute as the head dies. Nodes have to end with their cluster."""
+
+
 def join_as_driver(address: str, token: str) -> None:
     """Have this process speak to the cluster whose head is at that address; before `ray.init`."""
-    os.environ.update(ray_environment(address, token))
+    os.environ.update({**ray_environment(address, token), **PATIENCE})
     from ray._private import ray_constants  # noqa: PLC0415  after the environment
     from ray._raylet import (  # type: ignore[attr-defined]  # noqa: PLC0415
         AuthenticationTokenLoader,

@@ -16,6 +16,7 @@ from cloudtune.clock import unix_time
 from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
+from cloudtune.infra.node.ray_access import PATIENCE
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
 from cloudtune.infra.sent_files import sent_files
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from cloudtune.model.commands import Launch
 
 _SILENT_SECONDS = 20.0
-_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
-"""Ray ends a driver whose cluster is silent so long, whatever it still has to say."""
 _GONE = "its actor is gone"
 
 
@@ -62,7 +61,7 @@ class JoinedCluster:
             UsageError: the cluster's Ray or Python is another one.
         """
         self._calls.view.check_versions()
-        os.environ.setdefault(*_PATIENCE)
+        os.environ.update(PATIENCE)
         with tempfile.TemporaryDirectory() as copy:
             for path in sent_files(directory):
                 place = Path(copy) / path.relative_to(directory)

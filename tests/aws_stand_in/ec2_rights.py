@@ -74,8 +74,10 @@ class _Call:
             yield self._one("subnet", launch.subnet.id, self._known("subnet", launch.subnet.id))
         for group in launch.groups:
             yield self._one("security-group", group, self._known("security-group", group))
-        if launch.key:
-            yield self._one("key-pair", launch.key, {})
+        named = ("key-pair", launch.key), ("placement-group", launch.placement_group)
+        for kind, name in (*named, ("capacity-reservation", launch.capacity_reservation)):
+            if name:
+                yield self._one(kind, name, {})
         of_instance = {
             "ec2:InstanceType": [launch.instance_type],
             "ec2:InstanceMarketType": ["spot" if launch.is_spot else "on-demand"],

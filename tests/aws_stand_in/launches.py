@@ -34,6 +34,15 @@ class Launch:
         return self._get("KeyName")
 
     @property
+    def placement_group(self) -> str:
+        return self._get("Placement.GroupName")
+
+    @property
+    def capacity_reservation(self) -> str:
+        specification = "CapacityReservationSpecification.CapacityReservationTarget"
+        return self._get(f"{specification}.CapacityReservationId")
+
+    @property
     def is_spot(self) -> bool:
         return self._get("InstanceMarketOptions.MarketType") == "spot"
 
@@ -45,6 +54,13 @@ class Launch:
     @property
     def subnet_id(self) -> str:
         return self._get("SubnetId", "NetworkInterface.1.SubnetId")
+
+    @property
+    def names_its_network_twice(self) -> bool:
+        """Whether it names network interfaces, and subnet or security groups besides them."""
+        interfaces = any(name.startswith("NetworkInterface.") for name in self.parameters)
+        own = numbered(self.parameters, "SecurityGroupId") or self._get("SubnetId")
+        return interfaces and bool(own)
 
     @property
     def named_zone(self) -> str:

@@ -60,6 +60,12 @@ def check_fit(launch: Launch) -> None:
             "No default VPC for this user. GroupName is only supported for EC2-Classic and "
             "default VPC.",
         )
+    if launch.names_its_network_twice:
+        raise Ec2Error(
+            "InvalidParameterCombination",
+            "Network interfaces and an instance-level subnet ID may not be specified on the same "
+            "request",
+        )
     if launch.named_zone not in ("", subnet.availability_zone):
         raise invalid(  # ours
             f"The subnet '{subnet.id}' is in the Availability Zone {subnet.availability_zone}, "

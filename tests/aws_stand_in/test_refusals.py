@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.infra.aws.ec2 import market_request
+from cloudtune.infra.aws.ec2 import Ec2, market_request
+from cloudtune.infra.emulator.client import EmulatorControl
+from cloudtune.infra.provider import RUN_TAG, Endpoint
 from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
 
@@ -92,6 +94,28 @@ def test_a_subnet_is_in_one_zone_and_a_group_in_one_vpc(account: Account) -> Non
         f"InvalidParameter: Security group {foreign} and subnet {here['SubnetId']} belong to "
         "different networks."
     )
+
+
+def test_network_interfaces_have_the_subnet_and_the_groups_of_a_run(account: Account) -> None:
+    """`cloud.request.NetworkInterfaces`, as for EFA, beside the subnet that a run chooses."""
+    subnet = account.client("ec2").describe_subnets()["Subnets"][0]
+    (group,) = account.client("ec2").describe_security_groups(
+        Filters=[{"Name": "vpc-id", "Values": [subnet["VpcId"]]}], GroupNames=["default"]
+    )["SecurityGroups"]
+    own = {"SubnetId": subnet["SubnetId"], "SecurityGroupIds": [group["GroupId"]]}
+    interfaces = {"NetworkInterfaces": [{"DeviceIndex": 0, "InterfaceType": "efa"}]}
+    twice = launch(account, **interfaces, **own)
+    assert twice.startswith("InvalidParameterCombination: Network interfaces and an instance-level")
+    access = account.access
+    ec2 = Ec2(Endpoint("us-east-1", access.endpoint, access.key, access.secret))
+    request = {"ImageId": IMAGES["x86_64"], "InstanceType": TYPE, **interfaces, **own}
+    made = ec2.run_instance("efa", {RUN_TAG: "r"}, request)
+    EmulatorControl(access).move_clock(2.0)  # then all calls see it
+    (described,) = account.client("ec2").describe_instances(InstanceIds=[made])["Reservations"]
+    (instance,) = described["Instances"]
+    assert instance["SubnetId"] == subnet["SubnetId"]
+    (interface,) = instance["NetworkInterfaces"]
+    assert [it["GroupId"] for it in interface["Groups"]] == [group["GroupId"]]
 
 
 def test_a_token_is_good_for_one_request(account: Account) -> None:

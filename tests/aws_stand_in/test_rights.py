@@ -18,7 +18,10 @@ FAILS = {
     "See: ec2:DescribeInstances": {"see what is rented"},
     "LaunchTagged: ec2:RunInstances": LAUNCHES,
     "LaunchFromThese: arn:aws:ec2:us-east-1::image/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:capacity-reservation/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:key-pair/*": LAUNCHES,
     "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:network-interface/*": LAUNCHES,
+    "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:placement-group/*": LAUNCHES,
     "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:security-group/*": LAUNCHES,
     "LaunchFromThese: arn:aws:ec2:us-east-1:123456789012:spot-instances-request/*": {
         "launch, spot"

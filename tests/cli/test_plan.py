@@ -140,7 +140,7 @@ def test_a_run_that_takes_another_plan_than_the_one_shown_says_so() -> None:
     dollars = format_dollars(shown.plan.estimate.dollars)
     line = f"not the plan that `cloudtune plan` shows, {seconds} for {dollars}: 11s are gone"
     out = Console(file=io.StringIO(), width=200)
-    show_head(out, propose(took, others=False))
+    show_head(out, propose(took, others="none"))
     assert isinstance(out.file, io.StringIO)
     assert line in out.file.getvalue(), "it is in what a run shows before it begins"
     assert took.plan.estimate.dollars > shown.plan.estimate.dollars

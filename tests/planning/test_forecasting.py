@@ -392,16 +392,27 @@ def test_on_demand_that_cannot_be_cheaper_is_not_simulated(monkeypatch: pytest.M
     assert played == [True]
 
 
+def test_the_screen_of_a_plan_on_spot_plays_only_what_it_shows() -> None:
+    planned = on_spot(**{"cloud.market": "any"})
+    shown = propose(planned, others="screen")
+    everything = propose(planned)
+    assert [other.name for other in shown.alternatives] == ["on-demand"]
+    assert shown.alternatives[0] in everything.alternatives
+    assert len(everything.alternatives) > 3
+    assert (shown.front, bool(everything.front)) == ((), True)
+
+
 @pytest.mark.parametrize(
-    ("few", "most", "told"),
-    [(2_000, 20_000, ("pools", 3)), (1, 20_000, ("pools", 1)), (1, 1, ("stages", 200))],
+    ("few", "most", "runs"),
+    [(2_000, 20_000, [3]), (1, 20_000, [1]), (1, 1, [])],
     ids=["small", "large", "very large"],
 )
-def test_spot_is_compared_by_fewer_runs_of_a_large_job_and_by_draws_of_a_very_large_one(
-    few: int, most: int, told: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+def test_spot_is_compared_by_fewer_runs_of_a_large_job_and_not_at_all_of_a_very_large_one(
+    few: int, most: int, runs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtune.planning.alternatives._FEW_EPOCHS", few)
     monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", most)
     compared = propose(on_spot(**{"cloud.market": "on-demand"})).alternatives
-    (forecast_on_spot,) = [other.plan.forecast for other in compared if other.name == "on spot"]
-    assert (forecast_on_spot.source, forecast_on_spot.samples) == told
+    forecasts = [other.plan.forecast for other in compared if other.name == "on spot"]
+    assert [forecast.samples for forecast in forecasts] == runs
+    assert all(forecast.source == "pools" for forecast in forecasts)

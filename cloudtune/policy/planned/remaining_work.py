@@ -432,10 +432,10 @@ def joins_in(view: View, offer: Offer) -> float:
 def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
     """Return what the present plan does for some work."""
     stages = itinerary.plan.stages[itinerary.stage :]
-    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+    return [filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
 
 
-def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+def filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
     """Return the groups with `trials` in all, in as many rounds as that takes."""
     filled = []
     left = trials

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 QUIET = 0.02
 """The part of the time left in which no other search is made, after one found nothing."""
+CALM = 0.01
+"""The part of the time left for which speeds that differ call for no other look, after one."""
 _HOUR = 3600.0
 _TOO_MUCH = "no plan keeps the limits any more"
 
@@ -69,6 +71,7 @@ class Replanner:
         self._recorded: set[str] = set()
         self._fruitless: object = None  # the state in which a search found nothing better
         self._quiet_until = 0.0
+        self._calm_until = 0.0
 
     # ---- when ---------------------------------------------------------------------------------
 
@@ -114,7 +117,9 @@ class Replanner:
     def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
         """Change the plan where that is called for; returns the trials that are cut for it."""
         cause = self._cause(view, itinerary)
-        itinerary.restless = False
+        if cause is not None and cause != "market":
+            itinerary.restless = False
+            self._calm_until = view.now + CALM * _time_left(view)
         if cause is None or not itinerary.roster(view).to_train:
             return {}
         state = self._state_of(view, itinerary)
@@ -145,7 +150,8 @@ class Replanner:
             return None
         if shock:
             return "shock"
-        if self._heeds == "all" and (late or itinerary.restless):
+        restless = itinerary.restless and view.now >= self._calm_until
+        if self._heeds == "all" and (late or restless):
             return "drift"
         if rung and self._heeds == "all":
             return ""
@@ -159,9 +165,8 @@ class Replanner:
         Where no plan keeps the limits, or a pool refuses again and again, every event would call
         for one more search.
         """
-        left = view.seconds_left if math.isfinite(view.seconds_left) else _HOUR
         self._fruitless = self._state_of(view, itinerary)
-        self._quiet_until = view.now + QUIET * left
+        self._quiet_until = view.now + QUIET * _time_left(view)
 
     @staticmethod
     def _state_of(view: View, itinerary: Itinerary) -> object:
@@ -182,6 +187,10 @@ class Replanner:
             change = PlanAnew(itinerary.stage, why, what, estimate.seconds, estimate.dollars)
             itinerary.changes.append((view.now, change))
             itinerary.unrecorded.append(change)
+
+
+def _time_left(view: View) -> float:
+    return view.seconds_left if math.isfinite(view.seconds_left) else _HOUR
 
 
 class _Look:

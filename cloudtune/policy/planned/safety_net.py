@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from cloudtune.model.plans import Limits
 from cloudtune.model.text import offer_text, stage_text
 from cloudtune.model.units import format_seconds
+from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import NOISE
-from cloudtune.policy.planned.remaining_work import LATE, request_for_rest
+from cloudtune.policy.planned.remaining_work import LATE, filled, request_for_rest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Objective, Plan, Rentable
@@ -193,7 +194,7 @@ class MarketWatch:
             rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
         plan = rest.other() if may and settled else None
         # Whatever else is done now, it isn't done on spot.
-        if net.fallback is not None:
+        if net.can_finish:
             rest.shuns = spot
         if plan is None:
             return None
@@ -225,10 +226,39 @@ class Answers:
         last = self._last.get(request.objective)
         if last is not None and _answers(last, request):
             return last[1]
-        plan = _EXACT.within(request)
+        plan = _EXACT.nearly(request)
         if plan is not None:
             self._last[request.objective] = request, plan
         return plan
+
+    def in_hand(self, request: PlanRequest) -> Plan | None:
+        """Return what is left of the last fastest or cheapest plan that still fits: no search.
+
+        The fastest is none where it has become too dear beside the cheapest.
+        """
+        cheapest = self._left_of("cost", request)
+        if cheapest is None:
+            return None
+        most = DEARER * cheapest.estimate.dollars
+        plans = self._left_of("time", request), cheapest
+        fitting = (plan for plan in plans if plan and request.limits.admit(plan.estimate))
+        return next((plan for plan in fitting if plan.estimate.dollars <= most), None)
+
+    def _left_of(self, objective: Objective, request: PlanRequest) -> Plan | None:
+        """Return the last plan of an objective from now on, at the speeds and prices of now."""
+        if objective not in self._last:
+            return None
+        _, plan = self._last[objective]
+        left = plan.stages[-len(request.work) :]
+        if [done.stage.end_epoch for done in left] != [stage.end_epoch for stage in request.work]:
+            return None
+        most = {rentable.offer: rentable.most for rentable in request.rentables}
+        groups = [group for stage in left for group in stage.groups]
+        if any(group.instances > most.get(group.offer, 0) for group in groups):
+            return None
+        pairs = zip(left, request.work, strict=True)
+        choices = [filled(planned.groups, stage.trials) for planned, stage in pairs]
+        return price(request, choices, plan.planner)
 
 
 def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
@@ -298,21 +328,36 @@ class SafetyNet:
         return request.limits.deadline - fastest.estimate.seconds - self._late
 
     def spares(self, seconds: float) -> bool:
-        """Whether there is that much slack; the best plan often shows it without another search."""
-        return self._spared >= seconds or self.slack >= seconds
+        """Whether there is that much slack, with as little of a search as shows it."""
+        return any(slack() >= seconds for slack in self._slacks)
+
+    @property
+    def can_finish(self) -> bool:
+        """Whether a plan on demand keeps the limits."""
+        return self._in_hand is not None or self.fallback is not None
+
+    @property
+    def _slacks(self) -> tuple[Callable[[], float], ...]:
+        """The slack as plans show it: no more than there is, but for the last, which is exact."""
+        return (
+            lambda: self._left_by(self._in_hand),
+            lambda: self._left_by(self.fallback),
+            lambda: self.slack,
+        )
 
     @cached_property
-    def _spared(self) -> float:
-        """The slack that the best plan leaves: no more than there is."""
-        limits = self._request.limits
-        best = self.fallback
-        deadline = limits.deadline
-        budget = limits.budget
-        if best is None or deadline is None:
+    def _in_hand(self) -> Plan | None:
+        return self._answers.in_hand(self._request)
+
+    def _left_by(self, plan: Plan | None) -> float:
+        """Return the slack that a plan on demand leaves; -inf without one."""
+        deadline = self._request.limits.deadline
+        budget = self._request.limits.budget
+        if plan is None or deadline is None:
             return -math.inf
-        if budget is not None and best.estimate.dollars > budget - self.dollars:
+        if budget is not None and plan.estimate.dollars > budget - self.dollars:
             return -math.inf
-        return deadline - best.estimate.seconds - self._late
+        return deadline - plan.estimate.seconds - self._late
 
     @cached_property
     def blind(self) -> float:
@@ -418,13 +463,16 @@ class SafetyNet:
         asks = any(o.market == "spot" and not self._view.avoided(o) for o in missing)
         # Spot that is yet to be launched puts its boot at stake too, spot that trains one epoch.
         stake = self.loss if asks else self.step
-        return self.on_spot and self.fallback is not None and not self.spares(stake)
+        return self.on_spot and not self.spares(stake) and self.fallback is not None
 
     @property
     def looks_at(self) -> float:
         """The run second at which the last moment may have come, if nothing happens until then."""
         least = max(self.step, 1.0)
-        slack = self._spared if self._spared > AGAIN + least else self.slack
+        for shown in self._slacks:
+            slack = shown()
+            if slack > AGAIN + least:
+                break
         return self._view.now + max(slack - self.step, least)
 
     def patience(self) -> float:

@@ -26,7 +26,10 @@ HEAD_FILES: Final = ("order.json", "parcel.tar.gz", "remote.json")
 
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
+    "capacity-reservation",
+    "key-pair",
     "network-interface",
+    "placement-group",
     "security-group",
     "spot-instances-request",
     "subnet",

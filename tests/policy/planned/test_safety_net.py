@@ -11,16 +11,17 @@ import pytest
 from cloudtune.engine.resume import replayed
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.model.catalog import Offer, pool
-from cloudtune.model.commands import Launch, PlanAnew, Release
-from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.commands import Command, Launch, PlanAnew, Release, SetTimer
+from cloudtune.model.plans import Limits, Plan, Rentable, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.policy.plan_executor import Itinerary
 from cloudtune.policy.planned.remaining_work import Rest
-from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.policy.planned.replanner import CALM, Replanner
 from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
+from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.base import View
 from tests.builders import Played, Setting, itinerary_of, offer, play, profile
 
@@ -118,10 +119,38 @@ def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.Mon
         gaps = accumulate(draw.uniform(300.0, 4000.0) for _ in range(8))
         changes = [(0.0, draw.randrange(2)), *((at, draw.randrange(2)) for at in gaps)]
         setting = job(draw.uniform(4000.0, 20000.0), most=draw.choice([1, 2]))
-        remembered = on(setting, *changes).commands
+        remembered = _done(on(setting, *changes))
         with monkeypatch.context() as patch:
             patch.setattr(Answers, "within", lambda _, request: ExactPlanner().within(request))
-            assert on(setting, *changes).commands == remembered
+            assert _done(on(setting, *changes)) == remembered
+
+
+def test_a_run_with_time_to_spare_seldom_searches_for_a_plan_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plan in hand shows that there is time; near the last moment only a search can."""
+    searches = []
+    nearly = ExactPlanner.nearly
+    setting = job(2 * AMPLE)
+    real = [replace(r, profile=profile({1.0: 66.0}, name="g.1x")) for r in setting.rentables]
+    slow = setting.but(real=tuple(real))
+
+    def counted(planner: ExactPlanner, request: PlanRequest) -> Plan | None:
+        searches.append(request)
+        return nearly(planner, request)
+
+    monkeypatch.setattr(ExactPlanner, "nearly", counted)
+    play(slow)
+    few = len(searches)
+    searches.clear()
+    monkeypatch.setattr(Answers, "in_hand", lambda _, request: None)
+    play(slow)
+    assert 0 < 2 * few <= len(searches)
+
+
+def _done(played: Played) -> list[Command]:
+    """Return what a run did; when it looks next is its own affair."""
+    return [c for said in played.commands for c in said if not isinstance(c, SetTimer)]
 
 
 AMPLE = 3 * 3600.0
@@ -300,16 +329,9 @@ def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
 
 def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
     """Epochs take 1.3 times as long as planned: any other look at the rest plans it anew."""
-    setting = job(AMPLE)
-    slow = [replace(r, profile=profile({1.0: 78.0}, name="g.1x")) for r in setting.rentables]
-    setting = setting.but(by=setting.plan(), real=tuple(slow))
-    world, policy = setting.world(), setting.policy()
-    while policy.now < 900.0 and (event := world.next_event()) is not None:
-        for command in policy.handle(event):
-            world.apply(command)
+    policy = _slow_run()
     itinerary = itinerary_of(policy)
-    limits = Limits(policy.now + 2600.0, 60.0)
-    policy.state.limits = limits
+    policy.state.limits = Limits(policy.now + 2600.0, 60.0)
     by = Replanner(ExactPlanner(), Reserve(10.0))
     by.markets = _NothingToChange()
     by.react(policy.state, itinerary)
@@ -317,6 +339,35 @@ def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
     itinerary.restless = True
     by.react(policy.state, itinerary)
     assert itinerary.replanned == 1
+
+
+def test_speeds_that_differ_call_for_a_look_once_in_a_while() -> None:
+    """Of many trials, one is slower than all before it every few seconds."""
+    policy = _slow_run()
+    state = policy.state
+    itinerary = itinerary_of(policy)
+    by = Replanner(ExactPlanner(), Reserve(10.0))
+    begin = state.now
+    calm = CALM * state.seconds_left
+    left = []
+    for share in (0.0, 0.5, 0.9, 1.1):
+        state.now = begin + share * calm
+        itinerary.restless = True
+        by.react(state, itinerary)
+        left.append(itinerary.restless)
+    assert left == [False, True, True, False], "restless until there is a look"
+
+
+def _slow_run() -> RunPolicy:
+    """Return a run after 900 s in which epochs take 1.3 times as long as planned."""
+    setting = job(AMPLE)
+    slow = [replace(r, profile=profile({1.0: 78.0}, name="g.1x")) for r in setting.rentables]
+    setting = setting.but(by=setting.plan(), real=tuple(slow))
+    world, policy = setting.world(), setting.policy()
+    while policy.now < 900.0 and (event := world.next_event()) is not None:
+        for command in policy.handle(event):
+            world.apply(command)
+    return policy
 
 
 class _NothingToChange(MarketWatch):
