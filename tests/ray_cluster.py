@@ -19,6 +19,7 @@ from ray._private import parameter
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
 from ray.util import get_node_ip_address
 
+from cloudtune.infra.node.boot import LOGS_VARIABLE
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.ray.view import ClusterView
 
@@ -80,7 +81,12 @@ class SomebodysCluster:
         group = ProcessGroup.start(
             command,
             log=self.folder / f"{name}.log",
-            environment={**os.environ, **OPEN, **(environment or {})},
+            environment={
+                **os.environ,
+                **OPEN,
+                LOGS_VARIABLE: str(self.folder / "logs"),
+                **(environment or {}),
+            },
         )
         self.processes.append(group)
         return group

@@ -15,6 +15,7 @@ from cloudtune.clock import unix_time
 from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
+from cloudtune.infra.node.ray_access import PATIENCE
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
 from cloudtune.infra.sent_files import sent_files
@@ -59,6 +60,7 @@ class JoinedCluster:
             UsageError: the cluster's Ray or Python is another one.
         """
         self._calls.view.check_versions()
+        os.environ.update(PATIENCE)
         with tempfile.TemporaryDirectory() as copy:
             for path in sent_files(directory):
                 place = Path(copy) / path.relative_to(directory)
