@@ -146,7 +146,7 @@ def test_what_the_cloud_takes_back_is_news_of_no_session(agent: Agent) -> None:
 
 
 def test_a_node_ends_itself_when_its_lease_is_over(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    agent: Agent, training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     agent.renew(time.time())  # a node without a lease goes on
     told, command = tmp_path / "told", tmp_path / "bin" / "shutdown"
@@ -154,13 +154,15 @@ def test_a_node_ends_itself_when_its_lease_is_over(
     command.chmod(0o755)
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
     monkeypatch.setenv(COMMAND_VARIABLE, str(command))
-    agent.renew(time.time() + 500)
-    agent.renew(time.time() + 1.2)
+    leased = Agent("127.0.0.1", 2, training, tmp_path / "leased", spares=False)
+    leased.renew(time.time() + 500)
+    leased.renew(time.time() + 1.2)
     assert told.read_text().splitlines() == ["-P +9", "-P +1"]
     give_up = time.monotonic() + 10.0
     while "-P now" not in told.read_text():
         assert time.monotonic() < give_up, "it is still there"
         time.sleep(0.05)
+    leased.close()
 
 
 def test_a_node_whose_torch_can_not_use_its_gpus_is_of_no_use(

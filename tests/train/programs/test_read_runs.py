@@ -164,7 +164,7 @@ def test_a_late_look_takes_no_checkpoint_of_another_epoch(
     """On a busy machine a report is read when the script has saved, or trained on."""
     monkeypatch.setattr(running, "_POLL", seconds)
     trial = Trial(tmp_path, order, busy=2)
-    reports = trial.session(until=6)
+    reports = trial.session(until=10)
     assert [report.metrics["value"] for report in reports] == [float(r.epoch) for r in reports]
     assert trial.saved or trial.late
     assert all(trained == epoch for epoch, trained in trial.saved.items()), trial.saved
