@@ -60,7 +60,7 @@ class ExactPlanner:
         solution = search_of(request).best(request.limits, request.objective)
         if solution is None:
             return None
-        if any(rentable.offer.granularity_seconds > 0 for rentable in request.rentables):
+        if _rounds(request):
             return self._rounded(request, solution)
         return self._priced(request, solution)
 
@@ -70,10 +70,12 @@ class ExactPlanner:
         The search over rounded bills takes most of the time where the limits are tight.
         """
         solution = search_of(request).best(request.limits, request.objective)
-        plan = None if solution is None else self._priced(request, solution)
-        if plan is None or request.limits.admit(plan.estimate):
+        if solution is None:
+            return None
+        plan = self._priced(request, solution)
+        if request.limits.admit(plan.estimate) or not _rounds(request):
             return plan
-        return self.within(request)
+        return self._rounded(request, solution)
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -113,6 +115,11 @@ class ExactPlanner:
         if search.proven and complete(request, rounded=True):
             return replace(plan, gap=0.0, status="optimal")
         return plan
+
+
+def _rounds(request: PlanRequest) -> bool:
+    """Whether bills are rounded up."""
+    return any(rentable.offer.granularity_seconds > 0 for rentable in request.rentables)
 
 
 def ends(search: Search) -> tuple[Solution | None, Solution | None]:

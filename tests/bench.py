@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
-from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.running.runner import Ended
@@ -126,14 +126,18 @@ class Bench:
 
     def profile(self, epoch: float = 0.4, start: float = 4.0) -> Path:
         """Write a profile of the script beside the experiment; returns its path."""
+        delays = {"launch": 0.6, "boot": 7.0, "start": start, "resize": start, "release": 1.5}
+        return self.profile_on("g7.12xlarge", {1.0: epoch, 2.0: epoch / 1.854}, **delays)
+
+    def profile_on(
+        self, instance_type: str, seconds: Mapping[float, float], **delays: float
+    ) -> Path:
+        """Write a profile: the seconds of an epoch by width; a delay that isn't given takes one."""
+        given: Any = {name: Measurement(delays.get(name, 1.0)) for name in DELAYS}
         profile = ScalingProfile(
-            instance_type="g7.12xlarge",
-            epoch={1.0: Measurement(epoch), 2.0: Measurement(epoch / 1.854)},
-            launch=Measurement(0.6),
-            boot=Measurement(7.0),
-            start=Measurement(start),
-            resize=Measurement(start),
-            release=Measurement(1.5),
+            **given,
+            instance_type=instance_type,
+            epoch={width: Measurement(epoch) for width, epoch in seconds.items()},
             script_hash=script_hash(self.folder / "train.py"),
             measured_at="2026-11-20T00:00:00Z",
             source="a test",

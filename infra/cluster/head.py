@@ -38,7 +38,7 @@ from cloudtune.infra.node.ray_access import (
     ray_environment,
     token_of,
 )
-from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
+from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
@@ -58,6 +58,9 @@ _LEFT = "its node left the cluster"
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
 _CONNECT_SECONDS = 5.0
+_Agent = ray.remote(
+    num_cpus=0, num_gpus=0, max_restarts=0, lifetime="detached", concurrency_groups=GROUPS
+)(NodeAgent)
 _ENVIRONMENT = {
     "RAY_enable_autoscaler_v2": "1",
     "RAY_NODE_TYPE_NAME": HEAD_TYPE,
@@ -228,19 +231,10 @@ class RayHead:
         run = self.rental.run
         name = f"agent-{node.instance}"
         if existing:
-            named = ray.util.list_named_actors(all_namespaces=True)
-            there = {"name": name, "namespace": run} in named
-            return ray.get_actor(name, namespace=run) if there else None
-        actor = ray.remote(
-            num_cpus=0,
-            num_gpus=0,
-            max_restarts=0,
-            lifetime="detached",
-            concurrency_groups=GROUPS,
-        )(NodeAgent)
+            return actor_named(name, run)
         place = NodeAffinitySchedulingStrategy(node.node, soft=False)
         options = {"name": name, "namespace": run, "get_if_exists": True}
-        return actor.options(**options, scheduling_strategy=place).remote(
+        return _Agent.options(**options, scheduling_strategy=place).remote(
             node.instance, run, node.gpus, training
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 GROUPS = {"messages": 4, "hello": 2}
 """Both wait, and nothing else may wait for them."""
+
+
+def actor_named(name: str, namespace: str) -> Any | None:
+    """Return the actor of that name; None where there is none, or it has just gone."""
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name, namespace=namespace)
+    return None
 
 
 class NodeAgent(Agent):

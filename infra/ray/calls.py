@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.node.ray_agent import actor_named
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, QUEUED, RUN_TAG, Instance
 from cloudtune.infra.ray.reserved_node import Reserved
 from cloudtune.infra.ray.view import ClusterView
@@ -173,7 +174,8 @@ class RayCalls:
         if not names:
             return
         with driver(self.view.address):
-            actors = [actor for actor in map(actor_named, names) if actor is not None]
+            found = [actor_named(name, NAMESPACE) for name in names]
+            actors = [actor for actor in found if actor is not None]
             ends = [actor.end.remote() for actor in actors]
             ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
             for actor in actors:
@@ -186,13 +188,6 @@ class RayCalls:
 
 def _always() -> bool:
     return True
-
-
-def actor_named(name: str) -> Any | None:
-    """Return the actor of an instance; None where it has just gone."""
-    with contextlib.suppress(ValueError):
-        return ray.get_actor(name, namespace=NAMESPACE)
-    return None
 
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:

@@ -17,8 +17,9 @@ from cloudtune.infra.cluster.base import JoinedNode
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.node.ray_access import PATIENCE
+from cloudtune.infra.node.ray_agent import actor_named
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
-from cloudtune.infra.ray.calls import RELEASED, RayCalls, actor_named, join
+from cloudtune.infra.ray.calls import NAMESPACE, RELEASED, RayCalls, join
 from cloudtune.infra.sent_files import sent_files
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class JoinedCluster:
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:  # noqa: ARG002
         """Return the actor that holds the node's GPUs, which is its agent."""
-        actor = actor_named(self._names[node.instance])
+        actor = actor_named(self._names[node.instance], NAMESPACE)
         if actor is not None:
             actor.begin.remote(node.gpus, training)
         return actor

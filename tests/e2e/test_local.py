@@ -9,8 +9,6 @@ import pytest
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.infra.node.lease import LEASE_MINUTES
-from cloudtune.model.scaling import Measurement, ScalingProfile
-from cloudtune.profiles.store import script_hash, write
 from tests.bench import Bench, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -32,20 +30,7 @@ def experiment(bench: Bench) -> Path:
     waits = WAITS.format(go=str(bench.folder / "go"))
     path = bench.experiment(waits, trials=4, first=2, last=8)
     path.write_text(path.read_text().partition("limits:")[0] + LIMITS_AND_CLOUD)
-    second = Measurement(1.0)
-    profile = ScalingProfile(
-        instance_type="local-2x-cpu",
-        epoch={1.0: Measurement(0.4), 2.0: Measurement(0.5)},
-        launch=second,
-        boot=Measurement(3.0),
-        start=second,
-        resize=second,
-        release=second,
-        script_hash=script_hash(bench.folder / "train.py"),
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
-    )
-    write(bench.folder / "profile.json", [profile])
+    bench.profile_on("local-2x-cpu", {1.0: 0.4, 2.0: 0.5}, boot=3.0)
     return path
 
 

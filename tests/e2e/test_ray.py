@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
-from cloudtune.model.scaling import Measurement, ScalingProfile
-from cloudtune.profiles.store import script_hash, write
 from tests.bench import Bench, interrupt
 from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
@@ -62,20 +60,7 @@ def ready(bench: Bench, where: SomebodysCluster, cloud: str, trouble: str, node:
     text += "trial: {try_first: false}\nlimits: {deadline: 3m}\n"
     text += "strategy: {name: asha, fleet: constant:3}\n"
     path.write_text(f"{text}cloud: {{provider: ray{cloud}}}\n")
-    second = Measurement(1.0)
-    profile = ScalingProfile(
-        instance_type=node,
-        epoch={1.0: Measurement(0.5), 2.0: Measurement(0.3)},
-        launch=second,
-        boot=Measurement(5.0),
-        start=second,
-        resize=second,
-        release=second,
-        script_hash=script_hash(bench.folder / "train.py"),
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
-    )
-    write(bench.folder / "profile.json", [profile])
+    bench.profile_on(node, {1.0: 0.5, 2.0: 0.3}, boot=5.0)
     return path
 
 

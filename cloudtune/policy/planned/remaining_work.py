@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Plan, Rentable
+    from cloudtune.model.plans import Group, Plan, Rentable, StagePlan
     from cloudtune.model.trial import TrialId, Width
     from cloudtune.planners.base import Planner
     from cloudtune.planners.reserve import Reserve
@@ -281,7 +281,8 @@ class Rest:
     def present(self) -> Plan:
         """Return the rest of the present plan at realised figures, as if all were available."""
         request = self.request(self.work, self.training, lambda _offer: False)
-        return price(request, _choices(self.itinerary, request.work), self.itinerary.plan.planner)
+        stages = self.itinerary.plan.stages[self.itinerary.stage :]
+        return price(request, choices_for(stages, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
         """Whether going on keeps the limits, by a hair more than a hair."""
@@ -429,13 +430,12 @@ def joins_in(view: View, offer: Offer) -> float:
     return view.delay(offer, "launch") + view.delay(offer, "boot")
 
 
-def _choices(itinerary: Itinerary, work: Sequence[Stage]) -> list[tuple[Group, ...]]:
-    """Return what the present plan does for some work."""
-    stages = itinerary.plan.stages[itinerary.stage :]
-    return [filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+def choices_for(stages: Sequence[StagePlan], work: Sequence[Stage]) -> list[tuple[Group, ...]]:
+    """Return what planned stages do for some work, stage by stage."""
+    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
 
 
-def filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
     """Return the groups with `trials` in all, in as many rounds as that takes."""
     filled = []
     left = trials

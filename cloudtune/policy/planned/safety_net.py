@@ -22,7 +22,7 @@ from cloudtune.model.units import format_seconds
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import NOISE
-from cloudtune.policy.planned.remaining_work import LATE, filled, request_for_rest
+from cloudtune.policy.planned.remaining_work import LATE, choices_for, request_for_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -256,9 +256,7 @@ class Answers:
         groups = [group for stage in left for group in stage.groups]
         if any(group.instances > most.get(group.offer, 0) for group in groups):
             return None
-        pairs = zip(left, request.work, strict=True)
-        choices = [filled(planned.groups, stage.trials) for planned, stage in pairs]
-        return price(request, choices, plan.planner)
+        return price(request, choices_for(left, request.work), plan.planner)
 
 
 def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
