@@ -203,12 +203,12 @@ class CloudSettings(Section):
         return PROVIDERS[self.provider].priced_by_its_user and not priced
 
     def count_gpu_hours(self) -> bool:
-        """Have each GPU-hour cost a dollar; returns whether they may, as they have no price."""
+        """Count each GPU-hour as a dollar, where GPUs have no price; return whether that is so."""
         self._counted = self._counted or self.free
         return self._counted
 
     def usd_per_hour(self, gpus: int, price: float | None) -> float:
-        """Return what an hour of so many GPUs costs that have this price."""
+        """Return the dollars of an hour of an instance: its price, or its GPUs where these count."""
         return gpus if self._counted else price or 0.0
 
     @model_validator(mode="after")

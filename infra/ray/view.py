@@ -111,7 +111,7 @@ class ClusterView:
         ]
 
     def waiting(self, gpus: int) -> int:
-        """Return how many requests for so many GPUs of a node wait for room, anybody's."""
+        """Return how many requests for `gpus` of a node wait for room, whoever made them."""
         pending = self._status().cluster_resource_state.pending_resource_requests
         return sum(it.count for it in pending if it.request.resources_bundle["GPU"] == gpus)
 
