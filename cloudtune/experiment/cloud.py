@@ -208,7 +208,7 @@ class CloudSettings(Section):
         return self._counted
 
     def usd_per_hour(self, gpus: int, price: float | None) -> float:
-        """Return the dollars of an hour of an instance: its price, or its GPUs where these count."""
+        """Return the dollars of an hour: the price, or the GPUs where GPU-hours count."""
         return gpus if self._counted else price or 0.0
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-# ruff: noqa: ARG002  a cluster needs to be told little
+# ruff: noqa: ARG002  a cluster needs few of the arguments
 """A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
 
 from __future__ import annotations
