@@ -16,6 +16,8 @@ from typing import Any
 from unittest import mock
 
 from ray._private import parameter
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]
 from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
 from ray.util import get_node_ip_address
 
@@ -101,7 +103,13 @@ class SomebodysCluster:
     def left(self) -> dict[str, Any]:
         """Return what of anybody's is on it: live actors, placement groups, requests."""
         status = self.view._status().cluster_resource_state
-        table = self.view._state.placement_group_table()
+        state = GlobalState()
+        state._initialize_global_state(
+            GcsClientOptions.create(
+                self.address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
+            )
+        )
+        table = state.placement_group_table()
         return {
             "actors": [it["Name"] for it in self.view.actors() if it["State"] != "DEAD"],
             "placement groups": [it for it in table.values() if it["state"] != "REMOVED"],

@@ -17,12 +17,16 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.clock import unix_time
@@ -57,6 +61,7 @@ _TEMP = "ct-"
 _LEFT = "its node left the cluster"
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
+_ANSWER_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
 _Agent = ray.remote(
     num_cpus=0, num_gpus=0, max_restarts=0, lifetime="detached", concurrency_groups=GROUPS
@@ -213,17 +218,29 @@ class RayHead:
             configure_logging=False,
         )
 
+    @cached_property
+    def _client(self) -> Any:
+        return GcsClient(address=self.address)
+
     def nodes(self) -> list[JoinedNode]:
-        """Return the instances in the cluster, by the labels that they joined with."""
+        """Return the instances in the cluster, by the labels that they joined with.
+
+        There are none where its server doesn't answer.
+        """
+        # Not ray.nodes(): where the server dies while it answers, that ends this process.
+        try:
+            nodes = self._client.get_all_node_info(timeout=_ANSWER_SECONDS)
+        except RayError:
+            return []
         return [
             JoinedNode(
-                node["Labels"][INSTANCE_LABEL],
-                node["NodeID"],
-                int(node["Resources"].get("GPU", 0)),
-                "" if node["Alive"] else node.get("DeathReasonMessage") or _LEFT,
+                node.labels[INSTANCE_LABEL],
+                node_id.hex(),
+                int(node.resources_total.get("GPU", 0)),
+                "" if node.state == GcsNodeInfo.ALIVE else node.death_info.reason_message or _LEFT,
             )
-            for node in ray.nodes()
-            if INSTANCE_LABEL in node["Labels"]
+            for node_id, node in nodes.items()
+            if INSTANCE_LABEL in node.labels
         ]
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:

@@ -6,13 +6,17 @@ that what a dead controller has left gives its GPUs back.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.exceptions import RayError
 
 from cloudtune.clock import unix_time
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, own_gpus
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 _REAL = "ray.io/accelerator-type"
 _TICK_SECONDS = 0.5
 _DRAIN_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
 _KILL_SECONDS = 5.0
 
 
@@ -107,9 +112,16 @@ class ReservedNode(NodeAgent):
 
 def _drained_at() -> float | None:
     """Return when Ray drains this node (Unix time); None if it doesn't."""
-    draining = ray._private.state.state.get_draining_nodes()  # noqa: SLF001
-    due = draining.get(ray.get_runtime_context().get_node_id())
-    return None if due is None else due / 1000 or unix_time() + _DRAIN_SECONDS
+    here = ray.get_runtime_context()
+    with contextlib.suppress(RayError):  # asked again soon
+        due = _gcs(here.gcs_address).get_draining_nodes(_ANSWER_SECONDS).get(here.get_node_id())
+        return None if due is None else due / 1000 or unix_time() + _DRAIN_SECONDS
+    return None
+
+
+@functools.cache
+def _gcs(address: str) -> Any:
+    return GcsClient(address=address)
 
 
 Reserved = ray.remote(num_cpus=0, max_restarts=0, lifetime="detached", concurrency_groups=GROUPS)(

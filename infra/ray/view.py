@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import ray
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray._private.state import GlobalState
-from ray._raylet import GcsClient, GcsClientOptions  # type: ignore[attr-defined]
+from ray._raylet import ActorID, GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from cloudtune.errors import UsageError
@@ -20,6 +22,7 @@ from cloudtune.model.catalog import InstanceType
 
 GROUP = "ray.io/node-group"
 _ACCELERATOR = "accelerator_type:"
+_ANSWER_SECONDS = 10.0
 _STATUS = b"__autoscaling_status"
 
 
@@ -65,16 +68,6 @@ class ClusterView:
     @cached_property
     def _gcs(self) -> Any:
         return GcsClient(address=self.address)
-
-    @cached_property
-    def _state(self) -> Any:
-        state = GlobalState()
-        state._initialize_global_state(  # noqa: SLF001
-            GcsClientOptions.create(
-                self.address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
-            )
-        )
-        return state
 
     def answers(self) -> bool:
         """Whether its server takes connections."""
@@ -125,11 +118,25 @@ class ClusterView:
 
     def actors(self, state: str | None = None) -> list[dict[str, Any]]:
         """Return the actors, dead ones too, or those in a state, as Ray describes them."""
-        return list(self._state.actor_table(None, None, state).values())
+        return self._actors(actor_state_name=state)
 
     def actor(self, actor_id: str) -> dict[str, Any]:
-        """Return one actor."""
-        return dict(self._state.actor_table(actor_id))
+        """Return one actor; nothing if there never was such a one."""
+        return next(iter(self._actors(actor_id=ActorID.from_hex(actor_id))), {})
+
+    def _actors(self, **which: Any) -> list[dict[str, Any]]:
+        """Return the actors of some kind.
+
+        Ray's own table of them ends the process that asks where the server dies meanwhile.
+        """
+
+        async def ask() -> dict[Any, Any]:
+            answer = self._gcs.async_get_all_actor_info(timeout=_ANSWER_SECONDS, **which)
+            return dict(await answer)
+
+        with ThreadPoolExecutor(1) as executor:  # a notebook's thread has a loop that runs
+            actors = executor.submit(asyncio.run, ask()).result()
+        return [GlobalState()._gen_actor_info(it) for it in actors.values()]  # noqa: SLF001
 
 
 def _kind(node: Any) -> InstanceType:

@@ -1,6 +1,9 @@
 """What the head tells Ray's autoscaler and the node provider; nothing is started."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +139,46 @@ def test_damaged_intents_are_told_in_a_line(tmp_path: Path) -> None:
     rental = Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {})
     with pytest.raises(CloudtuneError, match=r"intents\.json is damaged.*`cloudtune gc` gives"):
         RayHead(tmp_path, rental)
+
+
+ASKING_A_DEAD_HEAD = """
+import threading, time
+from pathlib import Path
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead
+from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.processes import ProcessGroup
+
+folder = Path("run")
+folder.mkdir()
+head = RayHead(folder, Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {}))
+head.connect(Path("code"))
+ProcessGroup.recorded(folder / "head.json")[0].stop()
+asking = threading.Thread(target=lambda: print("nodes", head.nodes(), flush=True))
+asking.start()
+with head.stand_in() as answers:
+    print("answers", answers, flush=True)
+    asking.join()
+    print("nodes", head.nodes(), flush=True)
+head.stop()
+print("goes on", flush=True)
+"""
+
+
+def test_a_head_that_dies_while_it_is_asked_for_nodes_ends_nobody(tmp_path: Path) -> None:
+    """`ray.nodes()` ends its process where another server answers at the head's address."""
+    (tmp_path / "code").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING_A_DEAD_HEAD],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    lines = ["answers True", "goes on", "nodes []", "nodes []"]
+    assert sorted(done.stdout.splitlines()) == lines, done.stderr
 
 
 def test_a_machine_that_is_silent_is_lost_as_late_as_ray_itself_says() -> None:
