@@ -15,7 +15,8 @@ from tests.bench import Done
 from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
-pytestmark = pytest.mark.cluster
+# Each boots machines of its own, from nothing: minutes, on slow cores.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 FROM_PYTHON = """
 import cloudtune
