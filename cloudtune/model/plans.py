@@ -267,12 +267,11 @@ class RunPlan:
 
     @property
     def estimate(self) -> Estimate:
-        """The expected seconds and dollars: by the stages, else the medians of the forecast.
+        """The expected seconds and dollars: the medians of the forecast.
 
-        Stages on spot are those of pools that are there: what is expected has them come and go.
+        Those of stages are their sums at mean durations, without waiting for the slowest of many
+        instances, and without pools that come and go.
         """
-        if self.followed is not None and self.forecast.source == "stages":
-            return self.followed.estimate
         return Estimate(self.forecast.seconds.p50, self.forecast.dollars.p50)
 
     @property

@@ -272,28 +272,31 @@ def _cliffs(planned: Planned) -> Iterator[str]:
         yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
     shown_at = planned.problem.experiment.charges.head_start
     if planned.elapsed > shown_at:
-        first = _other_stages(planned, planned.limits, shown_at)
-        if first is not None and first.stages != staged.stages:
+        first = _other(planned, planned.limits, shown_at)
+        if first is not None and first.followed != staged:
             gone = format_seconds(planned.elapsed - shown_at)
             yield f"not the plan that `cloudtune plan` shows, {_taking(first)}: {gone} are gone"
 
 
 def _instead(planned: Planned, limits: Limits) -> str:
-    other = _other_stages(planned, limits, planned.elapsed)
+    other = _other(planned, limits, planned.elapsed)
     return "no plan fits" if other is None else f"it would be another plan, {_taking(other)}"
 
 
-def _taking(plan: Plan) -> str:
+def _taking(plan: RunPlan) -> str:
     estimate = plan.estimate
     return f"{format_seconds(estimate.seconds)} for {format_dollars(estimate.dollars)}"
 
 
-def _other_stages(planned: Planned, limits: Limits, elapsed: float) -> Plan | None:
-    """Return the stages within other limits, or from another second on; None where none fit."""
+def _other(planned: Planned, limits: Limits, elapsed: float) -> RunPlan | None:
+    """Return the plan within other limits, or from another second on; None where none fits."""
     try:
-        return staged_plan(planned.problem, limits, planned.options, elapsed, force=False)[2]
+        problem, asked, staged = staged_plan(
+            planned.problem, limits, planned.options, elapsed, force=False
+        )
     except InfeasibleError:
         return None
+    return run_plan(problem, limits, elapsed, request=asked.request, staged=staged)
 
 
 def _expected_cheapest(planned: Planned, runs: int) -> Planned:

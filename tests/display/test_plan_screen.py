@@ -126,10 +126,10 @@ def test_the_gap_in_words(gap: float | None, status: str, objective: str, text: 
 def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
     lines = told(proposal())
     assert line(lines, "best static") == (
-        "best static 2 x p9.big 11m 13s $11.21 $14.58 +$8.40, 4m 40s sooner over budget"
+        "best static 2 x p9.big 11m 19s $11.33 $14.58 +$8.49, 4m 43s sooner over budget"
     )
     assert line(lines, "fewest GPUs").endswith("over deadline")
-    assert line(lines, "all spot").endswith(" -$0.64, 4m 40s sooner 97.3 %")
+    assert line(lines, "all spot").endswith(" -$0.65, 4m 43s sooner 97.3 %")
 
 
 def test_r5_a_plan_that_often_breaks_a_limit_says_so() -> None:
@@ -227,8 +227,8 @@ def test_a_plan_fits_on_one_screen(columns: int) -> None:
 def test_the_screen_has_the_plan_alternatives_and_the_next_command() -> None:
     lines = brief(proposal())
     assert lines[0] == "Plan of digits: 16 trials, 1 to 16 epochs each, 1 in 4 goes on (sha)"
-    assert line(lines, "time") == "time 15m 53s below 20m 38s 30m 97.3 %"
-    assert line(lines, "cost") == "cost $2.81 below $3.65 $5.00 >99.9 %"
+    assert line(lines, "time") == "time 16m 2s below 20m 38s 30m 97.3 %"
+    assert line(lines, "cost") == "cost $2.84 below $3.65 $5.00 >99.9 %"
     assert "kept in 97.3 % of" in line(lines, "both limits")
     assert "(asked: 95 %)" in line(lines, "both limits")
     assert "1 x p9.big spot us-east-1a ($9.00/h)" in line(lines, "machines")
