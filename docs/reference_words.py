@@ -228,6 +228,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "aws": "AWS EC2 ([aws.md](aws.md))",
             "local": "this machine is the one instance ([local.md](local.md))",
             "ray": "an existing Ray cluster ([ray.md](ray.md))",
+            "slurm": "a Slurm cluster ([slurm.md](slurm.md))",
         },
     ),
 }

@@ -301,6 +301,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
         time.sleep(0.1)
 
 
+def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:
+    """Wait until a run has recorded an event that often."""
+    give_up = time.monotonic() + 60.0
+    while bench.recorded(f'"{event}"') < count:
+        if run.poll() is not None or time.monotonic() > give_up:
+            interrupt(run)
+            pytest.fail(f"no {event}: {run.communicate(timeout=60)}")
+        time.sleep(0.1)
+
+
 def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 

@@ -73,6 +73,17 @@ PROVIDERS: dict[str, Registered] = {
         packs=False,
         place="address",
     ),
+    "slurm": Registered(
+        "cloudtune.infra.slurm.provider:SLURM",
+        defaults={"instances": ("*",), "avoid": "1m"},
+        fixed=(
+            *("market", "zones", "vcpu_quotas", "spot"),
+            *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
+        ),
+        why="is for rented instances, and provider slurm submits jobs; leave it out",
+        own=frozenset({"slots", "prices"}),
+        packs=False,
+    ),
 }
 """By the name that stands in experiments; the first is the default."""
 

@@ -41,7 +41,7 @@ def ready(
     line = PROVIDERS[experiment.cloud.provider]
     here = line.here
     if not line.packs:
-        return Delivery(), None
+        return Delivery(setup.python_path or sys.executable, setup.commands), None
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:
         built = build(spec_of(experiment, home / FOLDER), say)

@@ -1,7 +1,8 @@
 """What an instance runs at boot: join the cluster, stay in it, and end the machine when it's over.
 
 Started by the user data (`user_data`), on AWS and on the emulator alike. The machine learns who it
-is from the instance metadata service, starts Ray, and prints READY when the node has joined.
+is from the instance metadata service, or from its environment where a cloud has none; it starts
+Ray, and prints READY when the node has joined.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -31,6 +33,8 @@ READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
 INSTANCE_LABEL = "cloudtune/instance"
 INTENT_LABEL = "cloudtune/intent"
+INSTANCE_VARIABLE = "CLOUDTUNE_INSTANCE"
+"""The id of this instance, where what has started it says so and no metadata do."""
 METADATA_VARIABLE = "CLOUDTUNE_METADATA"
 """Where this node's metadata are, where boto3 is to go on asking AWS's for credentials."""
 _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -41,6 +45,7 @@ _BY_CLOUD_INIT = re.compile(r"^.*?cloud-init\[\d+\]: ")
 _FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
+_ANY_PORT = 9
 _STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
 """Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23)."""
 _STORE_SECONDS = 20.0
@@ -202,6 +207,32 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
     return {**others, **ours, **facts, **lease_environment(join.until)}
 
 
+def identity(join: Join) -> tuple[str, str]:
+    """Return the id of this instance, and its address in the cluster.
+
+    Raises:
+        OSError: its metadata can't be asked.
+    """
+    instance = os.environ.get(INSTANCE_VARIABLE)
+    if instance is not None:
+        return instance, address_towards(join.address.rpartition(":")[0])
+    instance, address = (
+        metadata(item, patience=_METADATA_SECONDS) for item in ("instance-id", "local-ipv4")
+    )
+    return instance, address
+
+
+def address_towards(host: str) -> str:
+    """Return the address of this machine by which it would speak to a host; nothing is sent.
+
+    Raises:
+        OSError: there is no way to it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, _ANY_PORT))
+        return str(probe.getsockname()[0])
+
+
 def main() -> int:
     """Join the cluster, stay, and end this machine if it is rented; return Ray's exit code."""
     parser = argparse.ArgumentParser(prog="cloudtune.infra.node.boot")
@@ -211,9 +242,7 @@ def main() -> int:
     parser.add_argument("--until", type=float)
     given = parser.parse_args()
     join = Join(given.address, given.intent, given.gpus, given.until)
-    instance, address = (
-        metadata(item, patience=_METADATA_SECONDS) for item in ("instance-id", "local-ipv4")
-    )
+    instance, address = identity(join)
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     environment = node_environment(join, instance, address)
     with subprocess.Popen(

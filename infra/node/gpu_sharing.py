@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.infra.node.gpus import (
+    COUNTED_VARIABLE,
     GPUS_VARIABLE,
     STAND_IN,
     THREADS_VARIABLE,
@@ -72,7 +73,7 @@ class NodeGpus:
 
         Where a function trains, a process of its own asks whether torch can use them: seconds.
         """
-        if not training.has_gpus:
+        if not training.has_gpus or COUNTED_VARIABLE in os.environ:
             return ""
         if self.lack or training.program is not None or not self._gpus:
             return self.lack

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPUS_VARIABLE = "CLOUDTUNE_GPUS"
 """The UUIDs of the GPUs that a node's trials may use, as found at its boot."""
+COUNTED_VARIABLE = "CLOUDTUNE_COUNTED"
+"""Set where GPUs are numbers only: a CPU node's slots."""
 THREADS_VARIABLE = "CLOUDTUNE_THREADS"
 """The OMP_NUM_THREADS of a node's own environment, as found at its boot; Ray sets another."""
 STAND_IN = "cloudtune stand-in"

@@ -1,16 +1,19 @@
 """The notice that EC2 gives before it takes a spot instance back, read on the instance itself.
 
 The notice stands in the instance metadata, as `spot/instance-action`, about two minutes ahead;
-until then that item doesn't exist. AWS advises to look every five seconds.
+until then that item doesn't exist. AWS advises to look every five seconds. Where there are no
+metadata, it is a file.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import urllib.error
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.infra.node.boot import metadata
@@ -18,6 +21,8 @@ from cloudtune.infra.node.boot import metadata
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NOTICE_VARIABLE = "CLOUDTUNE_NOTICE"
+"""The file to which a notice is written (when it goes, Unix time), where no metadata have it."""
 POLL_SECONDS = 3.0
 _NOT_FOUND = 404
 
@@ -30,6 +35,9 @@ def interruption() -> float | None:
     Raises:
         OSError: the metadata service can't be asked.
     """
+    if file := os.environ.get(NOTICE_VARIABLE):
+        path = Path(file)
+        return float(path.read_text()) if path.exists() else None
     if metadata("instance-life-cycle") != "spot":
         return math.inf
     try:

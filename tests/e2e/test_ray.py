@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
-from tests.bench import Bench, interrupt
+from tests.bench import Bench, follow
 from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
@@ -100,16 +100,6 @@ def test_what_another_job_holds_is_not_there_until_it_is_free(
     assert "0 instances left" in out
     assert shared.left() == NOTHING
     assert shared.view.answers(), "it is somebody else's"
-
-
-def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:
-    """Wait until a run has recorded an event that often."""
-    give_up = time.monotonic() + 60.0
-    while bench.recorded(f'"{event}"') < count:
-        if run.poll() is not None or time.monotonic() > give_up:
-            interrupt(run)
-            pytest.fail(f"no {event}: {run.communicate(timeout=60)}")
-        time.sleep(0.1)
 
 
 def drain(where: SomebodysCluster, slot: str) -> None:

@@ -1,0 +1,207 @@
+"""Slurm's commands: jobs are submitted, listed and cancelled, each found by its comment.
+
+The comment of a job is JSON: its launch token and the tags that an instance of another cloud has.
+What Slurm forgets about ended jobs (MinJobAge, five minutes by default), its accounting keeps,
+where there is any.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import os
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cloudtune.clock import unix_time
+from cloudtune.errors import CloudtuneError
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.slurm.job_script import NOTICE_SECONDS, job_script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.model.events import RefusalKind
+
+_TIMEOUT_SECONDS = 60.0
+_TOKEN = "token"  # noqa: S105  its name
+_FIELDS = "%i|%T|%S|%e|%r|%k"
+_MARK = f'"{RUN_TAG}"'
+_STATES: Final = {
+    "PENDING": QUEUED,
+    "REQUEUED": QUEUED,
+    "CONFIGURING": "pending",
+    "RUNNING": "running",
+    "SUSPENDED": "running",
+    "STOPPED": "running",
+    "RESIZING": "running",
+    "SIGNALING": "running",
+    "STAGE_OUT": "running",
+}
+"""Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended."""
+_KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
+    ("InvalidAccount", "account", "denied"),
+    ("AccessDenied", "permission denied", "denied"),
+    ("AccessDenied", "not permitted", "denied"),
+    ("LimitReached", "violates accounting/qos policy", "quota"),
+    ("LimitReached", "maxsubmit", "quota"),
+    ("Unreachable", "unable to contact", "busy"),
+    ("Unreachable", "timed out", "busy"),
+    ("Busy", "temporarily unable", "busy"),
+)
+"""What a part of a message means: our word for it, and its kind."""
+
+
+class SlurmError(CloudtuneError):
+    """What a command of Slurm said as it failed; `code` is our word for it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        words = message.lower()
+        self.code = next((code for code, part, _ in _KINDS if part in words), "SubmissionFailed")
+
+
+def ask(*command: str, script: str | None = None) -> str:
+    """Return what a command of Slurm prints; times are Unix seconds.
+
+    What this process has of Ray's and ours in its environment would go into jobs.
+
+    Raises:
+        SlurmError: it isn't there, failed, or hasn't answered in a minute.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_", "CLOUDTUNE_", "SLURM_JOB", "SBATCH_"))
+    }
+    try:
+        return subprocess.run(
+            command,
+            env={**kept, "SLURM_TIME_FORMAT": "%s"},
+            input=script,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_SECONDS,
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+        why = " ".join(lines) or f"exit code {error.returncode}"
+        raise SlurmError(f"{command[0]}: {why.removeprefix(f'{command[0]}: error: ')}") from None
+    except FileNotFoundError:
+        raise SlurmError(f"{command[0]} isn't on this machine") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{command[0]}: timed out after {_TIMEOUT_SECONDS:.0f} s") from None
+
+
+class SlurmCalls:
+    """The jobs of this user on the cluster that this machine submits to."""
+
+    errors: tuple[type[Exception], ...] = (SlurmError,)
+
+    def code(self, error: BaseException) -> str:
+        return error.code if isinstance(error, SlurmError) else type(error).__name__
+
+    def is_definite(self, error: BaseException) -> bool:
+        """Whether nothing was submitted: the controller has answered, and refused."""
+        return isinstance(error, SlurmError) and error.code != "Unreachable"
+
+    def refusal_kind(self, code: str) -> RefusalKind:
+        return next((kind for word, _, kind in _KINDS if word == code), "unknown")
+
+    def is_permanent(self, code: str) -> bool:
+        return self.refusal_kind(code) not in ("busy", "quota")
+
+    def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
+        """Submit the job of an instance; asked again with the same token, return the same job."""
+        for job in self._jobs():
+            if job["comment"].get(_TOKEN) == token:
+                return str(job["id"])
+        kind = request["kinds"][request["instance_type"]]
+        logs = request["logs"]
+        Path(logs).mkdir(parents=True, exist_ok=True)
+        own = {_TOKEN: token, "kind": request["instance_type"], "logs": logs}
+        answer = ask(
+            *("sbatch", "--parsable", f"--job-name=cloudtune-{tags[RUN_TAG]}-{tags[INTENT_TAG]}"),
+            f"--comment={json.dumps({**own, **tags})}",
+            *time_options(tags[LEASE_TAG], kind["limit_seconds"]),
+            *kind["options"],
+            *(f"--output={logs}/%j.log", "--no-requeue"),
+            script=job_script(request["script"], counted=kind["counted"]),
+        )
+        return f"slurm-{answer.split(';')[0].strip()}"
+
+    def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
+        instances = [_instance(job) for job in self._jobs()]
+        return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
+
+    def _jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that the controller knows and that have our comment."""
+        answer = ask(
+            *("squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}"),
+            f"--format={_FIELDS}",
+        )
+        jobs = []
+        for line in answer.splitlines():
+            number, state, start, end, reason, comment = line.split("|", 5)
+            if _MARK in comment:
+                parts = {"id": f"slurm-{number}", "state": state, "reason": reason}
+                times = {"start": _seconds(start), "end": _seconds(end)}
+                jobs.append({**parts, **times, "comment": json.loads(comment)})
+        return jobs
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Cancel jobs; one that has ended is no error."""
+        jobs = [name.removeprefix("slurm-") for name in ids]
+        if jobs:
+            ask("scancel", "--quiet", *jobs)
+
+    def console(self, instance: str) -> str:
+        """Return what the job has printed, where this machine shares the folder of its log."""
+        logs = next((it["comment"]["logs"] for it in self._jobs() if it["id"] == instance), None)
+        path = Path(logs or "") / f"{instance.removeprefix('slurm-')}.log"
+        return path.read_text(errors="replace") if path.is_file() else ""
+
+
+def time_options(lease: str, limit_seconds: float) -> list[str]:
+    """Return the options that end a job with its lease, or as late as its partition allows.
+
+    Not later than that even where it has waited: `lease` is the end, in UTC. The job hears of its
+    end before.
+    """
+    signal = f"--signal=B:TERM@{NOTICE_SECONDS}"
+    try:
+        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return [signal]
+    minutes = math.ceil(max(60.0, min(end - unix_time(), limit_seconds)) / 60)
+    local = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end + 60))
+    return [f"--time={minutes}", "--time-min=1", f"--deadline={local}", signal]
+
+
+def _seconds(text: str) -> float | None:
+    """Return a time of Slurm's; None where there is none (yet)."""
+    return float(text) if text.isdecimal() else None
+
+
+def _instance(job: Mapping[str, Any]) -> Instance:
+    tags = job["comment"]
+    state = _STATES.get(job["state"], "terminated")
+    there = state in ("pending", "running")
+    reason = job["state"] if job["reason"] in ("None", "") else f"{job['state']}: {job['reason']}"
+    return Instance(
+        id=job["id"],
+        run=tags[RUN_TAG],
+        intent=tags.get(INTENT_TAG, ""),
+        lease=tags.get(LEASE_TAG, ""),
+        instance_type=tags["kind"],
+        state=state,
+        launched_at=job["start"] or job["end"] or unix_time(),
+        ended_at=None if there or state == QUEUED else job["end"],
+        reason="" if there else f"Slurm's job is {reason}",
+        tags=tags,
+    )

@@ -1,0 +1,137 @@
+"""What a Slurm cluster has: its partitions, and what an instance of each is."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.node.boot import address_towards
+from cloudtune.infra.slurm.calls import SlurmError, ask
+from cloudtune.model.catalog import InstanceType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
+_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_NO_LIMIT = 365 * 86400.0
+_USELESS = ("down", "drain", "fail", "inval", "maint", "unk")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A partition's nodes that are alike: as a type of instances; how many nodes there are.
+
+    A whole node has `node_gpus`, or no GPU but `cores`. A job there ends after `limit_seconds`.
+    """
+
+    partition: str
+    model: str
+    node_gpus: int
+    cores: int
+    memory: int
+    limit_seconds: float
+    nodes: int
+
+    def instance(self, name: str, slots: int | None) -> InstanceType | None:
+        """Return the type of instances with so many slots; None where it has none."""
+        there = self.node_gpus or slots or 0
+        gpus = min(slots or there, there)
+        share = gpus / there if self.node_gpus else 1.0
+        if not gpus:
+            return None
+        cores = max(1, int(share * self.cores))
+        return InstanceType(name, gpus, self.model, 0, cores, int(share * self.memory))
+
+
+def cluster_name() -> str:
+    """Return what the cluster is called.
+
+    Raises:
+        UsageError: there is no Slurm here, or its controller doesn't answer.
+    """
+    try:
+        settings = ask("scontrol", "show", "config")
+    except SlurmError as error:
+        raise UsageError(f"provider slurm needs a machine that submits jobs: {error}") from None
+    found = re.search(r"^ClusterName\s*=\s*(\S+)", settings, re.MULTILINE)
+    assert found is not None, settings
+    return found.group(1)
+
+
+def kinds() -> dict[str, Kind]:
+    """Return the kinds of instances by name: their partition's, and the GPU's where it has several.
+
+    Raises:
+        SlurmError: the controller doesn't answer.
+    """
+    alike: dict[tuple[str, str, int, int, int, float], int] = {}
+    for row in _rows():
+        alike[row] = alike.get(row, 0) + 1
+    found = [Kind(*row, nodes=count) for row, count in alike.items()]
+    partitions = [kind.partition for kind in found]
+    names = {}
+    for kind in found:
+        several = partitions.count(kind.partition) > 1
+        own = f"{kind.node_gpus}x-{kind.model}" if kind.node_gpus else f"{kind.cores}-cores"
+        names[f"{kind.partition}:{own}" if several else kind.partition] = kind
+    return names
+
+
+def _rows() -> Iterator[tuple[str, str, int, int, int, float]]:
+    answer = ask("sinfo", "--noheader", "--Node", "--format=%P|%G|%c|%m|%l|%T|%N")
+    for line in sorted(set(answer.splitlines())):
+        partition, gres, cores, memory, limit, state, _ = line.split("|")
+        if state.startswith(_USELESS):
+            continue
+        gpus = _GRES.findall(gres)
+        count = sum(int(number) for _, number in gpus)
+        model = next((model for model, _ in gpus if model), "gpu").lower()
+        name = partition.removesuffix("*")
+        yield name, model, count, int(cores), int(memory), _limit_seconds(limit)
+
+
+def _limit_seconds(text: str) -> float:
+    """Return a partition's time limit as sinfo writes it: [days-]hours:minutes:seconds."""
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        return _NO_LIMIT
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
+
+
+def own_address() -> str:
+    """Return the address of this machine that the cluster's nodes reach.
+
+    Raises:
+        UsageError: no node has an address that this machine has a way to.
+    """
+    addresses = sorted(set(ask("sinfo", "--noheader", "--Node", "--format=%o").split()))
+    if all(_is_loopback(address) for address in addresses):
+        return "127.0.0.1"
+    for address in addresses:
+        if not _is_loopback(address):
+            try:
+                return address_towards(address)
+            except OSError:
+                continue
+    raise UsageError(f"no way from this machine to the nodes of the cluster: {addresses[:3]}")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def options_of(kind: Kind, instance: InstanceType) -> list[str]:
+    """Return the options of sbatch for an instance of a kind."""
+    asked = ["--nodes=1", "--ntasks=1", f"--partition={kind.partition}"]
+    if kind.node_gpus:
+        model = "" if kind.model == "gpu" else f"{kind.model}:"
+        asked.append(f"--gpus-per-node={model}{instance.gpus}")
+    return [*asked, f"--cpus-per-task={instance.vcpus}"]

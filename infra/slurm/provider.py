@@ -1,0 +1,207 @@
+# ruff: noqa: ARG002  a cluster needs few of the arguments
+"""A Slurm cluster as a cloud: its partitions are instance types, and its jobs are instances."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.provider import Cloud, Endpoint, Provider
+from cloudtune.model.catalog import Catalog, InstanceType, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from cloudtune.experiment.cloud import CloudSettings as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.provider import HeadOffer
+    from cloudtune.infra.slurm.calls import SlurmCalls
+    from cloudtune.infra.slurm.nodes import Kind
+    from cloudtune.model.catalog import Market
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
+
+
+class Slurm(Provider):
+    """The cluster to which this machine submits jobs."""
+
+    name = "slurm"
+    asks_first = ""
+    paced = False
+    has_gpus = True
+
+    def known_types(self) -> Mapping[str, InstanceType]:
+        """Return {}: which partitions there are, the cluster knows."""
+        return {}
+
+    def instance_types(self, settings: Settings) -> list[InstanceType]:
+        offers = self.catalog(settings, ("on-demand",), Path()).matching(
+            settings.instances, ("on-demand",)
+        )
+        return [offer.instance_type for offer in offers]
+
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
+        """Return what each partition has, at the price that the experiment gives it."""
+        offers = []
+        for _, kind, machine in _kinds(settings):
+            node = settings.usd_per_hour(kind.node_gpus or machine.gpus, _price(settings, machine))
+            price = node * machine.gpus / (kind.node_gpus or machine.gpus)
+            offers.append(Offer(machine, "on-demand", settings.region, price, minimum_seconds=0.0))
+        today = time.strftime("%Y-%m-%d", time.gmtime())
+        return Catalog(tuple(offers), f"the Slurm cluster {settings.region}", today)
+
+    def with_account_defaults(self, experiment: Experiment) -> Experiment:
+        """Return an experiment with the cluster's name, and as many instances as it has room for.
+
+        Raises:
+            UsageError: there is no Slurm here, or another cluster; or no partition has what is
+                asked for.
+        """
+        from cloudtune.infra.slurm.nodes import cluster_name  # noqa: PLC0415
+
+        settings = experiment.cloud
+        here = cluster_name()
+        if "region" in settings.model_fields_set and settings.region != here:
+            raise UsageError(
+                f"cloud.region: this machine submits to the cluster {here}, not to "
+                f"{settings.region}; leave it out"
+            )
+        settings = settings.model_copy(update={"region": here})
+        fields: dict[str, object] = {"region": here}
+        if "max_instances" not in settings.model_fields_set:
+            named = {machine.name for machine in self.instance_types(settings)}
+            fields["max_instances"] = sum(
+                kind.nodes * max(1, kind.node_gpus // machine.gpus)
+                for name, kind, machine in _kinds(settings)
+                if name in named
+            )
+        cloud = settings.model_copy(update=fields)
+        return experiment.model_copy(update={"cloud": cloud})
+
+    def check(self, experiment: Experiment) -> None:
+        """Pass if the jobs find a Python without building one.
+
+        Raises:
+            UsageError: they can't.
+        """
+        if experiment.setup.builds:
+            raise UsageError(
+                "setup: the nodes of a Slurm cluster have a system of their own; write "
+                "setup.python_path, the Python of an environment that all nodes have, with "
+                "cloudtune in it, and leave pip and python out"
+            )
+
+    def open(
+        self,
+        experiment: Experiment,
+        home: Path,
+        *,
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
+        adopt: bool = False,
+    ) -> Cloud:
+        """Return the cluster, with what sbatch is asked for an instance of each type."""
+        from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
+
+        settings = experiment.cloud
+        request = {
+            name: {
+                "options": [*options_of(kind, machine), *_own_options(settings)],
+                "limit_seconds": kind.limit_seconds,
+                "counted": not kind.node_gpus,
+            }
+            for name, kind, machine in _kinds(settings)
+        }
+        logs = str(home / "slurm")
+        return Cloud(_endpoint(settings.region), {"kinds": request, "logs": logs}, {})
+
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
+        """Return the cluster of this machine, if runs used it."""
+        from cloudtune.infra.slurm.nodes import cluster_name  # noqa: PLC0415
+
+        if not regions and asked is None:
+            return []
+        here = cluster_name()
+        return [Cloud(_endpoint(here), {}, {})] if here in {*regions, asked} else []
+
+    def calls(self, endpoint: Endpoint) -> SlurmCalls:
+        from cloudtune.infra.slurm.calls import SlurmCalls  # noqa: PLC0415
+
+        return SlurmCalls()
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        from cloudtune.infra.slurm.calls import SlurmError  # noqa: PLC0415
+
+        return (SlurmError,)
+
+    def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
+        """Return the type and the script; jobs have no markets and no zones."""
+        return {"instance_type": launch.instance_type, "script": user_data}
+
+    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
+        """Return what sbatch says against a job of each type; nothing is queued."""
+        from cloudtune.infra.slurm.calls import SlurmError, ask  # noqa: PLC0415
+        from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
+
+        problems = []
+        named = {machine.name for machine in self.instance_types(experiment.cloud)}
+        for name, kind, machine in _kinds(experiment.cloud):
+            options = [*options_of(kind, machine), *_own_options(experiment.cloud)]
+            if name not in named:
+                continue
+            try:
+                ask("sbatch", "--test-only", *options, script="#!/bin/sh\n")
+            except SlurmError as error:
+                problems.append(f"{name}: {error}")
+        return problems
+
+    def own_address(self) -> str:
+        from cloudtune.infra.slurm.nodes import own_address  # noqa: PLC0415
+
+        return own_address()
+
+
+def _endpoint(cluster: str) -> Endpoint:
+    return Endpoint(cluster, provider="slurm", look_seconds=5.0)
+
+
+def _kinds(settings: Settings) -> list[tuple[str, Kind, InstanceType]]:
+    """Return the partitions by name that have anything, and what an instance of each is.
+
+    Raises:
+        UsageError: none has any.
+    """
+    from cloudtune.infra.slurm.calls import SlurmError  # noqa: PLC0415
+    from cloudtune.infra.slurm.nodes import kinds  # noqa: PLC0415
+
+    try:
+        there = sorted(kinds().items())
+    except SlurmError as error:
+        raise UsageError(f"provider slurm needs a machine that submits jobs: {error}") from None
+    machines = [(name, kind, kind.instance(name, settings.slots)) for name, kind in there]
+    found = [(name, kind, machine) for name, kind, machine in machines if machine is not None]
+    if not found:
+        raise UsageError(
+            "cloud.instances: no partition of the cluster has a node with GPUs that is up; for "
+            "CPU nodes write how many trials one trains at a time: `slots: 4`"
+        )
+    return found
+
+
+def _price(settings: Settings, machine: InstanceType) -> float | None:
+    """Return what an hour of a node costs: by the type's name, or its partition's."""
+    partition = machine.name.partition(":")[0]
+    return settings.prices.get(machine.name, settings.prices.get(partition))
+
+
+def _own_options(settings: Settings) -> list[str]:
+    """Return the options of `cloud.request`, as sbatch spells them."""
+    return [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, value in settings.request.items()
+    ]
+
+
+SLURM = Slurm()

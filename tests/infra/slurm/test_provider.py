@@ -1,0 +1,170 @@
+"""A real Slurm cluster as a cloud: what it offers, what is submitted, and what ends it."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, calls_to
+from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
+from cloudtune.infra.slurm.provider import SLURM
+from cloudtune.model.commands import Launch
+from tests.bench import wait_for
+from tests.builders.experiments import FIELDS
+from tests.contracts.provider import ProviderContract
+from tests.guard import watched
+from tests.slurm_cluster import SlurmCluster, slurm_cluster
+
+pytestmark = pytest.mark.cluster
+RUN = "a-run"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Slurm starts processes for the jobs of this module whenever it likes."""
+    yield from watched()
+
+
+@pytest.fixture(scope="module")
+def lab(nothing_left: None) -> Iterator[SlurmCluster]:
+    """A cluster of one CPU node and one GPU node."""
+    with (
+        tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder,
+        slurm_cluster(Path(folder), nodes=1) as started,
+    ):
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _found(lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in lab.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+class TestSlurm(ProviderContract):
+    name = "slurm"
+    cloud: ClassVar = {"slots": 2, "instances": ("cpu",)}
+    incomplete: ClassVar = ({"setup": {"pip": ("numpy",)}},)
+    refusals: ClassVar = {"Unreachable": "busy", "LimitReached": "quota"}
+
+    def experiment(self, **changes: Any) -> Experiment:
+        return SLURM.with_account_defaults(super().experiment(**changes))
+
+
+def experiment(**cloud: object) -> Experiment:
+    settings = {"provider": "slurm", "slots": 2, "instances": ("cpu",), **cloud}
+    return SLURM.with_account_defaults(Experiment(**{**FIELDS, "cloud": settings}))
+
+
+def submit(
+    tmp_path: Path, boot: str, *, seconds: float = 600.0, kind: str = "cpu", **cloud: object
+) -> tuple[SlurmCalls, str]:
+    """Submit an instance that boots by a script; returns what asks Slurm, and its id."""
+    asked = experiment(instances=(kind,), **cloud)
+    opened = SLURM.open(asked, tmp_path, pace=False)
+    calls = calls_to(opened.endpoint)
+    assert isinstance(calls, SlurmCalls)
+    end = datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    tags = {RUN_TAG: RUN, INTENT_TAG: f"i{time.monotonic_ns()}", LEASE_TAG: end}
+    request = {**opened.request, **SLURM.launch_request(Launch("i000", kind, "on-demand"), boot)}
+    return calls, calls.run_instance(tags[INTENT_TAG], tags, request)
+
+
+def state(calls: SlurmCalls, instance: str) -> str:
+    (found,) = [it for it in calls.ours(RUN) if it.id == instance]
+    return found.state
+
+
+def ended(calls: SlurmCalls, *instances: str) -> None:
+    calls.terminate(instances)
+    wait_for(lambda: not calls.ours(RUN, ended=False), 30)
+
+
+def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
+    asked = experiment(instances=("*",), prices={"gpu": "$6/h"})
+    assert asked.cloud.region == "lab"
+    offers = SLURM.catalog(asked.cloud, ("on-demand",), Path()).offers
+    found = {
+        offer.instance_type.name: (offer.gpus, offer.instance_type.gpu, offer.usd_per_hour)
+        for offer in offers
+    }
+    assert found == {
+        "cpu": (2, "gpu", 0.0),
+        "gpu": (2, "tesla", 6.0),
+        "urgent": (2, "gpu", 0.0),
+    }
+    half = experiment(instances=("gpu",), slots=1, prices={"gpu": "$6/h"})
+    (offer,) = SLURM.catalog(half.cloud, ("on-demand",), Path()).matching(("gpu",), ("on-demand",))
+    assert (offer.gpus, offer.usd_per_hour) == (1, 3.0)
+    assert half.cloud.max_instances == 2
+
+
+def test_without_gpus_or_slots_it_says_what_to_write() -> None:
+    with pytest.raises(UsageError, match="cpu"):
+        experiment(slots=None)
+
+
+def test_another_cluster_is_refused() -> None:
+    with pytest.raises(UsageError, match="submits to the cluster lab, not to other"):
+        experiment(region="other")
+
+
+def test_what_sbatch_refuses_is_known_before_anything_is_queued() -> None:
+    assert SLURM.preflight(experiment(), None) == []
+    (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None)
+    assert said.startswith("cpu: sbatch: ")
+
+
+def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
+    calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
+    wait_for(lambda: "gpus=2" in calls.console(instance), 30)
+    ended(calls, instance)
+
+
+def test_what_waits_for_room_costs_nothing_yet(tmp_path: Path) -> None:
+    calls, first = submit(tmp_path, "sleep 60")
+    wait_for(lambda: state(calls, first) == "running", 30)
+    _, second = submit(tmp_path, "sleep 60")
+    assert state(calls, second) == QUEUED
+    calls.terminate([first])
+    wait_for(lambda: state(calls, second) == "running", 30)
+    ended(calls, first, second)
+
+
+def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
+    calls, instance = submit(tmp_path, "shutdown -P +5; sleep 2; shutdown -P now; sleep 60")
+    wait_for(lambda: state(calls, instance) == "terminated", 30)
+
+
+def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path) -> None:
+    boot = 'until [ -e "$CLOUDTUNE_NOTICE" ]; do sleep 0.2; done; cat $CLOUDTUNE_NOTICE; sleep 60'
+    calls, instance = submit(tmp_path, boot)
+    wait_for(lambda: state(calls, instance) == "running", 30)
+    lab.submit("urgent", "sleep 1")
+    wait_for(lambda: calls.console(instance).strip().isdecimal(), 30)
+    due = float(calls.console(instance))
+    assert 5 < due - time.time() < 25, "its partition's grace time is 20 s"
+    ended(calls, instance)
+    lab.ask("scancel", "--user=root")
+
+
+def test_a_job_ends_with_its_lease_or_its_partition() -> None:
+    now = time.time()
+    end = datetime.fromtimestamp(now + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert time_options(end, float("inf"))[0] == "--time=60"
+    assert time_options(end, 600.0)[0] == "--time=10"
+
+
+def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
+    calls = SlurmCalls()
+    assert not calls.is_definite(SlurmError("Unable to contact slurm controller"))
+    refused = SlurmError("Batch job submission failed: Invalid account or account/partition")
+    assert calls.is_definite(refused)
+    assert calls.refusal_kind(calls.code(refused)) == "denied"
+    assert calls.is_permanent(refused.code)
