@@ -134,8 +134,9 @@ class CloudSettings(Section):
     this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
     it costs `price` dollars; unset, all slots are used, and they cost nothing. Provider ray is the
     Ray cluster at `address`: an instance is a node of it, or `slots` GPUs of one, and an hour of a
-    node of a type costs what `prices` says. A pool that is out
-    of instances isn't asked again for `avoid` seconds.
+    node of a type costs what `prices` says. Provider slurm submits jobs to partitions: `slots` and
+    `prices` are as with ray, and `request` has options of sbatch. A pool that is out of instances
+    isn't asked again for `avoid` seconds.
     """
 
     provider: Annotated[str, BeforeValidator(_known_provider)] = next(iter(PROVIDERS))
