@@ -22,7 +22,7 @@ _USELESS = ("down", "drain", "fail", "inval", "maint", "unk")
 
 
 @dataclass(frozen=True)
-class Kind:
+class NodeKind:
     """A partition's nodes that are alike: as a type of instances; how many nodes there are.
 
     A whole node has `node_gpus`, or no GPU but `cores`. A job there ends after `limit_seconds`.
@@ -62,7 +62,7 @@ def cluster_name() -> str:
     return found.group(1)
 
 
-def kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, NodeKind]:
     """Return the kinds of instances by name: their partition's, and the GPU's where it has several.
 
     Raises:
@@ -71,7 +71,7 @@ def kinds() -> dict[str, Kind]:
     alike: dict[tuple[str, str, int, int, int, float], int] = {}
     for row in _rows():
         alike[row] = alike.get(row, 0) + 1
-    found = [Kind(*row, nodes=count) for row, count in alike.items()]
+    found = [NodeKind(*row, nodes=count) for row, count in alike.items()]
     partitions = [kind.partition for kind in found]
     names = {}
     for kind in found:
@@ -128,7 +128,7 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def options_of(kind: Kind, instance: InstanceType) -> list[str]:
+def options_of(kind: NodeKind, instance: InstanceType) -> list[str]:
     """Return the options of sbatch for an instance of a kind."""
     asked = ["--nodes=1", "--ntasks=1", f"--partition={kind.partition}"]
     if kind.node_gpus:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.infra.slurm.calls import SlurmCalls
-    from cloudtune.infra.slurm.nodes import Kind
+    from cloudtune.infra.slurm.nodes import NodeKind
     from cloudtune.model.catalog import Market
     from cloudtune.model.commands import Launch
     from cloudtune.model.scaling import ScalingProfile
@@ -167,7 +167,7 @@ def _endpoint(cluster: str) -> Endpoint:
     return Endpoint(cluster, provider="slurm", look_seconds=5.0)
 
 
-def _kinds(settings: Settings) -> list[tuple[str, Kind, InstanceType]]:
+def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
     """Return the partitions by name that have anything, and what an instance of each is.
 
     Raises:
