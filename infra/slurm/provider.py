@@ -118,12 +118,15 @@ class Slurm(Provider):
         return Cloud(_endpoint(settings.region), {"kinds": request, "logs": logs}, {})
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
-        """Return the cluster of this machine, if runs used it."""
+        """Return the cluster of this machine, if runs used it and it answers."""
         from cloudtune.infra.slurm.nodes import cluster_name  # noqa: PLC0415
 
         if not regions and asked is None:
             return []
-        here = cluster_name()
+        try:
+            here = cluster_name()
+        except UsageError:
+            return []
         return [Cloud(_endpoint(here), {}, {})] if here in {*regions, asked} else []
 
     def calls(self, endpoint: Endpoint) -> SlurmCalls:

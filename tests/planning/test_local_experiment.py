@@ -95,7 +95,7 @@ def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, 
 def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
     rented = LOCAL.replace("local", "emulated")
     assert refused(tmp_path, rented) == (
-        "file:11: cloud.slots: is only for provider local or ray; leave it out"
+        "file:11: cloud.slots: is only for provider local or ray or slurm; leave it out"
     )
     with pytest.raises(ExperimentError, match="price"):
         Experiment(**{**MINIMAL, "cloud": {"price": 1}})
