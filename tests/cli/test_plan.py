@@ -29,7 +29,7 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.serialization import decode
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
-from cloudtune.planning import stages
+from cloudtune.planning import forecasting, stages
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of, load_plan
 from cloudtune.planning.problem import problem_of, stored_profiles
@@ -56,6 +56,7 @@ def command(
     (tmp_path / "experiment.yaml").write_text(text)
     write(tmp_path / "profile.json", [profile(tmp_path / "train.py")])
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 2_000)  # a few runs, not 31
     monkeypatch.chdir(tmp_path)
 
     def no_cloud(*_: object) -> None:
