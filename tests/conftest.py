@@ -24,7 +24,11 @@ WAITING = (
     "tests/infra/",
     "tests/aws_stand_in/",
 )
-TOGETHER = {"tests/e2e/test_ray.py", "tests/e2e/test_old_ledgers.py"}  # what it starts is for all
+TOGETHER = {  # what one starts is for all of them
+    "tests/e2e/test_laptop.py",
+    "tests/e2e/test_old_ledgers.py",
+    "tests/e2e/test_ray.py",
+}
 
 # A test leaves no thread and no process, and pytest ends.
 pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]

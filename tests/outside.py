@@ -142,12 +142,12 @@ class Outside:
         return [each for each in self.instances() if each["state"] in {"pending", "running"}]
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Iterator[Outside]:
+@pytest.fixture(scope="module")
+def outside(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    made = Outside(World(tmp_path / "world", "--boot-seconds", "0.5"))
+    made = Outside(World(tmp_path_factory.mktemp("outside") / "world", "--boot-seconds", "0.5"))
     try:
         with made.world:
             done = made("owner", "cloudtune", "aws", "setup", "--yes")
