@@ -66,7 +66,7 @@ lint: $(STAMP)
 # Hundreds of processes import the same sources: none is to compile them anew.
 test: export PYTHONDONTWRITEBYTECODE :=
 
-# Two workers for whole runs, which wait most of the time, two for all other tests
+# Two workers begin with whole runs, which wait most of the time, two with all other tests
 # (tests/conftest.py).
 PARALLEL := --numprocesses=4 --no-loadscope-reorder
 

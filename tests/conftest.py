@@ -15,8 +15,20 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-WAITING = ("tests/e2e/", "tests/architecture/test_checks.py", "tests/infra/", "tests/aws_stand_in/")
-LONG = {"tests/e2e/test_laptop.py", "tests/e2e/test_trouble.py"}  # as long as all other whole runs
+WHOLE_RUNS = "tests/e2e/"
+WAITING = (
+    "tests/e2e/test_laptop.py",  # the longest first
+    "tests/e2e/test_trouble.py",
+    WHOLE_RUNS,
+    "tests/architecture/test_checks.py",
+    "tests/infra/",
+    "tests/aws_stand_in/",
+)
+TOGETHER = {  # what one starts is for all of them
+    "tests/e2e/test_laptop.py",
+    "tests/e2e/test_old_ledgers.py",
+    "tests/e2e/test_ray.py",
+}
 
 # A test leaves no thread and no process, and pytest ends.
 pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]
@@ -48,16 +60,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Return what deals the tests out to workers: whole runs to two, others file by file."""
+    """Return what deals the tests out to workers: whole runs one by one, others file by file."""
     return Apart(config, log)
 
 
 class Apart(LoadScopeScheduling):  # type: ignore[misc]
-    """Never more than two whole runs at a time, as they would take each other's seconds."""
+    """Never more than two whole runs at a time, as they would take each other's seconds.
+
+    Two workers have them first, and then help with the others.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return f"{path in LONG}" if path.startswith(WAITING[0]) else path
+        is_alone = path.startswith(WHOLE_RUNS) and path not in TOGETHER
+        return nodeid if is_alone else path
+
+    def _assign_work_unit(self, node: Any) -> None:
+        has_runs = node in self.nodes[:2]
+        fitting = [each for each in self.workqueue if each.startswith(WHOLE_RUNS) is has_runs]
+        if not fitting and not has_runs:
+            node.shutdown()
+            return
+        first = next(iter(fitting or self.workqueue))
+        self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,19 +1,22 @@
 """An account on an isolated cloud, and computers outside it that have its keys and nothing else."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
-from tests.aws_stand_in import network
-from tests.aws_stand_in.world import World
 from tests.bench import TRAIN, Done
+
+if TYPE_CHECKING:
+    from tests.aws_stand_in.world import World
 
 EXPERIMENT = """
 name: small
@@ -142,12 +145,15 @@ class Outside:
         return [each for each in self.instances() if each["state"] in {"pending", "running"}]
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Iterator[Outside]:
+@pytest.fixture(scope="module")
+def outside(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
+    from tests.aws_stand_in import network  # with it comes moto, which takes a second
+    from tests.aws_stand_in.world import World
+
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    made = Outside(World(tmp_path / "world", "--boot-seconds", "0.5"))
+    made = Outside(World(tmp_path_factory.mktemp("outside") / "world", "--boot-seconds", "0.5"))
     try:
         with made.world:
             done = made("owner", "cloudtune", "aws", "setup", "--yes")

@@ -18,15 +18,21 @@ import tests.guard
 tests.guard.PATIENCE = tests.guard.LAST_SECONDS = 0.5
 """
 
-BLOCKED = """
-import threading
+LEAVING = """
+import pathlib, subprocess, sys, threading
 
 def wait_for_ever():
     threading.Event().wait()
 
-def test_it():
+def test_thread():
     threading.Thread(target=wait_for_ever, name="stuck").start()
-    assert {passes}
+    assert False
+
+def test_process():
+    code = "import subprocess, sys; subprocess.run(['sleep', '600'])"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    process.returncode = 0  # so that its end warns of nothing
+    pathlib.Path("pid").write_text(str(process.pid))
 """
 
 
@@ -62,30 +68,14 @@ def closing(lines: list[str]) -> str:
     return lines[-1].strip("= ").partition(" in ")[0]
 
 
-def test_a_blocked_thread_fails_its_test_and_does_not_keep_pytest_from_ending(
-    tmp_path: Path,
-) -> None:
-    code, lines = run(tmp_path, BLOCKED.format(passes=False) + "\ndef test_next():\n    pass\n")
+def test_what_a_test_leaves_fails_it_and_does_not_keep_pytest_from_ending(tmp_path: Path) -> None:
+    """Processes are ended, a thread is told of by its test and at the end."""
+    code, lines = run(tmp_path, LEAVING)
     assert code == 1
-    assert closing(lines) == "1 failed, 1 passed, 1 error"
-    assert any("ERROR at teardown of test_it " in line for line in lines)
+    assert closing(lines) == "1 failed, 1 passed, 2 errors"
+    assert any("ERROR at teardown of test_thread " in line for line in lines)
     told = [line for line in lines if line.startswith("thread 'stuck', in wait_for_ever (")]
-    assert len(told) == 2, "by its test and at the end"
-
-
-def test_processes_that_a_test_leaves_are_ended(tmp_path: Path) -> None:
-    text = """
-import pathlib, subprocess, sys
-
-def test_it():
-    code = "import subprocess, sys; subprocess.run(['sleep', '600'])"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    process.returncode = 0  # so that its end warns of nothing
-    pathlib.Path("pid").write_text(str(process.pid))
-"""
-    code, lines = run(tmp_path, text)
-    assert code == 1
-    assert closing(lines) == "1 passed, 1 error"
+    assert len(told) == 2
     pid = int((tmp_path / "pid").read_text())
     assert any(line.startswith(f"process {pid}: ") for line in lines)
     assert any(line.endswith(": sleep 600") for line in lines), "its own as well"

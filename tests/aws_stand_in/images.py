@@ -2,14 +2,11 @@
 
 The names of the parameters are those that AWS publishes ("DLAMI release notes", retrieving the AMI
 ID with SSM, 2026-11). What boots is the Python of whoever started the emulator, whatever the image.
+Tests need their ids without moto, which takes a second.
 """
 
 from collections.abc import Mapping
 from typing import Any
-
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.ec2.models.amis import Ami
-from moto.ssm.models import Parameter, ssm_backends
 
 IMAGES: Mapping[str, str] = {"x86_64": "ami-0c1000000000e8664", "arm64": "ami-0c1000000000ea64e"}
 """By the architecture of their cores."""
@@ -23,6 +20,10 @@ def register(backend: Any) -> None:
     """Put the images into moto's EC2 of a region, once, and their names into its SSM."""
     if IMAGES["x86_64"] in backend.amis:
         return
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models.amis import Ami
+    from moto.ssm.models import ssm_backends
+
     region = backend.region_name
     parameters = ssm_backends[DEFAULT_ACCOUNT_ID][region]._parameters
     for architecture, image in IMAGES.items():
@@ -44,7 +45,10 @@ def register(backend: Any) -> None:
             parameters[name] = [_parameter(name, image)]
 
 
-def _parameter(name: str, image: str) -> Parameter:
+def _parameter(name: str, image: str) -> Any:
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ssm.models import Parameter
+
     return Parameter(
         account_id=DEFAULT_ACCOUNT_ID,
         name=name,

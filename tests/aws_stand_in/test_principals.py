@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from moto.iam.models import iam_backends
 
 from cloudtune.infra.emulator.requests import Access, Ec2Error
 from tests.aws_stand_in.account import Account
-from tests.aws_stand_in.principals import (
-    ACCOUNT,
-    CREDENTIAL_SECONDS,
-    PARTITION,
-    RENEWED_BEFORE_S,
-    Principals,
-)
 
 EVERYTHING = {
     "Version": "2012-10-17",
@@ -104,6 +96,16 @@ def test_a_roles_key_is_good_with_its_token_and_secret_only(
 
 
 def test_a_roles_keys_are_renewed_before_they_end_and_refused_after() -> None:
+    from moto.iam.models import iam_backends
+
+    from tests.aws_stand_in.principals import (
+        ACCOUNT,
+        CREDENTIAL_SECONDS,
+        PARTITION,
+        RENEWED_BEFORE_S,
+        Principals,
+    )
+
     now = [1_000_000.0]
     principals = Principals(Access.create("http://127.0.0.1:1"), lambda: now[0])
     iam = iam_backends[ACCOUNT][PARTITION]

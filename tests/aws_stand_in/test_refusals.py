@@ -118,13 +118,6 @@ def test_network_interfaces_have_the_subnet_and_the_groups_of_a_run(account: Acc
     assert [it["GroupId"] for it in interface["Groups"]] == [group["GroupId"]]
 
 
-def test_a_token_is_good_for_one_request(account: Account) -> None:
-    first = launch(account, ClientToken="again")
-    assert launch(account, ClientToken="again") == first
-    other = launch(account, ClientToken="again", InstanceType="g4dn.2xlarge")
-    assert other.startswith("IdempotentParameterMismatch: ")
-
-
 @pytest.mark.parametrize(
     ("market", "code"),
     [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],

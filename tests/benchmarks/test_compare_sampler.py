@@ -1,7 +1,5 @@
 """The rows of a table as configurations to try."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -9,25 +7,7 @@ from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
 from cloudtune.errors import UsageError
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.sampler import SAMPLERS
-
-
-def loss(trial: Trial) -> float:
-    """Return a bowl: least at x = 0.3, y = 0.01."""
-    x, y = trial.config["x"], trial.config["y"]
-    assert isinstance(x, float)
-    assert isinstance(y, float)
-    return (x - 0.3) ** 2 + (math.log10(y) + 2) ** 2 / 16
-
-
-def asked(sampler: TableSampler, count: int) -> list[Trial]:
-    """Ask for that many trials, and report each before the next."""
-    trials = []
-    for _ in range(count):
-        trial = sampler.ask()
-        assert trial is not None
-        sampler.tell(trial, 1, loss(trial))
-        trials.append(trial)
-    return trials
+from tests.strategies.samplers.test_sampler import loss, told
 
 
 def table(count: int = 150) -> list[Trial]:
@@ -41,10 +21,10 @@ def table(count: int = 150) -> list[Trial]:
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_each_row_comes_once(kind: str) -> None:
     rows = table(6 if kind == "gp" else 40)
-    trials = asked(TableSampler(rows, kind, 2), len(rows))
+    trials = told(TableSampler(rows, kind, 2), len(rows))
     assert sorted(trial.id for trial in trials) == sorted(trial.id for trial in rows)
-    assert trials == asked(TableSampler(rows, kind, 2), len(rows))
-    assert trials != asked(TableSampler(rows, kind, 3), len(rows))
+    assert trials == told(TableSampler(rows, kind, 2), len(rows))
+    assert trials != told(TableSampler(rows, kind, 3), len(rows))
 
 
 def test_no_more_rows_than_asked_for() -> None:
@@ -56,8 +36,8 @@ def test_no_more_rows_than_asked_for() -> None:
 @pytest.mark.parametrize("kind", ["tpe", "cma-es"])
 def test_a_model_finds_good_rows_early(kind: str) -> None:
     rows, count = table(400), 80
-    late = [loss(t) for t in asked(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
-    assert np.median(late) < np.median([loss(t) for t in rows]) / 2
+    late = [loss(t.config) for t in told(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
+    assert np.median(late) < np.median([loss(t.config) for t in rows]) / 2
 
 
 def test_rows_without_hyperparameters_can_only_be_drawn() -> None:

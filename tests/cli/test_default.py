@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Done, called
@@ -27,6 +28,8 @@ search: {lr: {uniform: [0.01, 0.1]}, shift: {choice: [0, 1]}}
 epochs: {max: 16}
 cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], max_instances: 2}
 """
+FEW_EVENTS = 2_000
+"""Of the runs that a plan is forecast by: three or four, where a person's has 31."""
 BOTH = ("--deadline", "30m", "--budget", "$2")
 
 
@@ -40,6 +43,7 @@ def command(
     profiles = [profile(tmp_path / "train.py", name) for name in ("g4dn.xlarge", "g4dn.12xlarge")]
     write(tmp_path / "profile.json", profiles)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", FEW_EVENTS)
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> Done:

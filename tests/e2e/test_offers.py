@@ -91,6 +91,10 @@ def test_a_run_whose_spot_instance_is_gone_goes_on_by_another_type(bench: Bench)
     [ledger] = bench.home.glob("runs/*/ledger.jsonl")
     offers = asked_for(ledger)
     assert offers[0] == (TYPES[0], "spot")
+    # A dry pool is asked where EC2 likes and in us-east-1a to f, without a storm of retries.
+    asked = [c["intent"] for c in told["provider_calls"] if c["what"] == "asking"]
+    assert len(asked) == len(set(asked)), "each intent is asked for once"
+    assert 2 + 7 <= len(asked) <= 40, asked
     launched = [c["intent"] for c in told["provider_calls"] if c["what"] == "launched"]
     assert len(launched) == len(told["instances"]) == 2
     known = catalog("us-east-1", ("on-demand", "spot"))

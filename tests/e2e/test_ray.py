@@ -14,6 +14,7 @@ import pytest
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from tests.bench import Bench, follow
+from tests.e2e.test_run import check_replay
 from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
@@ -136,3 +137,4 @@ def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder
         report = bench.last_report()
         seconds = sum(it["end"] - it["begin"] for it in report["accounting"]["instances"])
         assert report["dollars"]["actual"] == pytest.approx(seconds / 100, rel=0.01)
+        check_replay(bench.home / "runs" / report["run"])

@@ -9,21 +9,26 @@ import torch
 
 from cloudtune.engine.ledger import read_entries, read_header
 from cloudtune.engine.resume import replayed
+from cloudtune.infra.aws.pricing import catalog
 from cloudtune.runs.job import Job
 from tests.bench import Bench
 
 pytestmark = pytest.mark.cluster
 
+DEADLINE, BUDGET = 180.0, 1.5
+
 
 def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     path = bench.experiment(trials=4, first=15, last=60)
     bench.profile(epoch=0.4, start=4.0)
-    done = bench("run", path, "--objective", "time", "--budget", "$1.50")
+    limits = ("--deadline", f"{DEADLINE}s", "--budget", f"${BUDGET}")
+    done = bench("run", path, "--objective", "time", *limits)
     assert done.code == 0, done.out + done.err
     assert "0 instances left (checked " in done.out
     told = bench.last_report()
     check_outcome(told)
     assert f"checkpoint: {told['best']['folder']}" in done.out
+    check_limits(told)
     check_elasticity(told)
     check_who_launched(told)
     check_replay(bench.home / "runs" / told["run"])
@@ -41,8 +46,17 @@ def check_outcome(told: dict[str, Any]) -> None:
     assert set(torch.load(best / "state.pt")) == {"weight", "bias"}, "as the script wrote it"
     noted = json.loads((best / "cloudtune.json").read_text())
     assert (noted["trial"], noted["config"]) == (told["best"]["trial"], told["best"]["config"])
-    assert told["dollars"]["actual"] <= 1.50
     assert [trial["epoch"] for trial in told["trials"]] == [60, 30, 15, 15]
+
+
+def check_limits(told: dict[str, Any]) -> None:
+    """By the emulator's own record of its machines, not by our books."""
+    offer = catalog("us-east-1", ("on-demand",)).offer("g7.12xlarge", "on-demand")
+    lives = [(each["launched_at"], each["ended_at"]) for each in told["instances"]]
+    bill = sum(offer.charge(ended - launched) for launched, ended in lives)
+    assert 0 < bill <= BUDGET
+    assert bill == pytest.approx(told["dollars"]["actual"], rel=0.1)
+    assert max(ended for _, ended in lives) - min(begun for begun, _ in lives) < DEADLINE
 
 
 def check_elasticity(told: dict[str, Any]) -> None:

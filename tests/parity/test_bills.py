@@ -290,20 +290,18 @@ def test_7_instance_by_instance() -> None:
     assert bills == pytest.approx([0.341213 / 2, 0.341213 / 2, 0.204, 0.4352], abs=EXACT)
 
 
-def test_7_without_a_minimum() -> None:
-    assert whole_run(minimum_seconds=0.0).dollars == cost(1.032913)
-
-
-def test_7_a_second_type_that_boots_at_once() -> None:
-    assert whole_run(p3_boot=0.0).dollars == cost(0.985713)
-
-
-def test_7_by_the_minute() -> None:
-    assert whole_run(granularity_seconds=60.0).dollars == cost(1.3175)
-
-
-def test_7_without_charges() -> None:
-    assert whole_run(charges=NO_CHARGES).dollars == cost(0.980413)
+@pytest.mark.parametrize(
+    ("changed", "dollars"),
+    [
+        ({"minimum_seconds": 0.0}, 1.032913),
+        ({"p3_boot": 0.0}, 0.985713),
+        ({"granularity_seconds": 60.0}, 1.3175),
+        ({"charges": NO_CHARGES}, 0.980413),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_7_with_one_thing_changed(changed: dict[str, Any], dollars: float) -> None:
+    assert whole_run(**changed).dollars == cost(dollars)
 
 
 V100S = {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}

@@ -1,14 +1,12 @@
 """Measuring shares of a GPU: several trials on each, from wide to narrow, with their memory."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import Entry, MemoryLedger
-from cloudtune.engine.loop import run
-from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
@@ -22,10 +20,11 @@ from cloudtune.model.events import (
     TrialFailed,
     TrialStopped,
 )
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
 from tests.builders import NO_LIMITS, offer, profile, trials
+from tests.policy.test_measure import measure as measure_in
 
 CURVE = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
 TRUTH = profile(CURVE, start=4.25, resize=6.5)
@@ -37,17 +36,7 @@ def measuring(
     return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=limits, pack=pack)
 
 
-def measure(policy: MeasurePolicy, *trouble: Event) -> tuple[Entry, ...]:
-    """Run a measurement in the simulated world, and check that it leaves nothing there."""
-    world = SimWorld((Rentable(policy.offer, TRUTH, 1),), "score", synthetic_metric("max", 0))
-    ledger = MemoryLedger()
-    for event in trouble:
-        world.schedule(event)
-    run(policy, world, ledger)
-    *_, last = ledger.entries[-1].commands
-    assert last == EndRun(policy.ending or EndReason.FAILED)
-    assert policy.fleet.alive() == []
-    return tuple(ledger.entries)
+measure = partial(measure_in, truth=TRUTH)
 
 
 @pytest.mark.parametrize("count", [16, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_lowercase
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
-from cloudtune.model.events import Event, RunStarted
+from cloudtune.model.events import Event, RunStarted, TrialFailed
 from cloudtune.running import runner as running
 from cloudtune.running.runner import Ended, Runner, Swept
 from tests.builders import play, write_ledger
@@ -117,6 +118,25 @@ def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
     out = capsys.readouterr().out
     assert "Best: " in out
     assert "0 instances left" not in out
+
+
+def test_a_run_whose_trials_all_fail_says_why_the_first_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = [
+        TrialFailed(60.0 + n, f"t{n:02d}.1", f"KeyError: '{letter}'", f"Traceback of {letter}")
+        for n, letter in enumerate(ascii_lowercase[: SETTING.trials])
+    ]
+    job, entries = SETTING.job(MIXED), play(SETTING.but(trouble=failed), MIXED).entries
+    write_ledger(tmp_path, job.to_json(), entries)
+    policy = job.policy()
+    for entry in entries:
+        policy.handle(entry.event)
+    assert _conclude(Ended(tmp_path, policy, Swept(0.0))) == 1
+    told = capsys.readouterr()
+    assert "error: every trial failed; the first: t00: KeyError: 'a'\n" in told.err
+    assert "Traceback of a\n" in told.err
+    assert "0 instances left (checked " in told.out
 
 
 @pytest.mark.parametrize(("market", "losses"), [("spot", 0.3), ("on-demand", 0.0)])

@@ -12,6 +12,7 @@ import pytest
 from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import replayed
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
+from cloudtune.planning import forecasting
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, job_of_ledger
@@ -26,7 +27,11 @@ AWS: dict[str, Any] = {"provider": "aws", "history": "auto"}
 
 @pytest.fixture(autouse=True)
 def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let prices be those of the table: there are no credentials, and no machine is asked for."""
+    """Let prices be those of the table: there are no credentials, and no machine is asked for.
+
+    And plans are forecast by a few runs, not 31.
+    """
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 300)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

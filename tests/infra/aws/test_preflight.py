@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.aws.account.inventory import inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
@@ -27,6 +29,7 @@ from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
 from tests.aws_stand_in.account import set_up, start
+from tests.bench import called
 from tests.builders.experiments import FIELDS
 
 
@@ -194,3 +197,26 @@ def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="keep one of the two"):
         experiment(tmp_path, subnets=subnets, subnet="subnet-a")
     assert not experiment(tmp_path).cloud.subnets
+
+
+def test_quotas_of_nothing_are_missing_and_say_what_to_ask_for(access: Access) -> None:
+    now = inventory_of(Clients(endpoint_of(access)), "us-east-1")
+    account = replace(now, quotas={"on-demand g": 0.0, "spot g": 64.0})
+    by_name = {line.what: line for line in lines(account)}
+    assert by_name["quota spot g"].note == "64 vCPUs"
+    assert by_name["quota on-demand g"].state == "missing"
+    assert "Running On-Demand G and VT instances (L-DB2E81BA)" in by_name["quota on-demand g"].note
+
+
+def test_without_credentials_one_line_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    done = called(capsys, "aws", "check")
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "log in as for the aws command" in done.err

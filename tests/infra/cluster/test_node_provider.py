@@ -71,9 +71,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(emulator: Emulator, tmp_path: Path) -> Iterator[Bench]:
+def bench(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made = Bench(emulator, tmp_path)
     yield made
+    monkeypatch.setattr("cloudtune.infra.sweep._LISTED_SECONDS", 1.0)
     assert sweep(made.ec2, made.run, made.journal, patience=20) == []
 
 

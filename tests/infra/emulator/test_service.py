@@ -290,24 +290,6 @@ def test_a_market_and_a_zone_are_described_as_they_were_asked_for(ec2: EC2Client
     assert code_of(caught) == "InvalidParameterValue"
 
 
-def test_a_spot_interruption_is_announced_and_then_comes(
-    emulator: Emulator, ec2: EC2Client, eventually: Eventually
-) -> None:
-    (instance,) = launch(ec2, InstanceMarketOptions={"MarketType": "spot"})
-    eventually(lambda: states(ec2, [instance]) == {"running"})
-    url = f"{emulator.access.metadata(instance)}/latest/meta-data/spot/instance-action"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url)
-    with caught.value:
-        assert caught.value.code == 404
-
-    control(emulator, f"instances/{instance}/interrupt?seconds=0.5", method="POST")
-    with urllib.request.urlopen(url) as response:
-        assert json.load(response)["action"] == "terminate"
-    eventually(lambda: states(ec2, [instance]) == {"terminated"})
-    assert describe(ec2, instance)[0]["StateReason"]["Code"] == "Server.SpotInstanceTermination"
-
-
 def test_faults_fail_the_calls_that_match_and_start_nothing(
     emulator: Emulator, ec2: EC2Client
 ) -> None:

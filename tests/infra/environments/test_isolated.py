@@ -13,7 +13,6 @@ from cloudtune.infra.environments.build import Built
 from cloudtune.infra.environments.cache import EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery
 from tests.aws_stand_in import network
-from tests.aws_stand_in.world import World
 
 USES = """
 "$python" -I -c 'import cloudtune, sys, tiny; print("uses", tiny.answer, sys.prefix)'
@@ -46,6 +45,8 @@ def statement(action: str, **more: object) -> dict[str, object]:
 def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
     built: Built, tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
+    from tests.aws_stand_in.world import World  # with it comes moto, which takes a second
+
     if why := network.unavailable():
         pytest.skip(why)
     pack = EnvironmentCache(str(tmp_path / "storage"), built.place).put(built, lambda _line: None)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.lease import COMMAND_VARIABLE, END_VARIABLE
@@ -129,26 +128,22 @@ def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) ->
     assert (agent.hello()["mps"], agent.hello()["lack"]) == ("", "")
 
 
-@pytest.mark.parametrize(("has_gpus", "lack"), [(True, "2 of its 4 GPUs"), (False, "")])
-def test_a_node_that_lacks_gpus_of_its_type_says_so(
-    training: Training, tmp_path: Path, *, has_gpus: bool, lack: str
+def test_a_node_says_what_it_lacks_and_that_the_cloud_takes_it_back(
+    training: Training, tmp_path: Path
 ) -> None:
-    training = dataclasses.replace(training, has_gpus=has_gpus)
-    made = Agent("127.0.0.1", 4, training, tmp_path / "logs", spares=False)
-    assert made.hello()["lack"] == lack
-    made.close()
-
-
-def test_what_the_cloud_takes_back_is_news_of_no_session(agent: Agent) -> None:
-    agent.note_interruption(1_900_000_000.0)
-    (message,) = agent.messages(0, 0, 5.0)
+    training = dataclasses.replace(training, has_gpus=True)
+    node = Agent("127.0.0.1", 4, training, tmp_path / "logs", spares=False)
+    node.renew(time.time())  # a node without a lease goes on
+    node.note_interruption(1_900_000_000.0)
+    (message,) = node.messages(0, 0, 5.0)
     assert (message.session, message.body) == ("", Interruption(1_900_000_000.0))
+    assert node.hello()["lack"] == "2 of its 4 GPUs"
+    node.close()
 
 
 def test_a_node_ends_itself_when_its_lease_is_over(
-    agent: Agent, training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    agent.renew(time.time())  # a node without a lease goes on
     told, command = tmp_path / "told", tmp_path / "bin" / "shutdown"
     command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
     command.chmod(0o755)
@@ -163,13 +158,3 @@ def test_a_node_ends_itself_when_its_lease_is_over(
         assert time.monotonic() < give_up, "it is still there"
         time.sleep(0.05)
     leased.close()
-
-
-def test_a_node_whose_torch_can_not_use_its_gpus_is_of_no_use(
-    training: Training, tmp_path: Path
-) -> None:
-    training = dataclasses.replace(training, has_gpus=True)
-    made = Agent("127.0.0.1", 1, training, tmp_path / "logs", spares=False)
-    lack = made.hello()["lack"]
-    assert lack == f"GPUs of which its torch {torch.__version__} can use 0"
-    made.close()

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -114,27 +113,27 @@ with open("metrics.jsonl", "a") as log:
 
 @pytest.mark.parametrize(("gpus", "seen"), [({}, 3.0), ({"max": 1}, 0.0)])
 def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
+    node: Node, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
 ) -> None:
-    (tmp_path / "main.py").write_text(PLAIN)
-    monkeypatch.chdir(tmp_path)
+    (node.folder / "plain.py").write_text(PLAIN)
     experiment = Experiment(
         name="plain",
-        train="python main.py {lr}",
+        train="python plain.py {lr}",
         reports={"file": "metrics.jsonl"},
         metric={"name": "loss", "mode": "min"},
         search={"lr": {"uniform": [0, 1]}},
         epochs={"max": 1},
         trial={"gpus": gpus},
     )
-    storage = str(tmp_path / "store")
     program = program_of(experiment)
-    node = Node(tmp_path, Training(experiment.train, "loss", "min", 1, storage, 0, program=program))
-    try:
-        node.agent.start(part_of("p.1", 1.0, until=1, lr=0.1))
-        [report] = reports(node.hear("p.1", Epoch))
-    finally:
-        node.agent.close()
+    storage = str(node.folder / "store")
+    training = Training(experiment.train, "loss", "min", 1, storage, 0, program=program)
+    monkeypatch.setattr(node.agent, "_training", training)
+    session = f"plain-{len(gpus)}.1"
+    node.agent.start(part_of(session, 1.0, until=1, lr=0.1))
+    [report] = reports(node.hear(session, Epoch))
+    node.agent.stop(session)
+    node.hear(session)
     assert report["metrics"]["loss"] == seen
 
 

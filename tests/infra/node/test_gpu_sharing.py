@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cloudtune.infra.node.gpu_sharing import NodeGpus
+from cloudtune.infra.node.messages import Training
 from tests.infra.mps_stand_in import write_control, write_smi
 
 TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
@@ -78,3 +81,13 @@ def test_only_the_gpus_that_were_found_at_boot_are_used(
     monkeypatch.setenv("CLOUDTUNE_GPUS", "GPU-bbbb")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray has it in an actor without GPUs
     assert NodeGpus(1).environment((0,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
+
+
+def test_gpus_that_are_missing_or_unknown_to_torch_are_a_problem_where_there_are_to_be_any(
+    programs: Path,
+) -> None:
+    script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
+    assert NodeGpus(4).gpu_problem(script) == "2 of its 4 GPUs"
+    told = NodeGpus(1).gpu_problem(script)
+    assert told == f"GPUs of which its torch {torch.__version__} can use 0"
+    assert NodeGpus(4).gpu_problem(replace(script, has_gpus=False)) == ""

@@ -134,31 +134,26 @@ def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: 
     node.hear("alone.2")
 
 
-def threads_of(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> tuple[int, int]:
-    """Give how many threads a real worker of such a node computes with, and how many it runs."""
-    folder.mkdir()
-    (folder / "train.py").write_text(TRAIN)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
-    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    node = Node(folder, told, spares=False, gpus=gpus)
-    try:
-        node.agent.start(part_of("t.1", 1.0, until=1, kind="", options={}))
-        node.hear("t.1", Epoch)
-        return int(node.printed("t.1")[3]), int(node.printed("t.1", line=1)[1])
-    finally:
-        node.agent.close()
-
-
 def test_a_worker_computes_with_its_share_of_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLOUDTUNE_THREADS", "3")
-    said, run = threads_of(tmp_path / "said", monkeypatch, gpus=1)
-    assert said == 3
-    assert run >= 3 + 1, "its own, and who hears orders"
-    monkeypatch.delenv("CLOUDTUNE_THREADS")
-    assert threads_of(tmp_path / "share", monkeypatch, gpus=1)[0] == physical_cores()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    told = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
+    node = Node(tmp_path, told, spares=False, gpus=1)
+    try:
+        for session, said in (("said.1", "3"), ("share.1", "")):
+            monkeypatch.setenv("CLOUDTUNE_THREADS", said)
+            node.agent.start(part_of(session, 1.0, until=1, kind="", options={}))
+            node.hear(session, Epoch)
+            node.agent.stop(session)
+            node.hear(session)
+    finally:
+        node.agent.close()
+    assert node.printed("said.1")[3] == "3"
+    assert int(node.printed("said.1", line=1)[1]) >= 3 + 1, "its own, and who hears orders"
+    assert node.printed("share.1")[3] == str(physical_cores())
 
 
 def test_the_cores_of_a_node_are_shared_by_its_gpus(

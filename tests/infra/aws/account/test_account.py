@@ -1,8 +1,7 @@
 """`cloudtune aws`: what an account needs, created, checked and deleted, by the command."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,15 @@ from cloudtune.api.experiments import for_renting
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
-from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
-from cloudtune.infra.heads.launch import REMOTE
-from cloudtune.infra.heads.store import ORDER, PARCEL
 from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import start
-from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
 from tests.builders.experiments import FIELDS
+from tests.infra.aws.account.test_policies import types_of
 
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"
@@ -65,6 +61,13 @@ def stacks() -> list[dict[str, Any]]:
 def test_setup_shows_creates_and_then_has_nothing_to_create(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for tag in ("team", "aws:x=1", "cloudtune:run=1", "=1"):
+        refused = called(capsys, "aws", "setup", "--yes", "--tag", tag)
+        assert (refused.code, stacks()) == (2, [])
+        assert "write KEY=VALUE, such as team=vision" in refused.err
+    live = called(capsys, "aws", "check", "--live", "--yes")
+    assert live.code == 2
+    assert "nothing was done" in live.err
     checked = called(capsys, "aws", "check")
     assert checked.code == 1
     assert f"missing  bucket {BUCKET}: `cloudtune aws setup` creates it" in checked.out
@@ -98,10 +101,16 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
     assert "This will\n  update HeadRole: role of the instance that controls a run" in other.out
     assert other.out.count("\n  ") == 1
 
-
-def types_of(policy: Mapping[str, Any]) -> list[str] | None:
-    conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
-    return next((its["ec2:InstanceType"] for its in conditions if its), None)
+    boto3.client("ec2", REGION).authorize_security_group_ingress(
+        GroupId=account_now().group or "",
+        CidrIp="0.0.0.0/0",
+        IpProtocol="tcp",
+        FromPort=22,
+        ToPort=22,
+    )
+    open_to_all = called(capsys, "aws", "check")
+    assert open_to_all.code == 1
+    assert "0.0.0.0/0 may reach instances, and no run needs it" in open_to_all.out
 
 
 def renting(tmp_path: Path, **more: Any) -> Experiment:
@@ -197,13 +206,6 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     assert f"--vpc vpc-1: setup uses {vpc}; to change it, run `cloudtune aws teardown`" in moved.err
 
 
-@pytest.mark.parametrize("tag", ["team", "aws:x=1", "cloudtune:run=1", "=1"])
-def test_a_tag_that_is_none_is_refused(tag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    done = called(capsys, "aws", "setup", "--yes", "--tag", tag)
-    assert (done.code, stacks()) == (2, [])
-    assert "write KEY=VALUE, such as team=vision" in done.err
-
-
 def test_an_admin_deploys_the_printed_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,36 +216,29 @@ def test_an_admin_deploys_the_printed_template(
         printed = called(capsys, "aws", "template", *account, "--tag", "team=vision")
         policy = called(capsys, "aws", "policy", "maker", *account, "--format", "cloudformation")
         assert policy.json["Resources"]["Policy"]["Type"] == "AWS::IAM::ManagedPolicy"
-    vpc = account_now().vpc
-    cloudformation = boto3.client("cloudformation", REGION)
-    names = {"StackName": "cloudtune", "ChangeSetName": "mine"}
-    cloudformation.create_change_set(
-        **names,
-        ChangeSetType="CREATE",
-        TemplateBody=printed.out,
-        Parameters=[{"ParameterKey": "Vpc", "ParameterValue": vpc or ""}],
-    )
-    cloudformation.execute_change_set(**names)
+    deploy(printed.out, Subnets="subnet-1")  # no JSON
+    done = called(capsys, "aws", "check")
+    assert done.code == 1
+    assert "an output of stack cloudtune is missing or malformed" in done.err
+    boto3.client("cloudformation", REGION).delete_stack(StackName="cloudtune")
+    deploy(printed.out)
     assert called(capsys, "aws", "check").code == 1, "AWS's role for spot isn't in the stack"
     assert missing() == ["the role of spot.amazonaws.com"]
     assert renting(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
 
 
-def test_a_parameter_that_is_no_json_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = called(capsys, "aws", "template", "--account", "123456789012")
-    cloudformation = boto3.client("cloudformation", REGION)
+def deploy(template: str, **parameters: str) -> None:
+    """Deploy a template as an admin does who has these parameters and the VPC."""
+    given = {"Vpc": account_now().vpc or "", **parameters}
     names = {"StackName": "cloudtune", "ChangeSetName": "mine"}
-    given = {"Vpc": account_now().vpc or "", "Subnets": "subnet-1"}
+    cloudformation = boto3.client("cloudformation", REGION)
     cloudformation.create_change_set(
         **names,
         ChangeSetType="CREATE",
-        TemplateBody=printed.out,
+        TemplateBody=template,
         Parameters=[{"ParameterKey": name, "ParameterValue": given[name]} for name in given],
     )
     cloudformation.execute_change_set(**names)
-    done = called(capsys, "aws", "check")
-    assert done.code == 1
-    assert "an output of stack cloudtune is missing or malformed" in done.err
 
 
 def test_a_setup_that_fails_is_undone_and_can_be_repeated(
@@ -261,30 +256,6 @@ def test_a_setup_that_fails_is_undone_and_can_be_repeated(
     iam.delete_role(RoleName=name)
     assert called(capsys, "aws", "setup", "--yes").code == 0
     assert missing() == []
-
-
-def test_a_bucket_that_outlived_its_stack_is_used_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert called(capsys, "aws", "setup", "--yes").code == 0
-    s3 = boto3.client("s3", REGION)
-    s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
-    assert called(capsys, "aws", "teardown", "--yes").code == 0
-    assert called(capsys, "aws", "setup", "--yes").code == 0
-    assert missing() == []
-    assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
-
-
-def test_an_open_port_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(capsys, "aws", "setup", "--yes").code == 0
-    group = account_now().group
-    assert group is not None
-    boto3.client("ec2", REGION).authorize_security_group_ingress(
-        GroupId=group, CidrIp="0.0.0.0/0", IpProtocol="tcp", FromPort=22, ToPort=22
-    )
-    done = called(capsys, "aws", "check")
-    assert done.code == 1
-    assert "0.0.0.0/0 may reach instances, and no run needs it" in done.out
 
 
 def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
@@ -315,75 +286,10 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     assert done.code == 0, done.out + done.err
     assert f"keep bucket {BUCKET}: it isn't empty" in done.out
     assert s3.get_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt")["Body"].read() == b"x"
+    assert called(capsys, "aws", "setup", "--yes").code == 0, "its bucket is used again"
+    assert missing() == []
+    assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
     assert called(capsys, "aws", "teardown", "--yes", "--bucket").code == 0
     with pytest.raises(ClientError):
         s3.head_bucket(Bucket=BUCKET)
     assert "nothing to delete" in called(capsys, "aws", "teardown", "--yes").out
-
-
-def test_without_credentials_one_line_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    done = called(capsys, "aws", "check")
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "log in as for the aws command" in done.err
-
-
-def test_quotas_of_nothing_are_missing_and_say_what_to_ask_for() -> None:
-    account = replace(account_now(), quotas={"on-demand g": 0.0, "spot g": 64.0})
-    by_name = {line.what: line for line in lines(account)}
-    assert by_name["quota spot g"].note == "64 vCPUs"
-    assert by_name["quota on-demand g"].state == "missing"
-    assert "Running On-Demand G and VT instances (L-DB2E81BA)" in by_name["quota on-demand g"].note
-
-
-def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> None:
-    place = Place("111122223333", "eu-west-1", ("g5.*",))
-    for document in (policies.head(place), policies.person(place), policies.node(place)):
-        for statement in document["Statement"]:
-            reading = all(
-                action.partition(":")[2].startswith(("Describe", "Get", "List"))
-                for action in actions(statement)
-            )
-            assert statement["Resource"] != "*" or reading, statement
-            if "ec2:RunInstances" in actions(statement):
-                assert "arn:aws:ec2:eu-west-1" in json.dumps(statement["Resource"])
-            if "ec2:TerminateInstances" in actions(statement):
-                assert statement["Condition"] == {
-                    "Null": {"aws:ResourceTag/cloudtune:run": "false"}
-                }
-    assert types_of(policies.head(place)) == ["g5.*"]
-    assert types_of(policies.person(place)) == ["m7i.large", "m7i-flex.large"]
-    assert types_of(policies.node(place)) is None
-
-
-NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1/cloudtune"
-
-
-@pytest.mark.parametrize(
-    ("key", "account", "expected"),
-    [
-        ("small-1/trials/t00/model.pt", "111122223333", "allowed"),
-        ("small-1/trials/t00/head/weights.pt", "111122223333", "allowed"),
-        ("small-1/trials/t00/model.pt", "999999999999", "not allowed"),  # a squatted name
-        ("environments/abc/manifest.json", "111122223333", "denied"),
-        *((f"other-2/head/{name}", "111122223333", "denied") for name in (ORDER, PARCEL, REMOTE)),
-    ],
-)
-def test_training_code_writes_checkpoints_and_nothing_that_heads_run(
-    key: str, account: str, expected: str
-) -> None:
-    node = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
-    write = Asked("s3:PutObject", f"{NODES_BUCKET}/{key}", {"s3:ResourceAccount": [account]})
-    assert verdict([node], write) == expected
-
-
-def actions(statement: Mapping[str, Any]) -> list[str]:
-    given = statement["Action"]
-    return [given] if isinstance(given, str) else list(given)

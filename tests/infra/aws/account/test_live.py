@@ -20,19 +20,29 @@ from tests.bench import called
 BUCKET = "cloudtune-123456789012-us-east-1"
 
 
-@pytest.fixture
-def emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A strict account that setup has seen, as boto3 finds it."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    made = start(tmp_path / "emulator", boot_seconds=0.2)
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", made.access.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", made.access.key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", made.access.secret)
-    monkeypatch.setattr(live, "_PAUSE", 0.1)
+@pytest.fixture(scope="module")
+def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """A strict account that setup has seen."""
+    home = tmp_path_factory.mktemp("emulator")
+    made = start(home, boot_seconds=0.2)
     set_up(Clients(endpoint_of(made.access)), types=("g4dn.*",))
     yield made
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
+    stop_emulator(home, only_if_idle=False)
+
+
+@pytest.fixture
+def emulator(
+    account: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Emulator]:
+    """The account as boto3 finds it, without faults once a test is over."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", account.access.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", account.access.key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", account.access.secret)
+    monkeypatch.setattr(live, "_PAUSE", 0.1)
+    yield account
+    EmulatorControl(account.access).clear()
 
 
 def billing(emulator: Emulator) -> list[str]:
@@ -72,7 +82,7 @@ def test_it_asks_tries_tells_and_leaves_nothing(
 def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     account = inventory_of(clients, "us-east-1")
-    calls = live.LiveCheck(clients, Ec2(endpoint), account, "t").calls()
+    calls = live.LiveCheck(clients, Ec2(endpoint), account, f"cut-{cut}").calls()
     for _ in range(cut):
         next(calls)
     assert len(billing(emulator)) == 1
@@ -85,7 +95,8 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)
-    calls = live.LiveCheck(clients, Ec2(endpoint), inventory_of(clients, "us-east-1"), "t").calls()
+    account = inventory_of(clients, "us-east-1")
+    calls = live.LiveCheck(clients, Ec2(endpoint), account, "lost").calls()
     came = [next(calls), next(calls)]
     assert not came[-1].ok
     assert len(billing(emulator)) == 1
@@ -105,13 +116,3 @@ def test_an_answer_that_differs_is_said_and_the_code_is_1(
     assert "NOT AS EXPECTED: GetConsoleOutput: nothing, in the time that it had" in tried.out
     assert "    expected: what it printed" in tried.out
     assert billing(emulator) == []
-
-
-def test_without_setup_nothing_is_done(
-    tmp_path: Path, emulator: Emulator, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert called(capsys, "aws", "teardown", "--yes").code == 0
-    tried = called(capsys, "aws", "check", "--live", "--yes")
-    assert tried.code == 2
-    assert "nothing was done" in tried.err
-    assert EmulatorControl(emulator.access).instances() == []

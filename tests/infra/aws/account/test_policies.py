@@ -1,0 +1,64 @@
+"""What the policies of setup allow, by themselves: no account is asked."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cloudtune.infra.aws.account import policies
+from cloudtune.infra.aws.account.policies import Place
+from cloudtune.infra.heads.launch import REMOTE
+from cloudtune.infra.heads.store import ORDER, PARCEL
+from tests.aws_stand_in.policies import Asked, verdict
+
+
+def types_of(policy: Mapping[str, Any]) -> list[str] | None:
+    conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
+    return next((its["ec2:InstanceType"] for its in conditions if its), None)
+
+
+def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> None:
+    place = Place("111122223333", "eu-west-1", ("g5.*",))
+    for document in (policies.head(place), policies.person(place), policies.node(place)):
+        for statement in document["Statement"]:
+            reading = all(
+                action.partition(":")[2].startswith(("Describe", "Get", "List"))
+                for action in actions(statement)
+            )
+            assert statement["Resource"] != "*" or reading, statement
+            if "ec2:RunInstances" in actions(statement):
+                assert "arn:aws:ec2:eu-west-1" in json.dumps(statement["Resource"])
+            if "ec2:TerminateInstances" in actions(statement):
+                assert statement["Condition"] == {
+                    "Null": {"aws:ResourceTag/cloudtune:run": "false"}
+                }
+    assert types_of(policies.head(place)) == ["g5.*"]
+    assert types_of(policies.person(place)) == ["m7i.large", "m7i-flex.large"]
+    assert types_of(policies.node(place)) is None
+
+
+NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1/cloudtune"
+
+
+@pytest.mark.parametrize(
+    ("key", "account", "expected"),
+    [
+        ("small-1/trials/t00/model.pt", "111122223333", "allowed"),
+        ("small-1/trials/t00/head/weights.pt", "111122223333", "allowed"),
+        ("small-1/trials/t00/model.pt", "999999999999", "not allowed"),  # a squatted name
+        ("environments/abc/manifest.json", "111122223333", "denied"),
+        *((f"other-2/head/{name}", "111122223333", "denied") for name in (ORDER, PARCEL, REMOTE)),
+    ],
+)
+def test_training_code_writes_checkpoints_and_nothing_that_heads_run(
+    key: str, account: str, expected: str
+) -> None:
+    node = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
+    write = Asked("s3:PutObject", f"{NODES_BUCKET}/{key}", {"s3:ResourceAccount": [account]})
+    assert verdict([node], write) == expected
+
+
+def actions(statement: Mapping[str, Any]) -> list[str]:
+    given = statement["Action"]
+    return [given] if isinstance(given, str) else list(given)
