@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cloudtune.model.progress import TrialProgress
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import Mode, Slice, Width
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.strategies.base import Allocator, FleetRule, Strategy
 
 

@@ -7,7 +7,7 @@ command line and of comparisons on recorded curves, and mean the same everywhere
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -355,7 +355,7 @@ def _planned_components(
     context: BuildContext, sampler: Sampler, choice: Choice, brakes: Brakes, plan: Plan
 ) -> Components:
     trials = _first_trials(sampler, plan.stages[0].stage.trials)
-    by_plan = follow(
+    parts = follow(
         choice.strategy,
         context,
         plan,
@@ -365,12 +365,11 @@ def _planned_components(
         planned_widths=choice.allocator == BY_PLAN,
         planned_fleet=choice.fleet == BY_PLAN,
     )
-    return Components(
-        by_plan.stages,
-        by_plan.widths if choice.allocator == BY_PLAN else ALLOCATORS[choice.allocator](context),
-        by_plan.fleet if choice.fleet == BY_PLAN else fleet_rule(context, choice.fleet),
-        by_plan.itinerary,
-    )
+    if choice.allocator != BY_PLAN:
+        parts = replace(parts, allocator=ALLOCATORS[choice.allocator](context))
+    if choice.fleet != BY_PLAN:
+        parts = replace(parts, fleet_rule=fleet_rule(context, choice.fleet))
+    return parts
 
 
 def _first_trials(sampler: Sampler, count: int) -> list[Trial]:

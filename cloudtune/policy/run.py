@@ -13,7 +13,7 @@ goes in, commands come out:
         wind down         once the run is to end: stop all, give all back, until EC2 says so
 
 A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
-(policy/plan_executor.py).
+(policy/planned/executor.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cloudtune.model.progress import BestResult, TrialProgress
     from cloudtune.model.trial import TrialId
     from cloudtune.policy.base import Components, Noted
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.policy.state import RunState
     from cloudtune.strategies.base import Allocator, Decision, FleetRule, Strategy, Task
 

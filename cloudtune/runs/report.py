@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from cloudtune.model.plans import Forecast, Group, StagePlan
     from cloudtune.model.progress import BestResult, TrialProgress
     from cloudtune.model.trial import EndReason
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.policy.run import RunPolicy
     from cloudtune.profiles.provenance import Basis
     from cloudtune.runs.figures import Figures

@@ -8,7 +8,7 @@ A strategy asks for work by groups of tasks, so that any `Allocator` (how wide i
 any `FleetRule` (how many instances) serves any strategy. All three read the run through a `View`
 and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
 (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
-(policy/plan_executor.py).
+(policy/planned/executor.py).
 """
 
 from __future__ import annotations

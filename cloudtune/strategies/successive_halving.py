@@ -50,10 +50,11 @@ class SuccessiveHalving:
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes; ties go by trial id."""
         stages = self.stages()
-        if stage + 1 >= len(stages):
-            return ()
-        ranked = sorted(results, key=lambda trial: (rank_key(self.mode, results[trial]), trial))
-        return tuple(ranked[: stages[stage + 1].trials])
+        return self.ranked(results)[: stages[stage + 1].trials] if stage + 1 < len(stages) else ()
+
+    def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        """Return all trials of a rung, the best first; ties go by trial id."""
+        return tuple(sorted(results, key=lambda name: (rank_key(self.mode, results[name]), name)))
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,10 @@ class JoinedHalving:
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, and the trials that join there."""
         stages = self.stages()
-        mode = self.newcomers.mode
         if stage + 1 >= len(stages):
             return ()
         joining = self.joining.get(stage + 1, ())
-        ranked = sorted(results, key=lambda trial: (rank_key(mode, results[trial]), trial))
+        ranked = self.newcomers.ranked(results)
         return (*ranked[: stages[stage + 1].trials - len(joining)], *joining)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import TrialId, Width
     from cloudtune.planners.base import Planner
     from cloudtune.planners.reserve import Reserve
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.strategies.base import StagedStrategy, View
     from cloudtune.strategies.seer_barrier import SeerBarrier
 

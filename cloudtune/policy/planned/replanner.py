@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cloudtune.model.commands import PlanAnew
 from cloudtune.model.text import counted, gpus_text, offer_text, stage_text
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.reserve import NOISE
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import TrialId
     from cloudtune.planners.base import Planner
     from cloudtune.planners.reserve import Reserve
-    from cloudtune.policy.plan_executor import Itinerary
     from cloudtune.policy.planned.best_effort import BestEffort
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.policy.planned.remaining_work import GoingOn, Place
     from cloudtune.strategies.base import View
 
@@ -182,10 +181,7 @@ class Replanner:
         """Put a change of the plan, or that none is left, on record; the same only once."""
         if why + what not in self._recorded:
             self._recorded.add(why + what)
-            estimate = itinerary.plan.estimate
-            change = PlanAnew(itinerary.stage, why, what, estimate.seconds, estimate.dollars)
-            itinerary.changes.append((view.now, change))
-            itinerary.unrecorded.append(change)
+            itinerary.record(view, why, what)
 
 
 def _time_left(view: View, itinerary: Itinerary) -> float:

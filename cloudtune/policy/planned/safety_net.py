@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Objective, Plan, Rentable
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.policy.planned.remaining_work import Rest
     from cloudtune.strategies.base import View
 
