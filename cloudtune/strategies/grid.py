@@ -22,11 +22,8 @@ class GridSearch(RandomSearch):
     A grid that is cut short hasn't answered what it was asked, so it isn't anytime.
     """
 
+    name = "grid"
     anytime = False
-
-    def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
-        super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "grid"
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return more of the group than there is room for: an allocator may choose."""
@@ -39,9 +36,10 @@ class Sequential(RandomSearch):
     So a sampler that learns knows all of one group when it is asked for the next.
     """
 
+    name = "sequential"
+
     def __init__(self, sampler: Sampler, *, max_epochs: int, size: int = 1) -> None:
         super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "sequential"
         self._size = size
         self._group: list[Trial] = []
         self._groups = 0

@@ -38,11 +38,12 @@ class Hyperband(Brackets):
     brackets under way have nothing to begin.
     """
 
+    name = "hyperband"
+
     def __init__(
         self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
     ) -> None:
         super().__init__(sampler)
-        self.name = "hyperband"
         self._shapes = bracket_shapes(min_epochs, max_epochs, eta)
         self._eta = eta
         self._mode = mode

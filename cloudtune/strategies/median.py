@@ -26,11 +26,12 @@ class MedianStopping(RandomSearch):
     fewer than `least` others.
     """
 
+    name = "median"
+
     def __init__(
         self, sampler: Sampler, *, min_epochs: int, max_epochs: int, mode: Mode, least: int = 3
     ) -> None:
         super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "median"
         self._min_epochs = min_epochs
         self._mode = mode
         self._least = least

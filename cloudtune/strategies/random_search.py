@@ -20,10 +20,10 @@ class RandomSearch(Judging):
     Random is the sampler, not the strategy.
     """
 
+    name = "random"
     anytime = True
 
     def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
-        self.name = "random"
         self._new = NewTrials(sampler)
         self._max_epochs = max_epochs
 

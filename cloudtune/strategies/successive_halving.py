@@ -324,6 +324,8 @@ class Halving(Brackets):
     Optimization" (AISTATS 2016). The rungs and which go on are `SuccessiveHalving`'s.
     """
 
+    name = "sha"
+
     def __init__(
         self,
         sampler: Sampler,
@@ -336,7 +338,6 @@ class Halving(Brackets):
         repeat: bool = False,
     ) -> None:
         super().__init__(sampler)
-        self.name = "sha"
         self.anytime = repeat
         self._sizes = [trials]
         self._epochs = rung_epochs(min_epochs, max_epochs, eta)
