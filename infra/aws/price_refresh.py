@@ -13,6 +13,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
@@ -218,14 +219,8 @@ def time_weighted_p90(changes: Sequence[tuple[float, float]], begin: float, end:
     """
     ordered = sorted(changes)
     until = [time for time, _ in ordered[1:]] + [end]
-    held = sorted(
-        (price, max(0.0, stop - max(begin, start)))
-        for (start, price), stop in zip(ordered, until, strict=True)
-    )
-    total = sum(seconds for _, seconds in held)
-    left = (0.9 - 1e-9) * total
-    for price, seconds in held:
-        left -= seconds
-        if seconds > 0 and left <= 0:
-            return price
-    return ordered[-1][1]
+    prices = [price for _, price in ordered]
+    held = np.maximum(0.0, np.array(until) - np.maximum(begin, [time for time, _ in ordered]))
+    if not held.any():
+        return prices[-1]
+    return float(np.quantile(prices, 0.9 - 1e-9, weights=held, method="inverted_cdf"))
