@@ -18,21 +18,14 @@ spread takes exactly these seconds and dollars (tests/parity). The rules, stage 
   it begins and trains (`usage`).
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Stage
-    from cloudtune.model.trial import Width
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Estimate, Group, Plan, Stage, StagePlan
+from cloudtune.model.trial import Width
+from cloudtune.planners.base import PlanRequest
 
 
 @dataclass

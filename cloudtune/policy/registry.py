@@ -4,16 +4,17 @@ One table for each kind: a new one is a line here. The names are those of experi
 command line and of comparisons on recorded curves, and mean the same everywhere.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.model.plans import BY_PLAN
-from cloudtune.policy.base import Components
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import BY_PLAN, Charges, Plan
+from cloudtune.model.trial import Trial
+from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext, epoch_dollars
 from cloudtune.policy.planned.stages import PLANNED, follow
 from cloudtune.policy.run import RunPolicy
@@ -23,6 +24,7 @@ from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAlloc
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
 from cloudtune.strategies.asha import Asha
+from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 from cloudtune.strategies.bohb import Bohb, SyncBohb
 from cloudtune.strategies.fleets import BackToSpot, ConstantFleet, NaiveFleet
 from cloudtune.strategies.grid import GridSearch, Sequential
@@ -36,15 +38,6 @@ from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import steady
 from cloudtune.strategies.successive_halving import Halving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Charges, Plan
-    from cloudtune.model.trial import Trial
-    from cloudtune.policy.base import Brakes, Metric
-    from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:

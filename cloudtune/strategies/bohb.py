@@ -1,17 +1,11 @@
 """BOHB: Hyperband whose configurations come from a model of the results so far."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
+from cloudtune.strategies.base import View
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.rungs import at_rest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.strategies.base import View
-    from cloudtune.strategies.successive_halving import Bracket
+from cloudtune.strategies.successive_halving import Bracket
 
 
 class Bohb(Hyperband):

@@ -1,20 +1,15 @@
 """How many instances there should be: by a plan, or while a run decides as it goes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from cloudtune.model.catalog import Offer
+from cloudtune.strategies.base import FleetRule, View
 
 MOVES = 6.0
 """Spot takes over from on-demand where this many times what it takes is left, of time and money."""
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.strategies.base import FleetRule, View
 
 
 class Unplanned:

@@ -1,19 +1,12 @@
 """Grid search, and groups of trials one after the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cloudtune.model.progress import OVER
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.model.trial import Trial
+from cloudtune.strategies.base import Sampler, Task, TrialGroup, View
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.trial import Trial
-    from cloudtune.strategies.base import Sampler, View
 
 
 class GridSearch(RandomSearch):

@@ -1,14 +1,8 @@
 """Hyperband: brackets of successive halving that trade many short trials for few long ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from cloudtune.model.trial import Mode
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.successive_halving import Bracket, Brackets
-
-if TYPE_CHECKING:
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
 
 
 def bracket_shapes(

@@ -1,21 +1,13 @@
 """The median stopping rule."""
 
-from __future__ import annotations
-
 import bisect
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from cloudtune.model.trial import better
-from cloudtune.strategies.base import Go, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Mode, TrialId, better
+from cloudtune.strategies.base import Decision, Go, Sampler, Verdict, View
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Mode, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 class MedianStopping(RandomSearch):

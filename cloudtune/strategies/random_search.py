@@ -1,17 +1,10 @@
 """Random search: every trial is trained to its end, in the order in which a sampler gives them."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from cloudtune.strategies.base import Go, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.strategies.base import Decision, Go, Sampler, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 class RandomSearch(Judging):

@@ -1,7 +1,5 @@
 """SEER's schedule, reconstructed with barriers: all trials wait for each other at every rung."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

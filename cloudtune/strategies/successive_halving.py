@@ -1,21 +1,13 @@
 """Synchronous successive halving, decided as results come in."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudtune.model.plans import Stage
-from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, rank_key
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ The calls only read. GetProducts returns a few pages, where the bulk price file 
 table replaces what AWS doesn't answer, with a warning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from botocore.exceptions import ClientError
@@ -23,17 +23,11 @@ from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.price_checks import Quotes, live_catalog
 from cloudtune.infra.aws.pricing import HEAD_TYPE, rentable
 from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import Endpoint
+from cloudtune.model.catalog import Catalog, Market
 from cloudtune.model.serialization import decode, encode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import TypeVar
-
-    from cloudtune.infra.provider import Endpoint
-    from cloudtune.model.catalog import Catalog, Market
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)

@@ -4,8 +4,6 @@ Started by the user data (`user_data`), on AWS and on the emulator alike. The ma
 is from the instance metadata service, starts Ray, and prints READY when the node has joined.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

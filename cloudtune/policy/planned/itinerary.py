@@ -1,26 +1,17 @@
 """A plan, and how far a run has come in it: what strategy, allocator and fleet rule look at."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.placement import enough, open_groups
-from cloudtune.model.plans import Estimate
-from cloudtune.model.progress import Roster
-from cloudtune.strategies.base import Task
+from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
+from cloudtune.model.progress import Roster, TrialProgress
+from cloudtune.model.trial import Trial, TrialId
+from cloudtune.strategies.base import Task, View
 from cloudtune.strategies.rungs import capped
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Plan, StagePlan
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Trial, TrialId
-    from cloudtune.strategies.base import View
 
 
 class Itinerary:

@@ -4,37 +4,28 @@ The work that is left, the instances that are held, the speeds that were measure
 money that are left, and the offers without those that the cloud refuses.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Estimate, Limits, Stage
+from cloudtune.model.plans import Estimate, Group, Limits, Plan, Rentable, Stage, StagePlan
 from cloudtune.model.progress import OVER
-from cloudtune.model.trial import EndReason
-from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.model.trial import EndReason, TrialId, Width
+from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
-from cloudtune.planners.reserve import NOISE, in_wished_time
+from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.strategies.base import StagedStrategy, View
+from cloudtune.strategies.seer_barrier import SeerBarrier
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Plan, Rentable, StagePlan
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.planners.base import Planner
-    from cloudtune.planners.reserve import Reserve
-    from cloudtune.policy.planned.itinerary import Itinerary
-    from cloudtune.strategies.base import StagedStrategy, View
-    from cloudtune.strategies.seer_barrier import SeerBarrier
-
-Place: TypeAlias = "tuple[Offer, Width]"
+Place: TypeAlias = tuple[Offer, Width]
 LATE = 1.25
 """An instance that takes this many times as long as expected to join calls for another look."""
 _EXACT = ExactPlanner()
