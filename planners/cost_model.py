@@ -107,7 +107,7 @@ class _Step:
 
     def take(self, now: float, *, last: bool) -> StagePlan:
         overheads = [self._overhead(group) for group in self.groups]
-        trainings = [self._training(group) for group in self.groups]
+        trainings = [group.waves * self._trained(group) for group in self.groups]
         seconds, overhead = max(
             (before + after, before) for before, after in zip(overheads, trainings, strict=True)
         )
@@ -125,9 +125,6 @@ class _Step:
 
     def _trained(self, group: Group) -> float:
         return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
-
-    def _training(self, group: Group) -> float:
-        return group.waves * self._trained(group)
 
     def _overhead(self, group: Group) -> float:
         profile = self.request.rentable(group.offer).profile

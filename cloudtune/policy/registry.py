@@ -110,10 +110,6 @@ def _seer(
     )
 
 
-def _same_width(context: BuildContext) -> Allocator:
-    return SameWidth(context.one_gpu)
-
-
 def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
     return HyperSchedAllocator(
         policy=policy, atom=context.atom, seed=context.seed, switches=context.switches
@@ -158,7 +154,7 @@ WHOSE: dict[str, str] = {
 """Where strategies come from that stand for a paper without a public text; shown with the name."""
 
 ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
-    "same": _same_width,
+    "same": lambda context: SameWidth(context.one_gpu),
     "static-fluid": lambda _context: StaticFluid(),
     "static-fluid:published": lambda _context: StaticFluid(published=True),
     "dynamic-fluid": lambda _context: DynamicFluid(),

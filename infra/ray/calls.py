@@ -119,7 +119,7 @@ class RayCalls:
             began = time.monotonic()
             while True:
                 now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
-                wanted = request.get("wanted", _always)()
+                wanted = request.get("wanted", lambda: True)()
                 if wanted and now and now["State"] == "ALIVE":
                     return instance
                 if now and now["State"] == "DEAD":
@@ -179,10 +179,6 @@ class RayCalls:
     def console(self, instance: str) -> str:  # noqa: ARG002
         """Return "": why an actor died is its instance's reason."""
         return ""
-
-
-def _always() -> bool:
-    return True
 
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:

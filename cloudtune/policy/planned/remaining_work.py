@@ -135,16 +135,12 @@ class Rest:
         ] = ()  # what another plan is to do without, but for what is held
         self.refused = any(map(view.avoided, missing))
         self.out_of_reach = bool(missing) and all(map(view.refused, missing))
+        first = itinerary.stage_plan.stage.start_epoch
         self.fresh = all(
-            name not in view.trials or view.trials[name].epoch == self._first
-            for name in self.training
+            name not in view.trials or view.trials[name].epoch == first for name in self.training
         )
 
     # ---- the work that is left ----------------------------------------------------------------
-
-    @property
-    def _first(self) -> int:
-        return self.itinerary.stage_plan.stage.start_epoch
 
     @property
     def rung(self) -> int:
