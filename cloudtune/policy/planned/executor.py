@@ -10,30 +10,22 @@ stop and start again. Where the world isn't what the plan says, the rest may be 
 (`Replanner`).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import can_train
-from cloudtune.model.progress import OVER
-from cloudtune.model.trial import EndReason
-from cloudtune.strategies.base import Go, Shape, TrialGroup, Verdict
+from cloudtune.model.progress import OVER, TrialProgress
+from cloudtune.model.trial import EndReason, TrialId, Width
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule
+from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.strategies.base import Decision, Go, Shape, Task, TrialGroup, Verdict, View
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.policy.planned.itinerary import Itinerary
-    from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule
-    from cloudtune.policy.planned.replanner import Replanner
-    from cloudtune.strategies.base import Decision, Task, View
-
-    Schedule: TypeAlias = HalvingSchedule | SeerSchedule
-    Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
+Schedule: TypeAlias = HalvingSchedule | SeerSchedule
+Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
 
 
 class PlannedStages:

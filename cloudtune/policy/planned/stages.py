@@ -4,42 +4,32 @@ How each of them is planned, and what carries its plan out: the same in `plan`, 
 `simulate`.
 """
 
-from __future__ import annotations
-
 import bisect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Plan, Stage
 from cloudtune.model.progress import OVER
 from cloudtune.model.text import counted, stage_text
+from cloudtune.model.trial import Trial, TrialId
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.policy.base import Components
-from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths
+from cloudtune.policy.base import Brakes, Components
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths, Schedule
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule, request_for_rest
-from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.policy.planned.replanner import Heeds, Replanner
+from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.model.trial import Trial, TrialId
-    from cloudtune.planners.base import Planner
-    from cloudtune.policy.base import Brakes
-    from cloudtune.policy.context import BuildContext
-    from cloudtune.policy.planned.executor import Schedule
-    from cloudtune.policy.planned.replanner import Heeds
-    from cloudtune.strategies.base import Sampler, View
 
 _T = TypeVar("_T")
 
