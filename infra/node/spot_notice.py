@@ -4,14 +4,19 @@ The notice stands in the instance metadata, as `spot/instance-action`, about two
 until then that item doesn't exist. AWS advises to look every five seconds.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import threading
 import urllib.error
-from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cloudtune.infra.node.boot import metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 POLL_SECONDS = 3.0
 _NOT_FOUND = 404
