@@ -43,7 +43,7 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.trial import Trial
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.policy.base import Brakes, Components, Metric
+from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.stages import follow
 from cloudtune.policy.registry import chosen, components, run_policy
@@ -207,9 +207,7 @@ def _planned(case: Case) -> RunPolicy:
     context = _context(case, trials=9)
     plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Limits(), 4))
     trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
-    parts = follow("sha", context, plan, trials, BRAKES)
-    components_of = Components(parts.stages, parts.widths, parts.fleet, parts.itinerary)
-    return run_policy(context, components_of, METRIC, BRAKES)
+    return run_policy(context, follow("sha", context, plan, trials, BRAKES), METRIC, BRAKES)
 
 
 def _as_it_goes(case: Case) -> RunPolicy:

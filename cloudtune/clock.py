@@ -1,7 +1,5 @@
 """Unix time that nobody sets while a process runs: limits and dollars are counted by it."""
 
-from __future__ import annotations
-
 import time
 
 # It goes on while the machine sleeps; only Linux has it.

@@ -13,15 +13,11 @@ A run that ends early without an error has its own codes: 4 (budget), 5 (deadlin
 node, a failed launch, a crashed trial) is an event, never an exception.
 """
 
-from __future__ import annotations
-
 import difflib
 import reprlib
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 
 class CloudtuneError(Exception):

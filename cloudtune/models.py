@@ -1,7 +1,5 @@
 """Networks that mutators make of a base, and weights that one takes over from another."""
 
-from __future__ import annotations
-
 from cloudtune.train.models.inheriting import Inherited, inherit
 from cloudtune.train.models.ready import insert_after, repeat, replace
 from cloudtune.train.models.space import (

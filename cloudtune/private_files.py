@@ -3,16 +3,11 @@
 Records of runs hold commands, credentials of clouds on this machine, and what training printed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
 
 UMASK_VARIABLE = "CLOUDTUNE_UMASK"
 """In the environment of what we start: the umask that our user has."""

@@ -4,19 +4,13 @@ A run takes seconds until it has its first instance. Till then, and to its end, 
 that folder, which the system lets go of when the run's process ends, however it ends.
 """
 
-from __future__ import annotations
-
 import fcntl
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cloudtune.infra.provider import Cloud
+from cloudtune.infra.provider import Cloud
 
 LOCK = "users.lock"
 TAKEN = (

@@ -1,15 +1,10 @@
 """Which files of an experiment's folder are sent to other machines."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pathspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IGNORE_FILE = ".cloudtuneignore"
 """Patterns as in .gitignore, of what isn't sent; beside the script."""

@@ -1,20 +1,14 @@
 """What a planner is asked, what it answers, and the error when no plan meets the limits."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.plans import Charges, Objective, admits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Limits, Plan, Rentable, Stage
-    from cloudtune.model.trial import Width
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Charges, Limits, Objective, Plan, Rentable, Stage, admits
+from cloudtune.model.trial import Width
 
 
 class InfeasibleError(CloudtuneError):

@@ -18,21 +18,14 @@ spread takes exactly these seconds and dollars (tests/parity). The rules, stage 
   it begins and trains (`usage`).
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Stage
-    from cloudtune.model.trial import Width
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Estimate, Group, Plan, Stage, StagePlan
+from cloudtune.model.trial import Width
+from cloudtune.planners.base import PlanRequest
 
 
 @dataclass
@@ -114,7 +107,7 @@ class _Step:
 
     def take(self, now: float, *, last: bool) -> StagePlan:
         overheads = [self._overhead(group) for group in self.groups]
-        trainings = [self._training(group) for group in self.groups]
+        trainings = [group.waves * self._trained(group) for group in self.groups]
         seconds, overhead = max(
             (before + after, before) for before, after in zip(overheads, trainings, strict=True)
         )
@@ -132,9 +125,6 @@ class _Step:
 
     def _trained(self, group: Group) -> float:
         return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
-
-    def _training(self, group: Group) -> float:
-        return group.waves * self._trained(group)
 
     def _overhead(self, group: Group) -> float:
         profile = self.request.rentable(group.offer).profile

@@ -1,23 +1,15 @@
 """The best plan there is: offers, fleets and widths chosen for each stage. Exact."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Objective, Plan
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
-from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.dp.search import Search, Solution, search_of
 from cloudtune.planners.selection import refuse, with_gap
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Objective, Plan
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.search import Search, Solution
-
 
 _EQUAL = 1e-9
 """The relative difference of sums in another order."""

@@ -1,22 +1,16 @@
 """How much can be tried: the most trials, and then the most epochs, that the limits pay for."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.model.plans import Plan
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.exact import ExactPlanner
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import Planner, PlanRequest
-
-    Ask: TypeAlias = Callable[[int, int], PlanRequest]
+Ask: TypeAlias = Callable[[int, int], PlanRequest]
 
 _SLACK = 1e-9
 

@@ -1,23 +1,16 @@
 """RubberBand's planner, as far as it is published: greedy descent from a static plan."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Group
+from cloudtune.model.plans import Group, Plan, Stage
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.planners.base import PlanRequest
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,14 @@
 """Naive elasticity: the best static plan, with what it leaves idle given back."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cloudtune.model.placement import slots
+from cloudtune.model.plans import Group, Plan
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import admitted_or_refused, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Group, Plan
-    from cloudtune.planners.base import PlanRequest
 
 
 class NaivePlanner:

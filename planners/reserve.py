@@ -1,16 +1,9 @@
 """What a plan leaves of the limits, so that a run which goes by it is not stopped by them."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.plans import Rentable
+from cloudtune.model.plans import Limits, Rentable
 
 MARGIN = 0.05
 """The share of what is left of deadline and budget that a plan leaves for what it can't foresee."""
@@ -31,7 +24,7 @@ class Reserve:
     share: float = MARGIN
 
     @property
-    def tight(self) -> Reserve:
+    def tight(self) -> "Reserve":
         """What going on with a plan must leave of the limits, and a plan in need."""
         return replace(self, share=self.share / 2)
 

@@ -1,22 +1,14 @@
 """From a planner's result to a plan, or to a clear account of why there is none."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Objective, Plan, RunPlan
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
 from cloudtune.planners.dp.search import search_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.plans import Objective, Plan, RunPlan
-    from cloudtune.planners.base import PlanRequest
 
 
 def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:

@@ -6,22 +6,16 @@ not of the user's script, and `script_hash` is empty. What no source tells is as
 profile's `source` says so.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 from cloudtune.profiles import ratios
 from cloudtune.profiles.csv_table import rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 _LAUNCH = Measurement(20.0, 10.0)
 _BOOT = Measurement(90.0, 30.0)

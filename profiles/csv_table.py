@@ -1,7 +1,5 @@
 """Our own small tables of published figures, beside this file: CSV with `#` comments above."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

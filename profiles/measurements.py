@@ -1,23 +1,15 @@
 """What a measurement finds: seconds and memory by width, and the widths worth measuring; pure."""
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.model.events import EpochDone
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
-from cloudtune.model.trial import Trial
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from cloudtune.model.events import EpochDone
-    from cloudtune.model.trial import EndReason, Slice, TrialId, Width
-
+from cloudtune.model.trial import EndReason, Slice, Trial, TrialId, Width
 
 TRIES = 3
 """How often a width is tried with other configurations, where none of those before could train."""
@@ -116,7 +108,7 @@ class MeasuredSession:
         elif self.trained < most:
             self.seconds.append(event.seconds)
 
-    def count(self, figures: MeasuredFigures, *, alone: bool = False) -> None:
+    def count(self, figures: "MeasuredFigures", *, alone: bool = False) -> None:
         """Split what it took into training and getting there, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
         self.counted = True

@@ -6,19 +6,12 @@ forecast takes the spreads of priors.csv: those from run to run as they stand (`
 four measurements.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.scaling import DELAYS
+from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.profiles.csv_table import rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.scaling import Measurement, ScalingProfile
 
 _WEIGHT = 4
 """So many measurements the spread within a run counts that the table says."""

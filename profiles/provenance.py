@@ -4,20 +4,13 @@ The figures of a plan, a run and a report all rest on profiles, so this is all t
 of them. `Provenance` in `scaling` is what is kept: in profiles, saved plans and ledgers.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.model.scaling import EMULATED, MEASURED, PUBLISHED
+from cloudtune.model.scaling import EMULATED, MEASURED, PUBLISHED, ScalingProfile, Seen
 from cloudtune.model.text import ago_text, counted
 from cloudtune.profiles.store import age
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.scaling import ScalingProfile, Seen
 
 _DERIVED = "derived"
 _ALL = 0.995

@@ -5,25 +5,19 @@ this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A 
 else than what runs now (`Identity`) isn't used; one of published figures belongs to no script.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError
-from cloudtune.model.scaling import EMULATED, ScalingProfile
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import EMULATED, Identity, Measurement, ScalingProfile
 from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import InstanceType
-    from cloudtune.model.scaling import Identity, Measurement
 
 VERSION = 1
 BESIDE = "profile.json"

@@ -1,9 +1,9 @@
 """Follow a run that other machines carry while the network or the credentials here come and go."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from cloudtune import aws_session
 from cloudtune.engine.ledger import read_entries
@@ -15,10 +15,6 @@ from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import build
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 T = TypeVar("T")
 

@@ -1,15 +1,13 @@
 """Load experiments from a file, a mapping of fields, or an `Experiment`."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cloudtune.api.functions import written
 from cloudtune.api.scripts import parse_metric, parse_search
@@ -19,21 +17,16 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.heads.remote_runs import is_remote
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import HeadOffer, provider_named
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
+from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
+from cloudtune.planning.stages import PlanOptions, Problem
 from cloudtune.runs import history, home
 from cloudtune.runs.job import choices, job_of_ledger, sampler_name
 from cloudtune.train.user_script import loading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from cloudtune.infra.provider import HeadOffer
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import PlanOptions, Problem
 
 _HEAD_SECONDS = 480.0
 """Until a head controls its run, where none has yet: it may build its environment first."""

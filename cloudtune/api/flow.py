@@ -1,47 +1,38 @@
 """From an experiment or a saved plan to a completed run, for every kind of reporter."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
 
 from cloudtune.api.experiments import limits_of, plan_or_forced
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import EMULATED
+from cloudtune.model.scaling import EMULATED, ScalingProfile
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
+from cloudtune.planning.make import Planned
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
+from cloudtune.planning.stages import PlanOptions, Problem
+from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import dry_run, measuring, runner
-from cloudtune.running.resume import resume_job
+from cloudtune.running.measuring import Measured
+from cloudtune.running.resume import Further, resume_job
+from cloudtune.running.runner import Ended, Watch
 from cloudtune.runs import history, home
-from cloudtune.runs.job import choice_of
-from cloudtune.runs.report import keep_best, load
+from cloudtune.runs.job import Job, choice_of
+from cloudtune.runs.report import Report, keep_best, load
 from cloudtune.train.storage import CheckpointError, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import PlanOptions, Problem
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.measuring import Measured
-    from cloudtune.running.resume import Further
-    from cloudtune.running.runner import Ended, Watch
-    from cloudtune.runs.job import Job
-    from cloudtune.runs.report import Report
 
 _PROFILE_SHARE = 0.25
 """Maximum share of the deadline for measuring before a run."""

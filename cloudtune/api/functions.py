@@ -1,18 +1,14 @@
 """Send a training function without a file, such as a notebook's, to workers by value."""
 
-from __future__ import annotations
-
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.train.shared_input.by_value import Fingerprint, pickle_by_value, uses
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MOST_BYTES: Final = 16 * 2**20
 """Maximum size of a pickled function; a larger one contains data that every worker would load."""

@@ -1,22 +1,17 @@
 """`cloudtune.optimize`: tune an Optuna objective on rented GPUs, instead of `study.optimize`."""
 
-from __future__ import annotations
-
 import functools
 import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from cloudtune.api.experiments import refuse_while_loading
+from cloudtune.api.results import Result
 from cloudtune.api.runs import run
 from cloudtune.errors import UsageError
 from cloudtune.experiment.defaults import STAYING
 from cloudtune.integrations.optuna import METRIC, discovered, run_trial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cloudtune.api.results import Result
 
 
 def optimize(

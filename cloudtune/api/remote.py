@@ -1,19 +1,20 @@
 """Send, follow and resume a run that a head controls, from a machine that can't control it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeAlias, TypeVar
 
 from cloudtune.api.contact import Contact
 from cloudtune.api.experiments import with_head
 from cloudtune.api.watching import followed
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.bootstrap import lay
 from cloudtune.infra.environments.imports import missing_imports
 from cloudtune.infra.environments.spec import requirement_files
@@ -22,31 +23,21 @@ from cloudtune.infra.heads.bundle import Order, packed
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
-from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, fetch
+from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
 from cloudtune.infra.node.boot import telling_lines
-from cloudtune.infra.provider import calls_to, provider_named
+from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import stored_profiles
+from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
+from cloudtune.running.runner import Watch
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.job import job_of_ledger
+from cloudtune.runs.job import Job, job_of_ledger
 from cloudtune.train.storage import StorageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import TypeAlias
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.infra.heads.store import State
-    from cloudtune.infra.provider import Calls, HeadOffer
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.runner import Watch
-    from cloudtune.runs.job import Job
-
-    Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
+Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
 T = TypeVar("T")
 

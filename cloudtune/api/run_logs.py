@@ -1,21 +1,16 @@
 """The output of a run's workers, which their nodes copy to the run's storage."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.train.storage import LOGS, StorageError, entries, filesystem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from typing import Any
 
 NEAR_SECONDS = 1.0
 FAR_SECONDS = 5.0

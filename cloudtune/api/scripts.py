@@ -1,19 +1,15 @@
 """Create an experiment file from a script, the given options, and answers."""
 
-from __future__ import annotations
-
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
 from cloudtune.script.drafts import Draft, Gap, read_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
 

@@ -1,12 +1,11 @@
 """`cloudtune catalog`: GPU instance types and their prices."""
 
-from __future__ import annotations
-
 import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.markup import escape
@@ -16,13 +15,9 @@ from cloudtune.cli.options import GroupedCommand
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.pricing import Listing
+from cloudtune.model.catalog import Catalog, Market
 from cloudtune.runs import home
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.aws.pricing import Listing
-    from cloudtune.model.catalog import Catalog, Market
 
 _WARNINGS_SHOWN = 5
 

@@ -1,25 +1,19 @@
 """`cloudtune emulator`: inspect the emulated cloud, and inject faults."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
-from cloudtune.infra.emulator.faults import to_json
+from cloudtune.infra.emulator.faults import Fault, to_json
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
 from cloudtune.model.units import format_seconds, parse_seconds
 from cloudtune.runs import home
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.emulator.faults import Fault
 
 _BOOT = 4.0
 _LIVE = ("pending", "running")

@@ -1,16 +1,11 @@
 """Exports of runs and plans: HTML pages, and the formats of other programs."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from cloudtune.cli.options import RUN, GroupedCommand
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow", "wandb")
 

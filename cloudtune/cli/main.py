@@ -1,7 +1,5 @@
 """The command line. Reads options, prints, and returns the documented exit codes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

@@ -1,10 +1,10 @@
 """The options that several commands share."""
 
-from __future__ import annotations
-
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -14,15 +14,9 @@ from cloudtune.model.providers import PROVIDERS
 from cloudtune.planning.stages import PLANNERS, PlanOptions
 from cloudtune.policy.registry import MENU, STRATEGIES, named
 from cloudtune.runs import home
+from cloudtune.script.drafts import Gap
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from typing import TypeVar
-
-    from cloudtune.script.drafts import Gap
-
-    Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 USUAL = ("--deadline", "--budget", "--strategy", "--provider", "--instances", "--max-instances")

@@ -1,12 +1,11 @@
 """`cloudtune init` and `plan`: a first experiment; a run's plan, duration and cost."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -26,16 +25,11 @@ from cloudtune.cli.options import (
 )
 from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.make import make_plan
+from cloudtune.planning.make import Planned, make_plan
+from cloudtune.planning.stages import Problem
 from cloudtune.private_files import for_others
 from cloudtune.runs.basis import basis_of
 from cloudtune.script.drafts import read_script
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
 
 
 @click.command(cls=GroupedCommand)

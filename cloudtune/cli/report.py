@@ -1,10 +1,7 @@
 """`cloudtune report`: what a run did, planned versus actual."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +12,7 @@ from cloudtune.display.report_screen import show_against, show_report
 from cloudtune.display.terminal import console
 from cloudtune.planning import alternatives
 from cloudtune.runs import home
-from cloudtune.runs.report import cloud_records, load, to_json
-
-if TYPE_CHECKING:
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report, cloud_records, load, to_json
 
 
 @click.command(cls=GroupedCommand)

@@ -1,7 +1,5 @@
 """`cloudtune simulate EXPERIMENT`: the run in virtual time."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,25 +1,19 @@
 """`cloudtune watch`, `logs`, `runs`: follow a run, print its logs, list all runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from cloudtune.api.experiments import load_experiment
+from cloudtune.api.run_logs import Log, Told
 from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand
 from cloudtune.cli.reporters import tell, told_as_lines
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.runs import control, home
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudtune.api.run_logs import Log, Told
 
 
 @click.command(cls=GroupedCommand)

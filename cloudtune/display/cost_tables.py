@@ -1,17 +1,11 @@
 """Where the money of a run went, as a table and in a sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cloudtune.display.terminal import Sheet
-from cloudtune.engine.record.accounting import Amount
+from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.model.text import counted, percent
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from cloudtune.engine.record.accounting import Accounting
 
 LABELS = {
     "training": "training",

@@ -149,7 +149,8 @@ def facts(proposal: Proposal) -> list[Fact]:
         fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
         lines.append(Fact("", fruitless, warning=True))
     lines.append(Fact("machines", machines(plan)))
-    unusual = [fact for fact in _billing(plan) if not fact.startswith("by the second")]
+    billing = dict.fromkeys(offer.billing for offer in plan.launches)
+    unusual = [fact for fact in billing if not fact.startswith("by the second")]
     if unusual and not plan.free:
         lines.append(Fact("billed", "; ".join(unusual)))
     if proposal.head is not None:
@@ -169,10 +170,6 @@ def facts(proposal: Proposal) -> list[Fact]:
             Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
         )
     return lines
-
-
-def _billing(plan: RunPlan) -> list[str]:
-    return list(dict.fromkeys(offer.billing for offer in plan.launches))
 
 
 def machines(plan: RunPlan) -> str:

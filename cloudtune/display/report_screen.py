@@ -99,11 +99,6 @@ def show_against(out: Console, report: Report, against: Against) -> None:
     out.print(alternatives_tables.random_text(report, against))
 
 
-def _came_to(report: Report) -> str:
-    """Return the word for what a run came to, or would."""
-    return "actual" if report.job.run else "simulated"
-
-
 def basis_text(report: Report) -> str:
     """Return what the seconds and dollars of a report rest on, planned and actual."""
     text = report.basis.text
@@ -114,7 +109,7 @@ def planned_and_actual(report: Report) -> Sheet:
     """Return what a run came to beside its plan: stage by stage, or beside its forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
-    word = _came_to(report)
+    word = "actual" if report.job.run else "simulated"
     rests_on = basis_text(report)
     if plan.followed is None:
         sheet = plan_tables.against(run, report.forecast, report.figures, free=plan.free, word=word)

@@ -1,18 +1,13 @@
 """Facts and sheets on a terminal."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _WIDTH = 100
 
@@ -40,11 +35,11 @@ class Sheet:
     wraps: frozenset[str] = frozenset()
     total: bool = False
 
-    def beside(self, basis: str) -> Sheet:
+    def beside(self, basis: str) -> "Sheet":
         """Return it with what its figures rest on in its title."""
         return replace(self, title=beside(self.title, basis))
 
-    def without(self, *names: str) -> Sheet:
+    def without(self, *names: str) -> "Sheet":
         """Return it without the columns of these names."""
         kept = [n for n, name in enumerate(self.columns) if name not in names]
         rows = tuple(tuple(row[n] for n in kept) for row in self.rows)

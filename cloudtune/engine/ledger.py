@@ -1,22 +1,17 @@
 """The append-only record of a run: what happened and what was decided, before it was done."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
 from cloudtune.model.serialization import decode_kind, encode_kind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
 
 VERSION = 3
 """Of the format: raised whenever what an older cloudtune wrote would be read as something else."""

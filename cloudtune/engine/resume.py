@@ -5,25 +5,18 @@ policy that is fed its events stands where the dead one stood; what is outstandi
 more, which is harmless where it was carried out already: each command names what it makes.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from cloudtune.engine.ledger import DAMAGED
+from cloudtune.engine.ledger import DAMAGED, Entry, Ledger
 from cloudtune.engine.loop import World, run
 from cloudtune.engine.record.timeline import Timeline
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.events import first_event
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from cloudtune.engine.ledger import Entry, Ledger
-    from cloudtune.model.commands import Command, Launch, StartTrial
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Limits
-    from cloudtune.policy.base import Policy
+from cloudtune.model.commands import Command, Launch, StartTrial
+from cloudtune.model.events import Event, first_event
+from cloudtune.model.plans import Limits
+from cloudtune.policy.base import Policy
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class InFlight:
         return first_event(at, begun=self.begun, within=within, more=self.more)
 
     @classmethod
-    def of(cls, timeline: Timeline) -> InFlight:
+    def of(cls, timeline: Timeline) -> "InFlight":
         """Return what a run has asked for and that hasn't ended, as far as it was read."""
         open_ones = [
             instance for instance in timeline.instances.values() if instance.gone_at is None

@@ -1,17 +1,16 @@
 """A world of virtual seconds: the same policy, without a cloud, in milliseconds."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import itertools
 import math
 import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 
-from cloudtune.engine.spot_pools import drawn
-from cloudtune.model.catalog import of_pool, pool
+from cloudtune.engine.spot_pools import PoolTrace, drawn
+from cloudtune.model.catalog import PoolName, of_pool, pool
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -42,17 +41,11 @@ from cloudtune.model.events import (
     TrialStarted,
     TrialStopped,
 )
+from cloudtune.model.plans import Rentable
+from cloudtune.model.scaling import Measurement, ScalingProfile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from cloudtune.engine.spot_pools import PoolTrace
-    from cloudtune.model.catalog import PoolName
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.scaling import Measurement, ScalingProfile
-
-    Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
-    Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
+Curve: TypeAlias = Callable[[Mapping[str, object], int], float]
+Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
 
 
 @dataclass

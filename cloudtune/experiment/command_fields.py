@@ -1,19 +1,13 @@
 """What is wrong with the command of an experiment and with its epochs."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
 from cloudtune.errors import nearest, shown
-from cloudtune.script.command import built_in, holes, words_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from cloudtune.experiment.sections import Checkpoints, ProgressSettings
-    from cloudtune.experiment.spaces import Space
-    from cloudtune.script.command import Word
+from cloudtune.experiment.sections import Checkpoints, ProgressSettings
+from cloudtune.experiment.spaces import Space
+from cloudtune.script.command import Word, built_in, holes, words_of
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish"})
 _OPERATORS: Final = re.compile(r"\|\|?|&&?|;|\d?>>?(&\d)?|<")

@@ -10,8 +10,6 @@
 |                                | their number is named                                     |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 

@@ -1,7 +1,5 @@
 """The kinds of fields that an experiment has: what each takes, and what it says otherwise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import timedelta

@@ -1,16 +1,10 @@
 """Options that go before the fields of an experiment file, and where a mistake in either stands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from cloudtune.experiment.validation import dotted
-
-if TYPE_CHECKING:
-    from cloudtune.experiment.validation import FieldPath, Mistake
-    from cloudtune.experiment.yaml_file import YamlDocument
+from cloudtune.experiment.validation import FieldPath, Mistake, dotted
+from cloudtune.experiment.yaml_file import YamlDocument
 
 
 def override(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:

@@ -1,12 +1,11 @@
 """A YAML file as plain values, with the line on which each value stands."""
 
-from __future__ import annotations
-
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -16,10 +15,6 @@ from ruamel.yaml.reader import ReaderError
 
 from cloudtune.errors import ExperimentError, shown
 from cloudtune.experiment.validation import ExperimentMistakesError, FieldPath, Mistake, dotted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value", "merge"))

@@ -4,8 +4,6 @@ Takes the place of `lightning.Trainer`: as wide as its trial, the batch of all w
 epoch reported with what validation logged, the checkpoint with optimizers, schedules and loops.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any, Final

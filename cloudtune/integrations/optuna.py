@@ -4,20 +4,16 @@ Optuna itself isn't imported. On a worker a suggestion is the value that the run
 report is the end of an epoch, and what the policy stops is what should be pruned.
 """
 
-from __future__ import annotations
-
 import math
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Constant, Grid, parse_domain
 from cloudtune.train.calls import current_session, report
 from cloudtune.train.session import StopTraining
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 METRIC = "value"
 """The metric that an objective reports, or returns."""

@@ -5,8 +5,6 @@ class. The batch of all workers is kept, each epoch is reported with what evalua
 checkpoint is Hugging Face's own folder: model, optimizer, schedule and state.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import tempfile

@@ -1,19 +1,15 @@
 """What can be rented, at what price, as of when."""
 
-from __future__ import annotations
-
 import calendar
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from cloudtune.errors import UsageError, nearest, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
@@ -152,7 +148,7 @@ class Offer:
         """What a second of one GPU costs besides that while a trial uses it."""
         return self.usd_per_second / self.gpus if self.per_function else 0.0
 
-    def billed(self, unit: BillingUnit, minimum_seconds: float | None = None) -> Offer:
+    def billed(self, unit: BillingUnit, minimum_seconds: float | None = None) -> "Offer":
         """Return the same offer, billed by a unit of time, or by the function.
 
         Without a minimum of its own, a bill by time is for a unit at least.

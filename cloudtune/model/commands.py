@@ -4,15 +4,11 @@ A command names what it makes or changes by an id that the policy gave (`intent`
 timer `name`), so that applying a command twice changes nothing.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.trial import EndReason, Slice, TrialId, Width
+from cloudtune.model.trial import EndReason, Slice, TrialId, Width
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,9 @@ A closed union: every `match` over it ends in `assert_never`, so that a new even
 check in each driver until it is handled there.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 RefusalKind: TypeAlias = Literal["capacity", "quota", "busy", "denied", "unknown"]
 """Why a cloud refuses a launch.
@@ -148,7 +144,7 @@ class EpochDone:
     unsaved: str = ""
 
     @classmethod
-    def of(cls, at: float, session: str, report: EpochReport) -> EpochDone:
+    def of(cls, at: float, session: str, report: EpochReport) -> "EpochDone":
         fields = {name: value for name, value in vars(report).items() if name != "held"}
         return cls(at, session, **fields)
 

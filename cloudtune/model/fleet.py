@@ -1,15 +1,10 @@
 """The instances of a run as the policy knows them, and what they cost."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.catalog import Offer
+from cloudtune.model.catalog import Offer
 
 
 @dataclass
@@ -35,7 +30,7 @@ class Rented:
     released_at: float = 0.0
     gone_at: float | None = None
     last_words: str = ""
-    book: FleetBook | None = field(default=None, repr=False, compare=False)
+    book: "FleetBook | None" = field(default=None, repr=False, compare=False)
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)

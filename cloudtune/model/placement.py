@@ -1,19 +1,12 @@
 """Where the GPUs of a trial come from: from which group of a stage, and from which instances."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
-from cloudtune.model.trial import Slice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group
-    from cloudtune.model.trial import Width
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Group
+from cloudtune.model.trial import Slice, Width
 
 _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 must fit on one GPU
 
@@ -136,7 +129,7 @@ class Room:
             return True
         return bool(self.shared) and max(self.shared.values()) > 1 + _EPSILON
 
-    def matches(self, other: Room) -> bool:
+    def matches(self, other: "Room") -> bool:
         mine = self.shared
         its = other.shared
         if self.whole != other.whole or mine.keys() != its.keys():

@@ -1,20 +1,15 @@
 """A plan: which instances, when, how many trials on them, how wide, at what price."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Offer, SpotBehaviour
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import Width
-
+from cloudtune.model.catalog import Offer, SpotBehaviour
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import Width
 
 BY_PLAN = "planned"
 """The name of the allocator and of the fleet rule that go by a plan of stages."""
@@ -45,7 +40,7 @@ class Limits:
     deadline: float | None = None
     budget: float | None = None
 
-    def admit(self, estimate: Estimate) -> bool:
+    def admit(self, estimate: "Estimate") -> bool:
         """Whether such a plan stays within both limits."""
         in_time = self.deadline is None or estimate.seconds <= self.deadline * (1 + SLACK)
         in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)

@@ -1,22 +1,15 @@
 """The trials of a run as the policy knows them: how far, how good, on which session."""
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from cloudtune.model.trial import better
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.events import EpochDone
-    from cloudtune.model.trial import Mode, Slice, Trial, TrialId, Width
+from cloudtune.model.catalog import Offer
+from cloudtune.model.events import EpochDone
+from cloudtune.model.trial import Mode, Slice, Trial, TrialId, Width, better
 
 Status: TypeAlias = Literal[
     "waiting",  # to be started, no session
@@ -265,7 +258,7 @@ class Roster:
             if name in trials:
                 self._count(trials[name])
 
-    def follow(self) -> Roster:
+    def follow(self) -> "Roster":
         """Count what has changed; returns itself."""
         if self._followed < len(self._changes):
             for trial in self._changes[self._followed :]:

@@ -3,13 +3,9 @@
 To add a cloud is a line in PROVIDERS, and a package in `infra/` (docs/architecture.md).
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 
 @dataclass(frozen=True)

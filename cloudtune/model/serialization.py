@@ -1,7 +1,5 @@
 """Our frozen dataclasses to JSON and back, by their type hints."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import typing

@@ -1,18 +1,11 @@
 """How machines, widths, shares and ages are said, in tables and in sentences alike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.model.catalog import LOCAL
+from cloudtune.model.catalog import LOCAL, Offer
+from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
+from cloudtune.model.trial import Width
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
-    from cloudtune.model.trial import Width
-
 
 _DAYS_OF_A_MONTH = 365.25 / 12
 

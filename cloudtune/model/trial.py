@@ -1,7 +1,5 @@
 """A trial, how a run can end, and the words that events, commands and policy share."""
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Mapping

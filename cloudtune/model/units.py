@@ -1,7 +1,5 @@
 """Durations and dollars: what people write into numbers, and numbers into what people read."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,35 +1,26 @@
 """What else could be done about an experiment, as plans beside the one that was chosen."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Catalog
-from cloudtune.model.plans import BY_PLAN, Limits, Stage
+from cloudtune.model.plans import BY_PLAN, Limits, Objective, Plan, RunPlan, Stage
 from cloudtune.model.text import limits_text
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import make, stages
+from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import problem_of
+from cloudtune.planning.stages import Asked, Problem
 from cloudtune.policy.registry import Choice
-from cloudtune.runs.job import MAX_TRIALS, choice_of
+from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.plans import Objective, Plan, RunPlan
-    from cloudtune.planners.base import Planner, PlanRequest
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Asked, Problem
-    from cloudtune.runs.job import Job
 
 _POINTS = 15
 _DRAWS = 200

@@ -3,35 +3,27 @@
 The two estimators fill the same `Forecast`, and rent nothing.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
-from cloudtune.model.plans import Forecast, Limits, Spread
-from cloudtune.model.scaling import DELAYS
+from cloudtune.experiment import Experiment
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
+from cloudtune.model.plans import Forecast, Limits, Plan, Rentable, Spread
+from cloudtune.model.scaling import DELAYS, Measurement
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.estimate.outlook import outlook
-from cloudtune.runs.figures import figures
+from cloudtune.policy.run import RunPolicy
+from cloudtune.runs.figures import Figures, figures
 from cloudtune.runs.job import policy_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Plan, Rentable
-    from cloudtune.model.scaling import Measurement
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.runs.figures import Figures
 
 DRAWS = 1000
 """So often the durations of stages are drawn."""

@@ -1,21 +1,21 @@
 """The plan of a run: what decides, what to expect, and whether that keeps the limits."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import RENEW_SECONDS
-from cloudtune.model.plans import BY_PLAN, Machines, Rentable, RunPlan, largest_fleet
+from cloudtune.model.plans import BY_PLAN, Limits, Machines, Plan, Rentable, RunPlan, largest_fleet
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.selection import measures
-from cloudtune.planning.forecasting import DRAWS, RUNS, PlayedRuns, StageDraws
+from cloudtune.planning.forecasting import DRAWS, RUNS, Estimator, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import (
@@ -30,18 +30,8 @@ from cloudtune.planning.stages import (
     usable_limits,
 )
 from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.plans import Limits, Plan
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planning.forecasting import Estimator
-    from cloudtune.policy.registry import Choice
 
 LEASE_GRACE_SECONDS = 600.0
 """Seconds that an instance may outlive the longest run, if no controller gives it back."""

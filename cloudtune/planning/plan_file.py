@@ -1,13 +1,16 @@
 """Plans on disk: what `plan --save` writes and `run` carries out, if nothing has changed since."""
 
-from __future__ import annotations
-
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import astuple
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.model.catalog import Catalog, Market
+from cloudtune.model.plans import Plan, RunPlan
+from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import catalog_of
 from cloudtune.planning.stages import work
 from cloudtune.policy.planned.stages import PLANNED
@@ -17,15 +20,6 @@ from cloudtune.profiles import store
 from cloudtune.runs import home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job, choice_of, trials
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.catalog import Catalog, Market
-    from cloudtune.model.plans import Plan, RunPlan
-    from cloudtune.planning.make import Planned
 
 VERSION = 3
 TOLERANCE = 0.05

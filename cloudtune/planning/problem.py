@@ -1,20 +1,19 @@
 """What there is to rent for an experiment, at which prices, and how its script runs there."""
 
-from __future__ import annotations
-
 import math
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.provider import provider_named
-from cloudtune.model.catalog import CPU, SpotBehaviour
+from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBehaviour
 from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
-from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement
+from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import width_text
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
@@ -23,14 +22,6 @@ from cloudtune.profiles.observed_timings import with_earlier_runs
 from cloudtune.profiles.priors import believed
 from cloudtune.runs import history, home
 from cloudtune.runs.identity import identity_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
-    from cloudtune.model.scaling import ScalingProfile
-
 
 _FETCH = Measurement(26.0, 10.0)
 """Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11)."""

@@ -1,20 +1,27 @@
 """The finding of `cloudtune plan`, with all figures that the screen and the JSON show."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
-from cloudtune.model.scaling import Provenance, Seen
+from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
+from cloudtune.model.scaling import Provenance, ScalingProfile, Seen
 from cloudtune.model.serialization import encode
-from cloudtune.model.text import fleet_text, proof
+from cloudtune.model.text import Scale, fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import ALL, alternatives, as_planned, for_one_screen, front
-from cloudtune.planning.make import worst_bill
+from cloudtune.planning.alternatives import (
+    ALL,
+    Alternative,
+    alternatives,
+    as_planned,
+    for_one_screen,
+    front,
+)
+from cloudtune.planning.make import Planned, worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import usable_limits
 from cloudtune.policy.planned.stages import PLANNED
@@ -23,15 +30,6 @@ from cloudtune.profiles.store import age
 from cloudtune.runs import home
 from cloudtune.runs.basis import basis_of
 from cloudtune.runs.job import max_trials, sampler_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.text import Scale
-    from cloudtune.planning.alternatives import Alternative
-    from cloudtune.planning.make import Planned
 
 Others: TypeAlias = Literal["all", "screen", "none"]
 _LIKELY = 0.5

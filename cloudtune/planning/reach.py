@@ -1,22 +1,14 @@
 """What limits allow one trial: how long to its last epoch, at what price, and by which deadline."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
-from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.text import Scale, counted, gpus_text
+from cloudtune.model.trial import Width
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.strategies.seer_rules import by_worth, cheapest_width
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.text import Scale
-    from cloudtune.model.trial import Width
 
 TRAININGS = 3.0
 """A derived deadline lasts as many full trainings: time to explore, and then to finish the best."""

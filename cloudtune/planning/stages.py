@@ -1,16 +1,18 @@
 """The stages of a run that is planned beforehand: the best within its limits, by some planner."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.experiment.defaults import Objective
 from cloudtune.experiment.schema import Epochs
-from cloudtune.model.plans import BY_PLAN, Limits
+from cloudtune.model.catalog import Catalog
+from cloudtune.model.plans import BY_PLAN, Limits, Plan, Rentable, Stage
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.exact import ExactPlanner
@@ -19,22 +21,11 @@ from cloudtune.planners.reserve import MARGIN
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS
 from cloudtune.policy.base import drain_seconds
-from cloudtune.policy.planned.stages import PLANNED, stages
+from cloudtune.policy.planned.stages import PLANNED, Planning, stages
 from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
 from cloudtune.strategies.seer_barrier import SeerBarrier
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.experiment.defaults import Objective
-    from cloudtune.model.catalog import Catalog
-    from cloudtune.model.plans import Plan, Rentable, Stage
-    from cloudtune.planners.base import Planner
-    from cloudtune.policy.planned.stages import Planning
-    from cloudtune.policy.registry import Choice
 
 SETUP_SECONDS = 12.0
 """What a run takes before its first request: the check of the script, and Ray's head."""
@@ -82,7 +73,7 @@ class PlanOptions:
         """The aim of the plan: least cost, least time or most trials."""
         return "cost" if self.objective in {None, "best"} else cast("Aim", self.objective)
 
-    def over(self, experiment: Experiment) -> PlanOptions:
+    def over(self, experiment: Experiment) -> "PlanOptions":
         """Return the options, with what the experiment says where none was given."""
         return replace(self, objective=self.objective or experiment.objective)
 

@@ -1,20 +1,17 @@
 """What every run has, whoever decides: a policy, brakes on money and time, a metric."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import Mode, Slice, Width
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.strategies.base import Allocator, FleetRule, Strategy
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import Mode, Slice, Width
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.strategies.base import Allocator, FleetRule, Strategy
 
 
 class Policy(Protocol):

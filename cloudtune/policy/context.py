@@ -1,18 +1,12 @@
 """What strategies, allocators and fleet rules are made from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.text import width_text
-from cloudtune.strategies.hypersched_rules import AS_PUBLISHED
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Limits, Rentable
-    from cloudtune.model.trial import Mode, Width
-    from cloudtune.strategies.hypersched_rules import Switches
+from cloudtune.model.trial import Mode, Width
+from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Switches
 
 
 @dataclass(frozen=True)

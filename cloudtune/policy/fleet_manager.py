@@ -1,23 +1,17 @@
 """The fleet of a run: what a fleet rule wants is rented, what it doesn't is given back."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, Release
+from cloudtune.model.fleet import Rented
+from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import EndReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.fleet import Rented
-    from cloudtune.model.scaling import Delay
-    from cloudtune.policy.limits import LimitKeeper
-    from cloudtune.policy.state import RunState
-    from cloudtune.strategies.base import FleetRule
+from cloudtune.policy.limits import LimitKeeper
+from cloudtune.policy.state import RunState
+from cloudtune.strategies.base import FleetRule
 
 
 class Hysteresis:

@@ -1,19 +1,13 @@
 """Which GPUs are free on the instances that take trials, kept up to date slice by slice."""
 
-from __future__ import annotations
+from collections.abc import Container, Iterable, Mapping
+from typing import TypeAlias
 
-from typing import TYPE_CHECKING, TypeAlias
-
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import Room, place
-from cloudtune.model.trial import Slice
+from cloudtune.model.trial import Slice, Width
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.trial import Width
-
-    Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
+Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
 
 
 class FreeGpus:

@@ -1,15 +1,9 @@
 """What is always true of a run's state: checked after every event, but in large simulations."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from cloudtune.model.placement import Room, rooms
-
-if TYPE_CHECKING:
-    from cloudtune.policy.state import RunState
-
+from cloudtune.policy.state import RunState
 
 _NONE = 1e-9  # what sums of GPUs may differ by
 

@@ -1,19 +1,14 @@
 """How a run keeps its deadline and its budget: when to brake, what may still be rented."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
+from cloudtune.model.catalog import Offer
+from cloudtune.model.fleet import FleetBook
+from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.fleet import FleetBook
-    from cloudtune.model.plans import Charges, Limits
-    from cloudtune.policy.base import Brakes
+from cloudtune.policy.base import Brakes
 
 _FINEST = 0.01
 """Seconds to which the end of a lease is computed."""

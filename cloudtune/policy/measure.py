@@ -9,17 +9,26 @@ A configuration that fails is reported and another tried; a width at which none 
 The first epoch decides how many are measured, by the time and money left. All measured is kept.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from cloudtune.errors import NoCapacityError
-from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import (
+    Command,
+    EndRun,
+    Launch,
+    Release,
+    SetTimer,
+    StartTrial,
+    StopTrial,
+)
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -38,9 +47,9 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.fleet import FleetBook
 from cloudtune.model.placement import place, rooms, slots
-from cloudtune.model.plans import Charges
+from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.text import gpus_text
-from cloudtune.model.trial import EndReason, Trial
+from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.policy.limits import LimitKeeper
@@ -60,16 +69,6 @@ from cloudtune.profiles.measurements import (
     unfinished,
     widths_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Limits
-    from cloudtune.model.trial import TrialId, Width
-
 
 _SLACK_SECONDS = 600.0
 _NO_TIME = "the limits leave no time for it"

@@ -4,16 +4,17 @@ One table for each kind: a new one is a line here. The names are those of experi
 command line and of comparisons on recorded curves, and mean the same everywhere.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.model.plans import BY_PLAN
-from cloudtune.policy.base import Components
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import BY_PLAN, Charges, Plan
+from cloudtune.model.trial import Trial
+from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext, epoch_dollars
 from cloudtune.policy.planned.stages import PLANNED, follow
 from cloudtune.policy.run import RunPolicy
@@ -23,6 +24,7 @@ from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAlloc
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
 from cloudtune.strategies.asha import Asha
+from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 from cloudtune.strategies.bohb import Bohb, SyncBohb
 from cloudtune.strategies.fleets import BackToSpot, ConstantFleet, NaiveFleet
 from cloudtune.strategies.grid import GridSearch, Sequential
@@ -36,15 +38,6 @@ from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import steady
 from cloudtune.strategies.successive_halving import Halving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Charges, Plan
-    from cloudtune.model.trial import Trial
-    from cloudtune.policy.base import Brakes, Metric
-    from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:
@@ -117,10 +110,6 @@ def _seer(
     )
 
 
-def _same_width(context: BuildContext) -> Allocator:
-    return SameWidth(context.one_gpu)
-
-
 def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
     return HyperSchedAllocator(
         policy=policy, atom=context.atom, seed=context.seed, switches=context.switches
@@ -165,7 +154,7 @@ WHOSE: dict[str, str] = {
 """Where strategies come from that stand for a paper without a public text; shown with the name."""
 
 ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
-    "same": _same_width,
+    "same": lambda context: SameWidth(context.one_gpu),
     "static-fluid": lambda _context: StaticFluid(),
     "static-fluid:published": lambda _context: StaticFluid(published=True),
     "dynamic-fluid": lambda _context: DynamicFluid(),
@@ -355,7 +344,7 @@ def _planned_components(
     context: BuildContext, sampler: Sampler, choice: Choice, brakes: Brakes, plan: Plan
 ) -> Components:
     trials = _first_trials(sampler, plan.stages[0].stage.trials)
-    by_plan = follow(
+    parts = follow(
         choice.strategy,
         context,
         plan,
@@ -365,12 +354,11 @@ def _planned_components(
         planned_widths=choice.allocator == BY_PLAN,
         planned_fleet=choice.fleet == BY_PLAN,
     )
-    return Components(
-        by_plan.stages,
-        by_plan.widths if choice.allocator == BY_PLAN else ALLOCATORS[choice.allocator](context),
-        by_plan.fleet if choice.fleet == BY_PLAN else fleet_rule(context, choice.fleet),
-        by_plan.itinerary,
-    )
+    if choice.allocator != BY_PLAN:
+        parts = replace(parts, allocator=ALLOCATORS[choice.allocator](context))
+    if choice.fleet != BY_PLAN:
+        parts = replace(parts, fleet_rule=fleet_rule(context, choice.fleet))
+    return parts
 
 
 def _first_trials(sampler: Sampler, count: int) -> list[Trial]:

@@ -13,43 +13,41 @@ goes in, commands come out:
         wind down         once the run is to end: stop all, give all back, until EC2 says so
 
 A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
-(policy/plan_executor.py).
+(policy/planned/executor.py).
 """
-
-from __future__ import annotations
 
 import itertools
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from cloudtune.errors import UnsavedError
 from cloudtune.model.commands import Command, EndRun, SetTimer, StopTrial
-from cloudtune.model.events import EpochDone, RunContinued, TimerFired, TrialFailed
+from cloudtune.model.events import EpochDone, Event, RunContinued, TimerFired, TrialFailed
+from cloudtune.model.fleet import FleetBook
 from cloudtune.model.plans import Limits
-from cloudtune.model.progress import OVER
-from cloudtune.model.trial import EndReason, better, rank_key
-from cloudtune.policy.base import TrialRules
+from cloudtune.model.progress import OVER, BestResult, TrialProgress
+from cloudtune.model.trial import EndReason, TrialId, better, rank_key
+from cloudtune.policy.base import Components, Noted, TrialRules
 from cloudtune.policy.fleet_manager import FleetKeeper
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
+from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.sessions import SessionKeeper
 from cloudtune.policy.stalls import TIMER, StallWatch
+from cloudtune.policy.state import RunState
 from cloudtune.policy.widths import unsynced_text
-from cloudtune.strategies.base import Breeds, Go, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.events import Event
-    from cloudtune.model.fleet import FleetBook
-    from cloudtune.model.progress import BestResult, TrialProgress
-    from cloudtune.model.trial import TrialId
-    from cloudtune.policy.base import Components, Noted
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.policy.state import RunState
-    from cloudtune.strategies.base import Allocator, Decision, FleetRule, Strategy, Task
+from cloudtune.strategies.base import (
+    Allocator,
+    Breeds,
+    Decision,
+    FleetRule,
+    Go,
+    Shape,
+    Strategy,
+    Task,
+)
 
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 _LIMITS = frozenset({EndReason.DEADLINE, EndReason.BUDGET})

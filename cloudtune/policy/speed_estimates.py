@@ -12,27 +12,21 @@ program: they count as wrong by `DOUBT` in one doubling more.
 Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
-from cloudtune.model.scaling import PUBLISHED, Delay
+from cloudtune.model.fleet import Rented
+from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.scaling import PUBLISHED, Delay, ScalingProfile
+from cloudtune.model.trial import TrialId, Width
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import TrialId, Width
-
-    Place: TypeAlias = tuple[str, Width]  # instance type and width
+Place: TypeAlias = tuple[str, Width]  # instance type and width
 
 DOUBT = 1.15
 """How many times longer an epoch of another program's profile may take at each doubling of the

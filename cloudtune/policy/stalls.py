@@ -6,23 +6,23 @@ before `least` seconds. What is expected is the profile's, corrected by what the
 neither knows the script, nothing is.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from cloudtune.model.commands import Command, ExtendTrial, SetTimer, StartTrial
-from cloudtune.model.events import EpochDone, RunContinued, RunResumed, TimerFired, TrialStarted
+from cloudtune.model.events import (
+    EpochDone,
+    Event,
+    RunContinued,
+    RunResumed,
+    TimerFired,
+    TrialStarted,
+)
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloudtune.model.events import Event
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.policy.base import TrialRules
-    from cloudtune.policy.sessions import SessionKeeper
-    from cloudtune.policy.state import RunState
+from cloudtune.policy.base import TrialRules
+from cloudtune.policy.sessions import SessionKeeper
+from cloudtune.policy.state import RunState
 
 TIMER = "stall"
 _BEGINS = (StartTrial, ExtendTrial)

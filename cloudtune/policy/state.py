@@ -4,11 +4,12 @@ Every event comes through `RunState.note`, which decides nothing; it returns wha
 act upon at once (`Noted`). Strategies and the like read the state as a `View` (strategies/base.py).
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, assert_never
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import assert_never
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.events import (
     EpochDone,
     Event,
@@ -28,27 +29,15 @@ from cloudtune.model.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.model.fleet import FleetBook, LaunchBackoff
-from cloudtune.model.plans import Charges, admits
-from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record
-from cloudtune.model.trial import diverged
-from cloudtune.policy.base import Brakes, Move, Noted
+from cloudtune.model.fleet import FleetBook, LaunchBackoff, Rented
+from cloudtune.model.plans import Charges, Limits, Rentable, admits
+from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record, Status, TrialProgress
+from cloudtune.model.scaling import Delay
+from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
+from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, refitted
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Limits, Rentable
-    from cloudtune.model.progress import Status, TrialProgress
-    from cloudtune.model.scaling import Delay
-    from cloudtune.model.trial import Mode, Slice, TrialId, Width
-    from cloudtune.policy.base import Metric
-
 
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
 """The events by which an instance goes, or won't come."""

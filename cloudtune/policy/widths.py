@@ -1,16 +1,11 @@
 """What a run does about widths that don't work: too little memory, or several models at once."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.events import TrialFailed
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.progress import TrialProgress
+from cloudtune.model.events import TrialFailed
+from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import TrialProgress
 
 
 def refitted(trial: TrialProgress, event: TrialFailed, one_gpu_each: Callable[[str], bool]) -> bool:

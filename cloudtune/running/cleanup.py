@@ -1,14 +1,12 @@
 """What is alive and what it costs; and giving back what runs that died have left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -17,15 +15,9 @@ from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.infra.heads.launch import Remote, run_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
-from cloudtune.infra.provider import PRICE_TAG, calls_to, errors_at, provider_named
+from cloudtune.infra.provider import PRICE_TAG, Cloud, Instance, calls_to, errors_at, provider_named
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.provider import Cloud, Instance
-
 
 __all__ = [
     "Found",

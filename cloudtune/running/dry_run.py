@@ -1,7 +1,5 @@
 """One epoch of one trial on this machine, as a worker trains it, before anything is rented."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -12,17 +10,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cloudtune.errors import UsageError, shown
+from cloudtune.experiment import Experiment
 from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.messages import (
     Assignment,
     Begin,
+    Body,
     Epoch,
     Failure,
     Lost,
@@ -39,12 +40,6 @@ from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.storage import LOGS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.infra.node.messages import Body
 
 SECONDS: Final = 60.0
 """What a script that works gets: it is tried, not trained."""

@@ -1,17 +1,20 @@
 """Measuring an experiment's script: a run of its own, on as many instances as a trial may span."""
 
-from __future__ import annotations
-
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
-from cloudtune.model.scaling import EMULATED, Provenance
-from cloudtune.model.trial import EndReason
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
+from cloudtune.model.trial import EndReason, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
@@ -24,22 +27,11 @@ from cloudtune.profiles.measurements import (
     widths_of,
 )
 from cloudtune.running.removal import MEASURE, clear
-from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
+from cloudtune.running.runner import Runner, Watch, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Limits
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import Width
-    from cloudtune.running.runner import Watch
 
 FIRST_EPOCH_SECONDS = 3600.0
 """What an instance may take to join, and the first epoch, where measuring has no deadline."""

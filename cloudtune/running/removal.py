@@ -1,25 +1,19 @@
 """Removing runs: their folder on this machine, and their checkpoints and logs in the storage."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads.launch import Remote, head_of
-from cloudtune.infra.provider import calls_to, ids, provider_named
+from cloudtune.infra.provider import Cloud, calls_to, ids, provider_named
 from cloudtune.running import cleanup
 from cloudtune.runs import control, home
 from cloudtune.train.storage import StorageError, delete, entries, filesystem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cloudtune.infra.provider import Cloud
 
 MEASURE = "measure.jsonl"
 """The ledger of a measurement."""

@@ -1,13 +1,12 @@
 """A run that goes on: what a person gives it, whether it can, and doing it."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.engine.ledger import read_entries
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import InFlight, replayed
 from cloudtune.errors import UsageError, shown
 from cloudtune.model.events import RunContinued
 from cloudtune.model.plans import Limits
@@ -15,17 +14,11 @@ from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_dollars, format_seconds, parse_dollars, parse_seconds
 from cloudtune.planning.make import longest
 from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from cloudtune.engine.resume import InFlight
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.runs.job import Job
+from cloudtune.runs.job import Job
 
 
 @dataclass(frozen=True)

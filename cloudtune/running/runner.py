@@ -1,60 +1,59 @@
 """Running policies on a cloud: opening it, driving them to their end, leaving nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import shutil
 import time
 import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.resume import resume
+from cloudtune.engine.resume import InFlight, resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import JOURNAL, RayHead
 from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.environments import ready as environments
+from cloudtune.infra.environments.build import Built
 from cloudtune.infra.environments.cache import is_there
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.processes import write_atomically
-from cloudtune.infra.provider import calls_to, ids, provider_named
+from cloudtune.infra.provider import (
+    Calls,
+    Cloud,
+    HeadOffer,
+    Provider,
+    calls_to,
+    ids,
+    provider_named,
+)
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
 from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import TrialId
 from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.policy.base import Policy
+from cloudtune.policy.run import RunPolicy
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.job import job_of_ledger
+from cloudtune.runs.job import Job, job_of_ledger
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import TypeAlias
-
-    from cloudtune.engine.resume import InFlight
-    from cloudtune.experiment import Experiment
-    from cloudtune.infra.environments.build import Built
-    from cloudtune.infra.provider import Calls, Cloud, HeadOffer, Provider
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import TrialId
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.runs.job import Job
-
-    Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
+Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
 
 class Controlled(Policy, Protocol):

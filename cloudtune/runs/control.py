@@ -7,8 +7,6 @@ Beside a run's ledger:
                        process ends, however it ends
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -16,17 +14,14 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import is_carried
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import IO
 
 CONTROLLER = "controller.json"
 LOCK = "controller.lock"

@@ -1,22 +1,14 @@
 """What a run has come to, by its policy and its record."""
 
-from __future__ import annotations
-
 import bisect
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.engine.record.timeline import levels
-from cloudtune.model.trial import better
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudtune.engine.record.timeline import Timeline
-    from cloudtune.model.plans import Limits
-    from cloudtune.model.trial import EndReason
-    from cloudtune.policy.run import RunPolicy
+from cloudtune.engine.record.timeline import Timeline, levels
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason, better
+from cloudtune.policy.run import RunPolicy
 
 
 @dataclass(frozen=True)

@@ -4,29 +4,24 @@ Of files: the script, the modules in the training folder that it imports, wherev
 what a command names there. Imports by a name that is put together at run time aren't found.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.metadata
 import json
 import os
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cloudtune.errors import ExperimentError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Constant
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.model.scaling import Identity
 from cloudtune.script.command import words_of
 from cloudtune.script.functions import parse_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.experiment import Experiment
 
 _MAX_BYTES: Final = 4 * 2**20
 """Files named by a command that are larger are data."""

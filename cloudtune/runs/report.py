@@ -1,54 +1,42 @@
 """What a run did, against what was planned: read from its ledger, by replaying it."""
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import json
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from cloudtune.engine.ledger import DAMAGED, MemoryLedger, read_entries
+from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.accounting import accounted
+from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount, accounted
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
-from cloudtune.engine.record.timeline import prices, read
+from cloudtune.engine.record.timeline import EpochSpan, Timeline, prices, read
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.commands import PlanAnew
+from cloudtune.model.fleet import Rented
+from cloudtune.model.plans import Forecast, Group, StagePlan
+from cloudtune.model.progress import BestResult, TrialProgress
 from cloudtune.model.serialization import encode
-from cloudtune.model.trial import nested
+from cloudtune.model.trial import EndReason, nested
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.policy.run import RunPolicy
+from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
 from cloudtune.runs.basis import basis_of
-from cloudtune.runs.figures import RungReport, figures, rung_reports
-from cloudtune.runs.job import job_of_ledger
+from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
+from cloudtune.runs.job import Job, job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED, note_of
 from cloudtune.train.best import keep_best as keep_files
 from cloudtune.train.checkpoint import CheckpointStore, standing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount
-    from cloudtune.engine.record.timeline import EpochSpan, Timeline
-    from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Forecast, Group, StagePlan
-    from cloudtune.model.progress import BestResult, TrialProgress
-    from cloudtune.model.trial import EndReason
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.profiles.provenance import Basis
-    from cloudtune.runs.figures import Figures
-    from cloudtune.runs.job import Job
-
 
 _BEST = "best.json"
 """Beside a run's ledger: where its best model lies as plain files."""

@@ -6,16 +6,12 @@ A word is split into parts: text, and holes that a trial's values fill. Words ar
 does it, but no shell runs: a value is one word, or a part of one, whatever stands in it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final, TypeAlias
 
 from cloudtune.errors import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Hole: TypeAlias = tuple[str, str | None]
 """What fills it, and the text that stands there instead where that is true."""

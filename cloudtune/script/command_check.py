@@ -1,20 +1,15 @@
 """Whether a command can train, as far as its program and its script show without being run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cloudtune.errors import ExperimentError, nearest
-from cloudtune.script.command import words_of
+from cloudtune.script.command import Word, words_of
 from cloudtune.script.functions import mentions, parse_file
-
-if TYPE_CHECKING:
-    from cloudtune.script.command import Word
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
 _CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")

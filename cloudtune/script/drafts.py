@@ -4,23 +4,18 @@ What stands in it is either read (the function, its parameters, an option's defa
 what such things are usually called; each line says which, with the line of the script.
 """
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.model.text import counted
 from cloudtune.script.functions import parse_file
 from cloudtune.script.options import UNKNOWN, called, literal, options_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import TypeAlias
-
-    _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
+_Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
 
 GAP: Final = "FILL IN"
 """What stands where nothing could be guessed."""

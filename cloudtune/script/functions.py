@@ -1,15 +1,10 @@
 """Python files of the user's: their syntax trees, and whether they define a function."""
 
-from __future__ import annotations
-
 import ast
 import warnings
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import ExperimentError, nearest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MAX_NAMES = 20
 _MAX_FILES = 1000

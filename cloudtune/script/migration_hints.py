@@ -1,7 +1,5 @@
 """What to write in place of a name of Ray Train or Ray Tune."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import Final

@@ -1,16 +1,12 @@
 """The choices of a script's mutators, as the script itself has them when it is imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import ExperimentError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MAX_SECONDS = 120.0
 

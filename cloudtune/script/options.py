@@ -1,13 +1,9 @@
 """The command-line options of a script, as its argparse calls write them."""
 
-from __future__ import annotations
-
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final
 
 UNKNOWN: Final = object()
 """The value of an expression that only a run of the script could tell."""

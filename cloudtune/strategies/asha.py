@@ -5,22 +5,16 @@ Algorithm 2 is the promotion type. The stopping type never pauses a trial: Ray T
 have one as well, whose cut-off is a percentile: benchmarks/decisions.py shows where they differ.
 """
 
-from __future__ import annotations
-
 import bisect
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
 
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Mode, TrialId
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import Judging, NewTrials, Rung, at_rest, capped, rung_epochs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Mode, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
-
-    Kind: TypeAlias = Literal["promotion", "stopping"]
+Kind: TypeAlias = Literal["promotion", "stopping"]
 
 
 class Asha(Judging):

@@ -8,25 +8,21 @@ A strategy asks for work by groups of tasks, so that any `Allocator` (how wide i
 any `FleetRule` (how many instances) serves any strategy. All three read the run through a `View`
 and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
 (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
-(policy/plan_executor.py).
+(policy/planned/executor.py).
 """
 
-from __future__ import annotations
-
 import enum
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.fleet import FleetBook, LaunchBackoff
-    from cloudtune.model.plans import Limits, Rentable, Stage
-    from cloudtune.model.progress import BestResult, LiveTrials, TrialProgress
-    from cloudtune.model.scaling import Delay
-    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, Width
+from cloudtune.model.catalog import Offer
+from cloudtune.model.fleet import FleetBook, LaunchBackoff
+from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.progress import BestResult, LiveTrials, TrialProgress
+from cloudtune.model.scaling import Delay
+from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, Width
 
 
 class StagedStrategy(Protocol):

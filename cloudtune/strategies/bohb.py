@@ -1,18 +1,11 @@
 """BOHB: Hyperband whose configurations come from a model of the results so far."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
-
+from cloudtune.strategies.base import View
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.rungs import at_rest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler, View
-    from cloudtune.strategies.successive_halving import Bracket
+from cloudtune.strategies.successive_halving import Bracket
 
 
 class Bohb(Hyperband):
@@ -23,11 +16,7 @@ class Bohb(Hyperband):
     (`cloudtune.strategies.samplers.learner`).
     """
 
-    def __init__(
-        self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
-    ) -> None:
-        super().__init__(sampler, min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, mode=mode)
-        self.name = "bohb"
+    name = "bohb"
 
 
 class SyncBohb(Bohb):
@@ -36,12 +25,8 @@ class SyncBohb(Bohb):
     So the model knows the whole of a bracket before the next one is sampled.
     """
 
-    def __init__(
-        self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
-    ) -> None:
-        super().__init__(sampler, min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, mode=mode)
-        self.name = "sync-bohb"
-        self._quiet = True
+    name = "sync-bohb"
+    _quiet = True
 
     def _in_turn(self, view: View) -> Iterator[Bracket]:
         self._quiet = not view.running

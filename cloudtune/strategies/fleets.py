@@ -1,20 +1,15 @@
 """How many instances there should be: by a plan, or while a run decides as it goes."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from cloudtune.model.catalog import Offer
+from cloudtune.strategies.base import FleetRule, View
 
 MOVES = 6.0
 """Spot takes over from on-demand where this many times what it takes is left, of time and money."""
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.strategies.base import FleetRule, View
 
 
 class Unplanned:
@@ -64,25 +59,15 @@ class ConstantFleet(Unplanned):
 
 
 @dataclass(frozen=True)
-class NaiveFleet(Unplanned):
+class NaiveFleet(ConstantFleet):
     """A constant fleet whose idle instances are given back, and rented again when needed.
 
-    If the cloud refuses the offer, the first of `standins` that isn't refused takes its place. With
-    `consolidates` trials move together when their next epoch is done, so that instances get empty.
+    With `consolidates` trials move together when their next epoch is done, so that instances get
+    empty.
     """
 
-    offer: Offer
-    instances: int
-    standins: tuple[Offer, ...] = ()
     name: str = "naive"
     consolidates: bool = False
-
-    def could_ask(self, view: View) -> Collection[Offer]:
-        """Return the offer and those that may stand in for it."""
-        return (self.offer, *self.standins)
-
-    def max_gpus(self, view: View) -> int:
-        return self.instances * self.offer.gpus
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return as many instances as are needed, up to the fleet's size."""

@@ -1,19 +1,12 @@
 """Grid search, and groups of trials one after the other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cloudtune.model.progress import OVER
-from cloudtune.strategies.base import Task, TrialGroup
+from cloudtune.model.trial import Trial
+from cloudtune.strategies.base import Sampler, Task, TrialGroup, View
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.trial import Trial
-    from cloudtune.strategies.base import Sampler, View
 
 
 class GridSearch(RandomSearch):
@@ -22,11 +15,8 @@ class GridSearch(RandomSearch):
     A grid that is cut short hasn't answered what it was asked, so it isn't anytime.
     """
 
+    name = "grid"
     anytime = False
-
-    def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
-        super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "grid"
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return more of the group than there is room for: an allocator may choose."""
@@ -39,9 +29,10 @@ class Sequential(RandomSearch):
     So a sampler that learns knows all of one group when it is asked for the next.
     """
 
+    name = "sequential"
+
     def __init__(self, sampler: Sampler, *, max_epochs: int, size: int = 1) -> None:
         super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "sequential"
         self._size = size
         self._group: list[Trial] = []
         self._groups = 0

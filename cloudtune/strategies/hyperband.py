@@ -1,14 +1,8 @@
 """Hyperband: brackets of successive halving that trade many short trials for few long ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from cloudtune.model.trial import Mode
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.successive_halving import Bracket, Brackets
-
-if TYPE_CHECKING:
-    from cloudtune.model.trial import Mode
-    from cloudtune.strategies.base import Sampler
 
 
 def bracket_shapes(
@@ -38,11 +32,12 @@ class Hyperband(Brackets):
     brackets under way have nothing to begin.
     """
 
+    name = "hyperband"
+
     def __init__(
         self, sampler: Sampler, *, min_epochs: int, max_epochs: int, eta: int, mode: Mode
     ) -> None:
         super().__init__(sampler)
-        self.name = "hyperband"
         self._shapes = bracket_shapes(min_epochs, max_epochs, eta)
         self._eta = eta
         self._mode = mode

@@ -5,23 +5,21 @@ Deadline" (SoCC 2019), by notes on its published code. Here stands the half that
 train; `planners/allocators/hypersched.py` says how wide.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Admission, Cutoff, open_rungs
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Mode, Trial, TrialId, Width
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
+from cloudtune.strategies.hypersched_rules import (
+    AS_PUBLISHED,
+    Admission,
+    Cutoff,
+    Switches,
+    open_rungs,
+)
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Mode, Trial, TrialId, Width
-    from cloudtune.strategies.base import Decision, Sampler, View
-    from cloudtune.strategies.hypersched_rules import Switches
 
 _WHOLE = 1e-6
 

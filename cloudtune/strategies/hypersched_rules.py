@@ -4,20 +4,15 @@ Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Develo
 Deadline" (SoCC 2019), by notes on its published code; docs/strategies.md says where we differ.
 """
 
-from __future__ import annotations
-
 import bisect
 import heapq
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import View
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import TrialId, Width
+from cloudtune.strategies.base import View
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,13 @@
 """The median stopping rule."""
 
-from __future__ import annotations
-
 import bisect
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from cloudtune.model.trial import better
-from cloudtune.strategies.base import Go, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Mode, TrialId, better
+from cloudtune.strategies.base import Decision, Go, Sampler, Verdict, View
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Mode, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 class MedianStopping(RandomSearch):
@@ -26,11 +18,12 @@ class MedianStopping(RandomSearch):
     fewer than `least` others.
     """
 
+    name = "median"
+
     def __init__(
         self, sampler: Sampler, *, min_epochs: int, max_epochs: int, mode: Mode, least: int = 3
     ) -> None:
         super().__init__(sampler, max_epochs=max_epochs)
-        self.name = "median"
         self._min_epochs = min_epochs
         self._mode = mode
         self._least = least

@@ -1,22 +1,14 @@
 """Population based training: the worst go on as copies of the best, changed a little."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Mode, Trial, TrialId, rank_key
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Mode, Trial, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 class PopulationBased(Judging):

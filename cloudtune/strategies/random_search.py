@@ -1,17 +1,10 @@
 """Random search: every trial is trained to its end, in the order in which a sampler gives them."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from cloudtune.strategies.base import Go, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.strategies.base import Decision, Go, Sampler, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 class RandomSearch(Judging):
@@ -20,10 +13,10 @@ class RandomSearch(Judging):
     Random is the sampler, not the strategy.
     """
 
+    name = "random"
     anytime = True
 
     def __init__(self, sampler: Sampler, *, max_epochs: int) -> None:
-        self.name = "random"
         self._new = NewTrials(sampler)
         self._max_epochs = max_epochs
 

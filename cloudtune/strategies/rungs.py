@@ -1,23 +1,14 @@
 """What strategies with rungs share: where the rungs stand, and the results of trials there."""
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from cloudtune.model.progress import OVER
-from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import Task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId
-    from cloudtune.strategies.base import Sampler, Verdict, View
+from cloudtune.model.progress import OVER, TrialProgress
+from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, rank_key
+from cloudtune.strategies.base import Sampler, Task, Verdict, View
 
 
 def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:

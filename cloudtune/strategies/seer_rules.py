@@ -4,24 +4,19 @@ Every constant of the strategy stands here; docs/seer.md says how good it is wit
 functions are pure.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Limits, Rentable
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import View
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.trial import TrialId, Width
+from cloudtune.strategies.base import View
 
 MONEY = 0.75
 """The part of the money that exploring may take."""

@@ -1,21 +1,13 @@
 """Synchronous successive halving, decided as results come in."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cloudtune.model.plans import Stage
-from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, rank_key
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import EndReason, Mode, Trial, TrialId
-    from cloudtune.strategies.base import Decision, Sampler, View
 
 
 @dataclass(frozen=True)
@@ -50,10 +42,11 @@ class SuccessiveHalving:
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes; ties go by trial id."""
         stages = self.stages()
-        if stage + 1 >= len(stages):
-            return ()
-        ranked = sorted(results, key=lambda trial: (rank_key(self.mode, results[trial]), trial))
-        return tuple(ranked[: stages[stage + 1].trials])
+        return self.ranked(results)[: stages[stage + 1].trials] if stage + 1 < len(stages) else ()
+
+    def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+        """Return all trials of a rung, the best first; ties go by trial id."""
+        return tuple(sorted(results, key=lambda name: (rank_key(self.mode, results[name]), name)))
 
 
 @dataclass(frozen=True)
@@ -79,11 +72,10 @@ class JoinedHalving:
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, and the trials that join there."""
         stages = self.stages()
-        mode = self.newcomers.mode
         if stage + 1 >= len(stages):
             return ()
         joining = self.joining.get(stage + 1, ())
-        ranked = sorted(results, key=lambda trial: (rank_key(mode, results[trial]), trial))
+        ranked = self.newcomers.ranked(results)
         return (*ranked[: stages[stage + 1].trials - len(joining)], *joining)
 
 
@@ -324,6 +316,8 @@ class Halving(Brackets):
     Optimization" (AISTATS 2016). The rungs and which go on are `SuccessiveHalving`'s.
     """
 
+    name = "sha"
+
     def __init__(
         self,
         sampler: Sampler,
@@ -336,7 +330,6 @@ class Halving(Brackets):
         repeat: bool = False,
     ) -> None:
         super().__init__(sampler)
-        self.name = "sha"
         self.anytime = repeat
         self._sizes = [trials]
         self._epochs = rung_epochs(min_epochs, max_epochs, eta)

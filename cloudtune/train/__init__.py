@@ -1,7 +1,5 @@
 """The side of the user's script: reports, epochs, checkpoints, data."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,12 +1,7 @@
 """Work that goes on in a thread of its own while its owner does something else, one at a time."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 class Deliveries:

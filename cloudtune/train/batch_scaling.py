@@ -1,12 +1,8 @@
 """Batch size and learning rate after a change of width: for a training script to follow."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 _STEP = 0.1
 """The largest step of the learning rate, as a share of the one that a session begins with."""
@@ -94,7 +90,7 @@ class GrowingBatch:
         """The batch of all workers together, as `prepare_data_loader` wants it."""
         return self.per_worker * self.workers
 
-    def begin_epoch(self, optimizer: _Optimizer) -> float:
+    def begin_epoch(self, optimizer: "_Optimizer") -> float:
         """Give the optimizer this epoch's learning rate, and return it."""
         if self._coming:
             self._lr = self._coming.pop(0)

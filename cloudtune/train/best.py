@@ -7,20 +7,16 @@ In a local folder the whole of it is written aside and takes its name in one ste
 no such step, the note goes first and comes last: without it `best/` isn't whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloudtune.train.checkpoint import Manifest, copy_file, open_file, read_manifest
 from cloudtune.train.storage import CheckpointError, Patience, delete, entries, filesystem, is_local
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BEST: Final = "best"
 NOTE: Final = "cloudtune.json"

@@ -3,19 +3,15 @@
 The socket is in a folder that is its user's alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 from cloudtune.train.shared_input.place import end, short_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME: Final = "worker"
 

@@ -1,13 +1,12 @@
 """The session within a command that a worker has started: granted and stopped by that."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.channel import connect
@@ -16,10 +15,6 @@ from cloudtune.train.folder_changes import Changes
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 FLUSH_SECONDS: Final = 3.0
 """What a command that is stopped has to bring its last checkpoint into the storage."""

@@ -1,7 +1,5 @@
 """What else the machine does: for how long a thread has waited for a core."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")

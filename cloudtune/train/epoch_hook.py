@@ -1,7 +1,5 @@
 """What is called at the end of each epoch, where the environment names something."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import Final, Protocol, cast

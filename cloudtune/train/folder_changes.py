@@ -1,7 +1,5 @@
 """The folder of a command's checkpoints: which of its files have changed."""
 
-from __future__ import annotations
-
 import contextlib
 import stat
 from pathlib import Path

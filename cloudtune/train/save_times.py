@@ -5,8 +5,6 @@ r times an hour and a save takes c seconds, both together are least if saves are
 (Young, "A First Order Approximation to the Optimum Checkpoint Interval", CACM 1974).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, field

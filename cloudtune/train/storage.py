@@ -1,7 +1,5 @@
 """Where checkpoints are kept, a local folder or S3: how it is reached, and what if it fails."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -10,18 +8,15 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.train import s3
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds until a storage that failed is asked again, and again."""

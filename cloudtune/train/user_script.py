@@ -1,21 +1,17 @@
 """The user's Python file: found, loaded, and its function given."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias, cast
 
 from cloudtune.errors import UsageError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from types import ModuleType
-
-TrainFunction: TypeAlias = "Callable[[dict[str, Any]], object]"
+TrainFunction: TypeAlias = Callable[[dict[str, Any]], object]
 
 _loading: list[Path] = []
 """The files that are being loaded now: what stands at their top level runs."""

@@ -1,15 +1,11 @@
 """Clients of AWS's services, all with the credentials of one session."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.config import Config
 
 from cloudtune import aws_session
-
-if TYPE_CHECKING:
-    from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.provider import Endpoint
 
 
 def client(

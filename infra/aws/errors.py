@@ -4,10 +4,6 @@ The codes are from the EC2 API's own list; those for want of capacity are the on
 and AWS ParallelCluster act on (their sources, 2026).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -15,8 +11,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-if TYPE_CHECKING:
-    from cloudtune.model.events import RefusalKind
+from cloudtune.model.events import RefusalKind
 
 _CODES: dict[RefusalKind, frozenset[str]] = {
     "capacity": frozenset(

@@ -4,10 +4,9 @@ EC2 answers a launch with `DryRun` as it would answer the launch, as far as righ
 go; what it has no room for it doesn't tell. The rest is looked at where the caller may look.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -17,15 +16,10 @@ from cloudtune.infra.aws.account.inventory import (
     lets_itself_in,
     quota,
 )
+from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import error_code, refusal_kind
-from cloudtune.model.catalog import quota_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.infra.aws.ec2 import Ec2
-    from cloudtune.infra.provider import Endpoint
-    from cloudtune.model.catalog import InstanceType, Market
+from cloudtune.infra.provider import Endpoint
+from cloudtune.model.catalog import InstanceType, Market, quota_of
 
 _BEFORE_TURING = ("g2.", "g3.", "g3s.", "p2.", "p3.", "p3dn.")
 """Types with NVIDIA's Kepler, Maxwell and Volta GPUs."""

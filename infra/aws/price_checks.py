@@ -1,19 +1,11 @@
 """Live prices: which of them are believed, and the `Catalog` that they make with our own table."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from cloudtune.infra.aws.pricing import AS_OF, rentable, source, unfit
-from cloudtune.model.catalog import Catalog
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.aws.pricing import Listing
-    from cloudtune.model.catalog import Market, Offer
+from cloudtune.infra.aws.pricing import AS_OF, Listing, rentable, source, unfit
+from cloudtune.model.catalog import Catalog, Market, Offer
 
 MIN_USD_PER_GPU_HOUR = 0.01
 MAX_TIMES_OFF = 10.0

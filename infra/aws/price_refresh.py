@@ -5,14 +5,15 @@ The calls only read. GetProducts returns a few pages, where the bulk price file 
 table replaces what AWS doesn't answer, with a warning.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
@@ -22,17 +23,11 @@ from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.aws.price_checks import Quotes, live_catalog
 from cloudtune.infra.aws.pricing import HEAD_TYPE, rentable
 from cloudtune.infra.processes import write_atomically
+from cloudtune.infra.provider import Endpoint
+from cloudtune.model.catalog import Catalog, Market
 from cloudtune.model.serialization import decode, encode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-    from typing import TypeVar
-
-    from cloudtune.infra.provider import Endpoint
-    from cloudtune.model.catalog import Catalog, Market
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)
@@ -218,14 +213,8 @@ def time_weighted_p90(changes: Sequence[tuple[float, float]], begin: float, end:
     """
     ordered = sorted(changes)
     until = [time for time, _ in ordered[1:]] + [end]
-    held = sorted(
-        (price, max(0.0, stop - max(begin, start)))
-        for (start, price), stop in zip(ordered, until, strict=True)
-    )
-    total = sum(seconds for _, seconds in held)
-    left = (0.9 - 1e-9) * total
-    for price, seconds in held:
-        left -= seconds
-        if seconds > 0 and left <= 0:
-            return price
-    return ordered[-1][1]
+    prices = [price for _, price in ordered]
+    held = np.maximum(0.0, np.array(until) - np.maximum(begin, [time for time, _ in ordered]))
+    if not held.any():
+        return prices[-1]
+    return float(np.quantile(prices, 0.9 - 1e-9, weights=held, method="inverted_cdf"))

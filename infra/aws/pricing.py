@@ -4,19 +4,14 @@ The table is a snapshot that needs no account; `price_refresh` puts live prices 
 here imports boto3: a plan must not wait for it.
 """
 
-from __future__ import annotations
-
 import csv
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"

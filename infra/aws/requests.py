@@ -1,7 +1,5 @@
 """What experiments add to RunInstances (`cloud.request`), checked against botocore's own model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

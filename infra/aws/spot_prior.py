@@ -6,8 +6,6 @@ it doesn't say when there are none to be had. So a small table of figures that w
 such traces stands in: each of its pools is as likely as another.
 """
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from pathlib import Path

@@ -4,28 +4,22 @@ Agents are detached actors: named after their instance, in the run's own namespa
 the run ends them or their node goes, so that the next controller finds them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
 from cloudtune.clock import unix_time
+from cloudtune.infra.cluster.base import JoinedNode, RunCluster
 from cloudtune.infra.node.lease import RENEW_SECONDS
-from cloudtune.infra.node.messages import Acks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cloudtune.infra.cluster.base import JoinedNode, RunCluster
-    from cloudtune.infra.node.messages import Described, Message, Training
+from cloudtune.infra.node.messages import Acks, Described, Message, Training
 
 _POLL_SECONDS = 10.0
 _ANSWER_SECONDS = 30.0

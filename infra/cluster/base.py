@@ -1,22 +1,17 @@
 """The Ray cluster of a run, whoever started it: who joined, and what asks for more."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from cloudtune.infra.cluster.node_provider import Journal
 from cloudtune.infra.environments.delivery import Delivery
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from cloudtune.infra.cluster.node_provider import Journal
-    from cloudtune.infra.node.messages import Training
-    from cloudtune.infra.provider import Endpoint
-    from cloudtune.model.commands import Launch
+from cloudtune.infra.node.messages import Training
+from cloudtune.infra.provider import Endpoint
+from cloudtune.model.commands import Launch
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ The controller says which launch intents are wanted; Ray's autoscaler re-reads t
 and launches or terminates through `Ec2NodeProvider`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -16,11 +14,12 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import ray
@@ -31,10 +30,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.cluster.base import JoinedNode
+from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, Join, user_data
 from cloudtune.infra.node.lease import first_lease
+from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import (
     COMMAND,
     PATIENCE,
@@ -47,12 +47,6 @@ from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_at
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import Launch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.infra.cluster.base import Rental
-    from cloudtune.infra.node.messages import Training
 
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
@@ -103,7 +97,7 @@ class _Intent:
     wanted: bool = True
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> _Intent:
+    def of(cls, data: Mapping[str, Any]) -> "_Intent":
         return cls(**{**data, "launch": Launch(**data["launch"])})
 
     def to_json(self) -> dict[str, Any]:

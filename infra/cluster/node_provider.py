@@ -8,17 +8,16 @@ This module runs in Ray's monitor process on the head. What it is about to do, a
 goes to a journal (JSON lines) that the controller reads: intent before the call, answer after.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.node_provider import NodeProvider
@@ -42,9 +41,6 @@ from cloudtune.infra.provider import (
     calls_to,
     launch_token,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"

@@ -5,27 +5,22 @@ they are fetched before the policy hears of the epoch: it can't return the insta
 unless a limit ends the run.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from cloudtune.infra.node.messages import Training
+from cloudtune.model.events import EpochReport
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.infra.node.messages import Training
-    from cloudtune.model.events import EpochReport
 
 _CHUNK_BYTES = 16 * 2**20
 _SECONDS = 120.0

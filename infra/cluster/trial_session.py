@@ -3,31 +3,33 @@
 What the agents tell of a session becomes the events of the policy. Nothing here waits.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from cloudtune.infra.node.gpus import shares
 from cloudtune.infra.node.messages import (
     Assignment,
+    Body,
     Done,
     Epoch,
     Failure,
     Gone,
     Lost,
+    Message,
     Part,
     Ready,
     WorkerSlot,
 )
-from cloudtune.model.events import EpochDone, TrialFailed, TrialLost, TrialStarted, TrialStopped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from cloudtune.infra.node.messages import Body, Message
-    from cloudtune.model.commands import StartTrial
-    from cloudtune.model.events import Event
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import (
+    EpochDone,
+    Event,
+    TrialFailed,
+    TrialLost,
+    TrialStarted,
+    TrialStopped,
+)
 
 _RETURNED = (
     "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "

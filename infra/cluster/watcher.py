@@ -1,20 +1,21 @@
 """Watches what EC2, Ray and the node provider say, and turns the changes into events."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.cluster.node_provider import GIVEN_UP
+from cloudtune.infra.cluster.base import JoinedNode, RunCluster
+from cloudtune.infra.cluster.node_provider import GIVEN_UP, Note
+from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
-from cloudtune.infra.provider import QUEUED
+from cloudtune.infra.provider import QUEUED, Calls, Instance
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -24,19 +25,12 @@ from cloudtune.model.events import (
     NodeLost,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
-    from cloudtune.infra.cluster.base import JoinedNode, RunCluster
-    from cloudtune.infra.cluster.node_provider import Note
-    from cloudtune.infra.cluster.trial_session import Emit
-    from cloudtune.infra.provider import Calls, Instance
+class IsReady(Protocol):
+    """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
 
-    class IsReady(Protocol):
-        """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
-
-        def __call__(self, node: JoinedNode, /, *, wanted: bool) -> bool:
-            """Return whether the node takes trials."""
+    def __call__(self, node: JoinedNode, /, *, wanted: bool) -> bool:
+        """Return whether the node takes trials."""
 
 
 _POLL_SECONDS = 0.5

@@ -5,17 +5,17 @@ moto 5.2.5 creates an instance as running and flips nothing by itself afterwards
 we write into its record on every change of a machine is what each describe shows.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import csv
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.exceptions import EC2ClientError
@@ -25,10 +25,10 @@ from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws.pricing import HEAD_TYPE, TABLE
 from cloudtune.infra.emulator import pacing
-from cloudtune.infra.emulator.faults import fate_of
+from cloudtune.infra.emulator.faults import Fate, Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
-from cloudtune.infra.emulator.machines import RunningMachines
+from cloudtune.infra.emulator.machines import Clock, RunningMachines
 from cloudtune.infra.emulator.pools import (
     Held,
     check_quotas,
@@ -37,17 +37,10 @@ from cloudtune.infra.emulator.pools import (
     vcpus_of,
     wanted_of,
 )
+from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.rules import AccessRules
+from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.node import this_machine as local
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.faults import Fate, Market
-    from cloudtune.infra.emulator.machines import Clock
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.rules import AccessRules
-    from cloudtune.infra.emulator.scenario import Scenario
 
 DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"

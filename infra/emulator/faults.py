@@ -4,17 +4,13 @@ Faults are of calls, of instances once launched, and of the capacity for launche
 are checked by `fault_files`; docs/emulator.md shows each with its JSON.
 """
 
-from __future__ import annotations
-
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, assert_never
+from typing import Annotated, Any, ClassVar, Literal, assert_never
 
 from pydantic import ConfigDict, Field
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 Market = Literal["on-demand", "spot"]
 Name = Annotated[str, Field(min_length=1)]

@@ -6,17 +6,12 @@ EC2's own words. Limits: RunInstances (EC2 API reference) for the token and the 
 Amazon EC2 resources" (user guide) for tags.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from cloudtune.infra.emulator.requests import Ec2Error
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 USER_DATA_BYTES = 16384
 TOKEN_LETTERS = 64

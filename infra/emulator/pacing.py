@@ -10,30 +10,24 @@ The curve begins with what an epoch of the very script took on one core of this 
 make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
 import math
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError
-from cloudtune.model.scaling import EMULATED, Measurement, Provenance
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import EMULATED, Measurement, Provenance, ScalingProfile
 from cloudtune.model.text import width_text
 from cloudtune.profiles import ratios
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from cloudtune.model.catalog import InstanceType
-    from cloudtune.model.scaling import ScalingProfile
 
 HOOK_VARIABLE = "CLOUDTUNE_EPOCH_HOOK"
 HOOK = "cloudtune.infra.emulator.pacing:pacer_from_env"

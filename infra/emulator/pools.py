@@ -1,19 +1,13 @@
 """Room for launches: capacity pools by type, market and zone, and quotas of running vCPUs."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.emulator.faults import Pool
+from cloudtune.infra.emulator.faults import Capacity, Market, Pool, Quota
+from cloudtune.infra.emulator.requests import Ec2Error
 from cloudtune.infra.emulator.scenario import ec2_error
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.infra.emulator.faults import Capacity, Market, Quota
-    from cloudtune.infra.emulator.requests import Ec2Error
 
 
 @dataclass(frozen=True)

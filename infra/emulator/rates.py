@@ -6,13 +6,9 @@ gives the size and the refill. Console actions, and actions that cloudtune never
 out.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import NamedTuple
 
 
 class Rate(NamedTuple):

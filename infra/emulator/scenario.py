@@ -1,11 +1,10 @@
 """The scenario of an emulator: the faults still to come, and the calls and launches they meet."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from cloudtune.infra.emulator.faults import (
     CallError,
@@ -23,9 +22,6 @@ from cloudtune.infra.emulator.faults import (
 )
 from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
 from cloudtune.infra.emulator.requests import Ec2Error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 _CallFault = TypeVar("_CallFault", bound=CallFault)
 _CALLS_KEPT = 5000

@@ -5,8 +5,6 @@ fetches that, gets uv, and installs; a later head fetches what the first one pac
 get the same environment, as they boot the same image.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -15,9 +13,10 @@ import platform
 import shlex
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import (
@@ -30,9 +29,6 @@ from cloudtune.infra.environments.delivery import (
 from cloudtune.infra.environments.spec import ROOT, pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, is_local, storage_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _DIGITS = 20
 
@@ -96,7 +92,7 @@ class Foundation:
         return asdict(self)
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Foundation:
+    def of(cls, data: Mapping[str, Any]) -> "Foundation":
         packed = None if data["packed"] is None else Pack(**data["packed"])
         return cls(Pack(**data["source"]), data["place"], data["python"], packed)
 

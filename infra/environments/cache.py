@@ -7,17 +7,16 @@ Two machines that build the same at once don't disturb each other: each writes a
 and the last manifest names one of them. Whoever packs the same a day later deletes the others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.build import Built, built_at
@@ -31,10 +30,6 @@ from cloudtune.train.storage import (
     is_local,
     storage_errors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FOLDER = "environments"
 MANIFEST = "manifest.json"

@@ -8,19 +8,15 @@ presigned URL would do without it, but differs each time it is made, and a launc
 with the same client token must have the same user data.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MOST_BYTES = 16 * 1024
 """Of user data, before it is encoded (EC2 user guide, Run commands when you launch, 2026-11)."""
@@ -99,7 +95,7 @@ class Delivery:
         return asdict(self)
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> Delivery:
+    def of(cls, data: Mapping[str, Any]) -> "Delivery":
         pack = None if data["pack"] is None else Pack(**data["pack"])
         return cls(data["python"], tuple(data["commands"]), pack)
 

@@ -1,18 +1,13 @@
 """cloudtune itself as a wheel: the very code that runs here, installed or not, from any layout."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os
 import zipfile
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import distribution, version
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LEFT_OUT = {"__pycache__"}
 _TIME = (1980, 1, 1, 0, 0, 0)

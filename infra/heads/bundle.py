@@ -4,20 +4,15 @@ The script's folder stands on the head where it stands on its user's machine: pl
 ledgers name it, and are then right in both places.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MOST_BYTES = 200 * 2**20
 _HERE = "here"
@@ -44,7 +39,7 @@ class Order:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def of(cls, data: bytes) -> Order:
+    def of(cls, data: bytes) -> "Order":
         fields = json.loads(data)
         return cls(**{**fields, "arguments": tuple(fields["arguments"])})
 

@@ -3,8 +3,6 @@
 Started by the head's user data (`launch.user_data`), with the order in the run's storage.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -13,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
@@ -23,10 +22,6 @@ from cloudtune.infra.heads.store import FOLDER, ORDER, PARCEL, STOP, HeadStore, 
 from cloudtune.infra.node.boot import metadata, say
 from cloudtune.infra.node.lease import LEASE_MINUTES, RENEW_SECONDS, Lease
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import IO
 
 OUTPUT = "output.log"
 ERRORS = "errors.log"

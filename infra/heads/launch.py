@@ -1,24 +1,27 @@
 """The head of a run as an instance: launched once, found by its tags, gone when its run is."""
 
-from __future__ import annotations
-
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.bootstrap import Foundation
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.processes import write_atomically
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from cloudtune.infra.provider import Calls, HeadOffer, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    PRICE_TAG,
+    RUN_TAG,
+    Calls,
+    HeadOffer,
+    Instance,
+    launch_token,
+)
 
 REMOTE = "remote.json"
 """In the folder of a run that a head carries: where that is. Written before the head is asked for.
@@ -53,7 +56,7 @@ class Remote:
     foundation: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, folder: Path) -> Remote | None:
+    def of(cls, folder: Path) -> "Remote | None":
         """Return where the run in a folder is carried; None for one that this machine carries.
 
         Raises:

@@ -1,17 +1,12 @@
 """Runs that heads carry, as far as they are known on this machine: brought here, adopted, alive."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.store import HeadStore, fetch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN = "run/"
 """Of a record, what is in the folder of the run itself."""

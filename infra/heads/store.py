@@ -13,23 +13,19 @@ What stands there, and in the tags of instances, is all that another machine nee
 end the run, or to go on with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.train import s3
 from cloudtune.train.checkpoint import leads_out
 from cloudtune.train.storage import StorageError, filesystem, is_local, storage_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 FOLDER = "head"
 PARCEL = "parcel.tar.gz"

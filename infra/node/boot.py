@@ -5,8 +5,6 @@ is from the instance metadata service, or from its environment where a cloud has
 Ray, and prints READY when the node has joined.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """The GPUs of one node as its agent sees them: which worker sees which, packed or alone."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -10,8 +8,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.infra.node.gpus import (
     COUNTED_VARIABLE,
@@ -21,14 +19,10 @@ from cloudtune.infra.node.gpus import (
     VISIBLE,
     gpus,
 )
+from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.mps import MpsDaemons
 from cloudtune.infra.node.this_machine import physical_cores
 from cloudtune.train.shared_input.place import INPUT_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.infra.node.messages import Training
 
 _CHECK_SECONDS = 2.0
 _ASK_TORCH = """\

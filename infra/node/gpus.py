@@ -1,7 +1,5 @@
 """The NVIDIA GPUs of this machine, as nvidia-smi tells of them. Nothing here loads CUDA."""
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

@@ -14,23 +14,19 @@ own it can't: while its controller lives its tag is in the future, and when that
 itself long before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FIRST_MINUTES = 15
 """From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes."""
@@ -103,7 +99,7 @@ class Lease:
     command: str
 
     @classmethod
-    def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> Lease | None:
+    def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> "Lease | None":
         """Return the lease that the node's environment speaks of; None where there is none."""
         end = environment.get(END_VARIABLE)
         command = environment.get(COMMAND_VARIABLE)

@@ -1,19 +1,14 @@
 """Copies of what workers print, kept beside the checkpoints: an instance takes its disk along."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.train.storage import filesystem, is_local
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MOST_BYTES = 1024 * 1024
 """What is kept of a log at most: its beginning and its end."""

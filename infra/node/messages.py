@@ -1,20 +1,15 @@
 """What the controller, the agents of the nodes and the workers say to each other."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cloudtune.model.events import EpochReport
+from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.events import EpochReport
-    from cloudtune.train.programs.program import Program
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ Every GPU has a daemon (`mps_daemon`), so that what one client does wrong stays 
 MPS can't be had, trials share a GPU by time-slicing.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
-from cloudtune.infra.node.gpus import VISIBLE
+from cloudtune.infra.node.gpus import VISIBLE, Gpu
 from cloudtune.infra.node.mps_daemon import (
     ANSWER_SECONDS,
     CONTROL,
@@ -18,12 +17,6 @@ from cloudtune.infra.node.mps_daemon import (
     Daemon,
     NoAnswerError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.node.gpus import Gpu
 
 _SLICED = "packed trials share it by time-slicing, one after the other and with no memory limits"
 

@@ -13,25 +13,18 @@ Facts from NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps, legacy 
 No GPU is reset, its compute mode stays as it is, and nothing here needs root.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
-from cloudtune.infra.node.gpus import VISIBLE
+from cloudtune.infra.node.gpus import VISIBLE, Gpu
 from cloudtune.infra.processes import is_running
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.node.gpus import Gpu
 
 CONTROL = "nvidia-cuda-mps-control"
 _PID_FILE = "nvidia-cuda-mps-control.pid"

@@ -8,15 +8,11 @@ address stays there (`ray start` puts the machine's other address in its place),
 server, which is unused here, isn't started, and it ends once the node has left its cluster.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 COMMAND = (sys.executable, "-m", "cloudtune.infra.node.ray_access", "start")
 TOKEN_FILE = "ray-token"  # noqa: S105  its name

@@ -1,28 +1,21 @@
 """The agent of a node as a Ray actor: beside its sessions it keeps logs and hears of notices."""
 
-from __future__ import annotations
-
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from cloudtune.infra.environments.delivery import remark as setup_remark
-from cloudtune.infra.node.agent import Agent
+from cloudtune.infra.node.agent import Agent, _Local
 from cloudtune.infra.node.boot import LOGS_VARIABLE
+from cloudtune.infra.node.lease import Ends
 from cloudtune.infra.node.log_copies import LogCopies
-from cloudtune.infra.node.messages import Remark
+from cloudtune.infra.node.messages import Remark, Training
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 from cloudtune.train.storage import LOGS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.infra.node.agent import _Local
-    from cloudtune.infra.node.lease import Ends
-    from cloudtune.infra.node.messages import Training
 
 GROUPS = {"messages": 4, "hello": 2}
 """Both wait, and nothing else may wait for them."""

@@ -5,28 +5,21 @@ run on a workstation goes the same way as one in the cloud. Only its environment
 user's own, with their home, their caches and their GPUs.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
-from cloudtune.infra.node.gpus import own_gpus
+from cloudtune.infra.node.gpus import Gpu, own_gpus
 from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cloudtune.infra.node.gpus import Gpu
 
 VARIABLE = "CLOUDTUNE_LOCAL"
 """In the environment of this machine's processes as an instance."""

@@ -6,8 +6,6 @@ The user's module is imported too, where that leaves it so; else the process res
 without.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes
@@ -22,19 +20,14 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import psutil
 
 from cloudtune.infra.node import worker
-from cloudtune.infra.node.messages import Exited, Forked, Warm
+from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
 from cloudtune.infra.node.process_group import Watch
 from cloudtune.private_files import be_as_our_user
-
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from cloudtune.infra.node.messages import Fork
 
 MESSAGE_BYTES = 1 << 17
 _PROBE_SECONDS = 10.0

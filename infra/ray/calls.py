@@ -1,14 +1,13 @@
 """Reserving nodes of a Ray cluster, and giving them back: what a cloud is asked elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import RayError
@@ -19,11 +18,7 @@ from cloudtune.infra.node.ray_agent import actor_named
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, QUEUED, RUN_TAG, Instance
 from cloudtune.infra.ray.reserved_node import Reserved
 from cloudtune.infra.ray.view import ClusterView
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.model.events import RefusalKind
+from cloudtune.model.events import RefusalKind
 
 NAMESPACE = "cloudtune"
 RELEASED = "Released"
@@ -124,7 +119,7 @@ class RayCalls:
             began = time.monotonic()
             while True:
                 now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
-                wanted = request.get("wanted", _always)()
+                wanted = request.get("wanted", lambda: True)()
                 if wanted and now and now["State"] == "ALIVE":
                     return instance
                 if now and now["State"] == "DEAD":
@@ -184,10 +179,6 @@ class RayCalls:
     def console(self, instance: str) -> str:  # noqa: ARG002
         """Return "": why an actor died is its instance's reason."""
         return ""
-
-
-def _always() -> bool:
-    return True
 
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:

@@ -1,33 +1,27 @@
 """The cluster of a run where somebody else runs it: joined, and left as it was found."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.clock import unix_time
-from cloudtune.infra.cluster.base import JoinedNode
+from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
+from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import PATIENCE
 from cloudtune.infra.node.ray_agent import actor_named
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import NAMESPACE, RELEASED, RayCalls, join
 from cloudtune.infra.sent_files import sent_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.infra.cluster.base import Rental
-    from cloudtune.infra.node.messages import Training
-    from cloudtune.model.commands import Launch
+from cloudtune.model.commands import Launch
 
 _SILENT_SECONDS = 20.0
 _GONE = "its actor is gone"

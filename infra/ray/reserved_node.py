@@ -4,15 +4,13 @@ As long as it waits for GPUs it is demand that Ray's autoscaler sees. It ends wi
 that what a dead controller has left gives its GPUs back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
@@ -21,10 +19,8 @@ from ray.exceptions import RayError
 from cloudtune.clock import unix_time
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, own_gpus
 from cloudtune.infra.node.lease import LEASE_MINUTES
+from cloudtune.infra.node.messages import Message, Training
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent
-
-if TYPE_CHECKING:
-    from cloudtune.infra.node.messages import Message, Training
 
 _REAL = "ray.io/accelerator-type"
 _TICK_SECONDS = 0.5

@@ -1,7 +1,5 @@
 """What a Ray cluster says of itself: asked of its GCS, without joining it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import platform

@@ -1,19 +1,11 @@
 """The front of cost against time: all of it, and the few of its points that say most."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
-from cloudtune.planners.dp.search import search_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.plans import Objective
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.search import Search, Solution
+from cloudtune.model.plans import Limits, Objective
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.dp.search import Search, Solution, search_of
 
 _PAIRS = 1_000_000
 """The most pairs of options of two consecutive stages for which the whole front is searched."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Rentable, Stage
     from cloudtune.model.trial import Width
     from cloudtune.planners.base import PlanRequest
@@ -375,9 +374,10 @@ class _Figures:
         profile = rentable.profile
         quota = offer.quota if offer.quota in request.vcpu_quotas else ""
         delays = (profile.launch, profile.boot, profile.start, profile.resize, profile.release)
+        billing = (offer.minimum_seconds, offer.granularity_seconds, offer.per_function)
         return cls(
             rentable,
-            (rentable.gpus, *_billing(offer), quota),
+            (rentable.gpus, *billing, quota),
             offer.usd_per_second,
             min(rentable.most, _quota(request, rentable), request.max_instances),
             offer.instance_type.vcpus if quota else 0,
@@ -395,10 +395,6 @@ class _Figures:
             and all(self.epochs.get(w, math.inf) <= seconds for w, seconds in other.epochs.items())
             and all(mine <= its for mine, its in zip(self.delays, other.delays, strict=True))
         )
-
-
-def _billing(offer: Offer) -> tuple[object, ...]:
-    return offer.minimum_seconds, offer.granularity_seconds, offer.per_function
 
 
 def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:

@@ -360,13 +360,9 @@ def _advance(step: Step, labels: Labels, options: Options, aim: _Aim, rest: Rest
         here, option = np.nonzero(aim.worth(rest.bound(aim, seconds, dollars, options)))
         part = taken.labels(here, option)
         part = part.only(undominated(part, step.delays)) if len(part) else part
-        parts.append(_moved(part, begin))
+        parts.append(replace(part, parent=part.parent + begin))
     together = _together(parts)
     return together if len(parts) == 1 else together.only(undominated(together, step.delays))
-
-
-def _moved(labels: Labels, begin: int) -> Labels:
-    return Labels(**{**vars(labels), "parent": labels.parent + begin})
 
 
 def _together(parts: Sequence[Labels]) -> Labels:

@@ -7,20 +7,20 @@ draws, and the best of those that keep the limits often enough is the answer. Of
 plans each one is judged: the answer is then exact.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Estimate, Forecast, Group, Limits
+from cloudtune.model.plans import Estimate, Forecast, Group, Limits, Plan, Stage
+from cloudtune.model.scaling import Measurement
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
 from cloudtune.planners.estimate.outlook import chances, fitting, quantile, to_forecast
@@ -28,13 +28,6 @@ from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.model.scaling import Measurement
-    from cloudtune.planners.base import Planner, PlanRequest
 
 _SOLVES = 10
 """How often a planner is asked for a plan that is sure enough."""

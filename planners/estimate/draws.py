@@ -1,17 +1,13 @@
 """The dice of an outlook: durations of every sample at once, the same for the same seed."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.scaling import Measurement
+from cloudtune.model.scaling import Measurement
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]

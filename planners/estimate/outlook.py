@@ -1,21 +1,15 @@
 """What a plan may take, as distributions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.model.plans import Forecast, Limits, Spread
+from cloudtune.model.plans import Forecast, Limits, Plan, Spread
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.reserve import Reserve
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.estimate.draws import Floats
 
 __all__ = ["Draws", "chances", "outlook", "quantile", "sample", "to_forecast"]
 

@@ -6,26 +6,19 @@ a few, of each the rest is planned as the run would plan it at its first rung (`
 and each sample follows the plan of its own speed. A run that still breaks a limit is cut off there.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.model.plans import Limits
-from cloudtune.planners.base import Live
+from cloudtune.model.plans import Limits, Plan
+from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.cost_model import price
+from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
-
-if TYPE_CHECKING:
-    from cloudtune.model.plans import Plan
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.estimate.draws import Floats
 
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 """The speeds that are distinguished, in standard deviations of the profile's error."""

@@ -13,16 +13,16 @@ it:
   several ways that it may; while it is away, the plan waits for it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Group, Limits, Plan, Stage
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import Holdings, stays
-from cloudtune.planners.estimate.draws import Dice
+from cloudtune.planners.estimate.draws import Counts, Dice, Floats
 from cloudtune.planners.estimate.training import (
     Fleet,
     PoolDraws,
@@ -31,14 +31,6 @@ from cloudtune.planners.estimate.training import (
     instances_per_trial,
     slots_per_instance,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Plan, Stage
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.estimate.draws import Counts, Floats
 
 
 @dataclass(frozen=True)

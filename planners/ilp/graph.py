@@ -103,7 +103,10 @@ class Graph:
         """The arcs by stage, node before and node now; after the last stage those to the end."""
         layers = zip(self.request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
         stages = [
-            [_arcs(self.request, stage, before, ways, after) for before in befores]
+            [
+                [_arc(self.request, stage, held, *each) for each in zip(ways, after, strict=True)]
+                for held in befores
+            ]
             for stage, ways, befores, after in layers
         ]
         return [*stages, [[_end(self.request, held)] for held in self.held[-1]]]
@@ -250,16 +253,6 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
 
 
 # ---- arcs --------------------------------------------------------------------------------------
-
-
-def _arcs(
-    request: PlanRequest,
-    stage: Stage,
-    before: HeldFleet,
-    ways: Sequence[Way],
-    after: Sequence[HeldFleet],
-) -> list[Arc]:
-    return [_arc(request, stage, before, way, now) for way, now in zip(ways, after, strict=True)]
 
 
 def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:

@@ -1,19 +1,14 @@
 """The integer program of `planner`: paths, rows for limits, and the debts so far."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pulp
 
+from cloudtune.planners.ilp.graph import Arc, Graph, Path
 from cloudtune.planners.ilp.solver import Solved, solve, total
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.planners.ilp.graph import Arc, Graph, Path
 
 Measure: TypeAlias = Literal["cost", "time", "rank"]
 """What can be minimised or limited; the rank decides between plans that are alike."""

@@ -11,26 +11,17 @@ The problem is RubberBand's (EuroSys 2021); the cuts are those of the integer L-
 (Laporte and Louveaux, 1993), lifted over launches and hand-backs.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.plans import Limits, Objective, Plan
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.ilp.graph import Graph
-from cloudtune.planners.ilp.master import Master, loose
+from cloudtune.planners.ilp.graph import Graph, Path
+from cloudtune.planners.ilp.master import Master, Measure, loose
 from cloudtune.planners.selection import measures, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.plans import Objective
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.ilp.graph import Path
-    from cloudtune.planners.ilp.master import Measure
 
 
 class IlpPlanner:

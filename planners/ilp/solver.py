@@ -8,16 +8,12 @@ The solver has to be exact: no gap, and tolerances far below a cent or a second 
 are around a thousand.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pulp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SolveStatus: TypeAlias = Literal["optimal", "feasible", "infeasible", "unknown"]
 

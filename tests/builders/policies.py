@@ -9,8 +9,8 @@ from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.planners.base import Planner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
-from cloudtune.policy.plan_executor import Itinerary, PlannedStages, PlannedWidths
-from cloudtune.policy.planned.fleet import PlannedFleet
+from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths
+from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import HalvingSchedule
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.run import RunPolicy

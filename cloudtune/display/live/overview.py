@@ -1,21 +1,15 @@
 """A run at one moment: its figures, its fleet and its trials, each with where it comes from."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.model.progress import OVER
+from cloudtune.model.fleet import Rented
+from cloudtune.model.plans import Forecast, Spread
+from cloudtune.model.progress import OVER, BestResult, TrialProgress
 from cloudtune.model.text import machine_text
 from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_clock
-
-if TYPE_CHECKING:
-    from cloudtune.model.fleet import Rented
-    from cloudtune.model.plans import Forecast, Spread
-    from cloudtune.model.progress import BestResult, TrialProgress
-    from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.run import RunPolicy
 
 
 @dataclass(frozen=True)

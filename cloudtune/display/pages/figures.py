@@ -3,18 +3,13 @@
 A figure is plotly's own JSON: traces and a layout. Nothing here imports plotly.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from cloudtune.errors import need
+from cloudtune.model.plans import Limits
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudtune.model.plans import Limits
 
 Trace: TypeAlias = "dict[str, Any]"
 
@@ -65,7 +60,7 @@ class TimeUnit:
     name: str
 
     @staticmethod
-    def until(end: float) -> TimeUnit:
+    def until(end: float) -> "TimeUnit":
         units = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"))
         return next(
             (TimeUnit(s, name) for least, s, name in units if end >= least), TimeUnit(1, "seconds")

@@ -1,19 +1,13 @@
 """The durations in a ledger: epochs and delays, counted as a profile counts them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
+from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
 from cloudtune.model.events import TrialStopped
 from cloudtune.model.scaling import Measurement
+from cloudtune.model.trial import TrialId
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
-    from cloudtune.model.trial import TrialId
 
 
 def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:

@@ -6,20 +6,14 @@ those of their own GPU. So how many were used, how long and by which trial is ex
 within an instance are ours.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from cloudtune.engine.record.accounting import uses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.engine.record.accounting import Accounting, Stretch, Use
-    from cloudtune.engine.record.timeline import Timeline
-    from cloudtune.model.trial import Slice, TrialId
+from cloudtune.engine.record.accounting import Accounting, Stretch, Use, uses
+from cloudtune.engine.record.timeline import Timeline
+from cloudtune.model.trial import Slice, TrialId
 
 _SAME = 1e-6
 _THIRD = 1e-3

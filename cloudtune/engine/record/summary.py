@@ -1,21 +1,14 @@
 """The outcome of a job in a line: what it found, and how many trials it took."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
+from cloudtune.engine.record.timeline import Timeline
 from cloudtune.model.text import counted
-from cloudtune.model.trial import better, rank_key
+from cloudtune.model.trial import Mode, TrialId, better, rank_key
 from cloudtune.model.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.engine.record.timeline import Timeline
-    from cloudtune.model.trial import Mode, TrialId
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class Summary:
     longest: int
 
     @classmethod
-    def of(cls, timeline: Timeline, metric: str, mode: Mode) -> Summary:
+    def of(cls, timeline: Timeline, metric: str, mode: Mode) -> "Summary":
         """Return the summary of a run, as far as its ledger was read."""
         trained = _histories(timeline, metric)
         best, name, epoch = _best(mode, trained)
@@ -63,7 +56,7 @@ class Target:
     best: float | None
 
     @classmethod
-    def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> Target:
+    def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> "Target":
         """Return what became of a target, as far as the ledger was read."""
         for epoch in timeline.epochs:
             reported = epoch.told.metrics.get(metric)

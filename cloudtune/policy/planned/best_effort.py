@@ -4,25 +4,17 @@ Fewer trials go on, as many as leave the last one a full training; else one goes
 epochs as possible.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from cloudtune.model.trial import rank_key
-from cloudtune.planners.base import InfeasibleError
+from cloudtune.model.plans import Plan, Stage
+from cloudtune.model.trial import TrialId, rank_key
+from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.model.trial import TrialId
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.planned.remaining_work import Rest
 
 _QUICK = GreedyPlanner()
 """Finds out how much can be done: it takes a planning for each number of trials that is tried."""

@@ -4,37 +4,28 @@ The work that is left, the instances that are held, the speeds that were measure
 money that are left, and the offers without those that the cloud refuses.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Estimate, Limits, Stage
+from cloudtune.model.plans import Estimate, Group, Limits, Plan, Rentable, Stage, StagePlan
 from cloudtune.model.progress import OVER
-from cloudtune.model.trial import EndReason
-from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
+from cloudtune.model.trial import EndReason, TrialId, Width
+from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
-from cloudtune.planners.reserve import NOISE, in_wished_time
+from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.strategies.base import StagedStrategy, View
+from cloudtune.strategies.seer_barrier import SeerBarrier
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Plan, Rentable, StagePlan
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.planners.base import Planner
-    from cloudtune.planners.reserve import Reserve
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.strategies.base import StagedStrategy, View
-    from cloudtune.strategies.seer_barrier import SeerBarrier
-
-Place: TypeAlias = "tuple[Offer, Width]"
+Place: TypeAlias = tuple[Offer, Width]
 LATE = 1.25
 """An instance that takes this many times as long as expected to join calls for another look."""
 _EXACT = ExactPlanner()
@@ -86,18 +77,14 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     for trial in begun if settled else ():
         if trial.offer is not None:
             widths.setdefault(trial.offer, set()).add(trial.width)
+    only = {offer: next(iter(own)) for offer, own in widths.items() if len(own) == 1}
     ages: dict[Offer, list[float]] = {}
     for rented in view.fleet.wanted():
         ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
     return tuple(
-        Live(offer, tuple(sorted(offer_ages)), _only(widths.get(offer, set())))
+        Live(offer, tuple(sorted(offer_ages)), only.get(offer))
         for offer, offer_ages in ages.items()
     )
-
-
-def _only(widths: Collection[Width]) -> Width | None:
-    """Return the one width that there is; None where there is none, or several."""
-    return next(iter(widths)) if len(widths) == 1 else None
 
 
 def _rentables_for(
@@ -148,16 +135,12 @@ class Rest:
         ] = ()  # what another plan is to do without, but for what is held
         self.refused = any(map(view.avoided, missing))
         self.out_of_reach = bool(missing) and all(map(view.refused, missing))
+        first = itinerary.stage_plan.stage.start_epoch
         self.fresh = all(
-            name not in view.trials or view.trials[name].epoch == self._first
-            for name in self.training
+            name not in view.trials or view.trials[name].epoch == first for name in self.training
         )
 
     # ---- the work that is left ----------------------------------------------------------------
-
-    @property
-    def _first(self) -> int:
-        return self.itinerary.stage_plan.stage.start_epoch
 
     @property
     def rung(self) -> int:
@@ -182,6 +165,16 @@ class Rest:
         stages = (planned.stage for planned in plan.stages[itinerary.stage + 1 :])
         return tuple(replace(stage, trials=min(stage.trials, most)) for stage in stages)
 
+    @property
+    def _takes_turns(self) -> bool:
+        return any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
+
+    @cached_property
+    def real(self) -> Mapping[Offer, Rentable]:
+        """What can be rented, at the speeds that the stage's trials have there."""
+        rentables = self.view.rentables
+        return {r.offer: self.view.corrected(r, self.members) for r in rentables}
+
     @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
         trials = self.view.trials
@@ -199,9 +192,8 @@ class Rest:
         """
         left = self._epochs_left
         later = self.later
-        turns = any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
         mean = math.ceil(sum(left.values()) / len(left))
-        epochs = mean if turns else max(left.values())
+        epochs = mean if self._takes_turns else max(left.values())
         trials = max(len(left), later[0].trials if later else 0)
         return (Stage(trials, self.rung - epochs, self.rung), *later)
 
@@ -213,18 +205,14 @@ class Rest:
         """
         groups = self.itinerary.stage_plan.groups
         left = self._epochs_left
-        if all(group.waves <= 1 for group in groups) or not left:
+        if not self._takes_turns or not left:
             return 0.0
         first = self.work[0]
         counted = first.epochs * first.trials
-        rentables = {rentable.offer: rentable for rentable in self.view.rentables}
-        spans = []
-        for group in groups:
-            corrected = self.view.corrected(rentables[group.offer], self.members)
-            spans.append(corrected.profile.epoch_seconds(group.width))
+        epoch = min(self.real[group.offer].profile.epoch_seconds(group.width) for group in groups)
         least = min(group.width for group in groups)
-        gpus = max(offer.gpus for offer in rentables) * self.itinerary.plan.max_instances
-        return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * min(spans)
+        gpus = max(offer.gpus for offer in self.real) * self.itinerary.plan.max_instances
+        return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * epoch
 
     # ---- going on -----------------------------------------------------------------------------
 
@@ -249,17 +237,10 @@ class Rest:
         """
         view = self.view
         stage = self.itinerary.stage_plan
-        turns = any(group.waves > 1 for group in stage.groups)
-        if (
-            not turns
-            or self.itinerary.missing(view)
-            or not all(r.joined for r in view.fleet.wanted())
-        ):
+        there = all(r.joined for r in view.fleet.wanted()) and not self.itinerary.missing(view)
+        if not self._takes_turns or not there:
             return 0.0
-        rentables = {
-            rentable.offer: view.corrected(rentable, self.members) for rentable in view.rentables
-        }
-        profiles = [(rentables[group.offer].profile, group.width) for group in stage.groups]
+        profiles = [(self.real[group.offer].profile, group.width) for group in stage.groups]
         epoch = max(profile.epoch_seconds(width) for profile, width in profiles)
         start = max(profile.start.mean for profile, _ in profiles)
         at_once = sum(slots(g.width, g.offer.gpus, g.instances) for g in stage.groups)
@@ -304,21 +285,19 @@ class Rest:
     def _wait(self) -> float:
         """Return the seconds until those that are held train; negative in the midst of epochs."""
         view = self.view
-        boots = [
-            joins_in(view, r.offer) - (view.now - r.requested_at)
-            for r in view.fleet.wanted()
-            if not r.joined
-        ]
-        late = [
-            (view.now - r.requested_at) * (LATE - 1) for r in view.fleet.wanted() if not r.joined
-        ]
-        boot = max([max(a, min(a + b, b)) for a, b in zip(boots, late, strict=True)], default=0.0)
+        boot = 0.0
+        for rented in view.fleet.wanted():
+            if not rented.joined:
+                gone = view.now - rented.requested_at
+                left = joins_in(view, rented.offer) - gone
+                late = gone * (LATE - 1)
+                boot = max(boot, left, min(left + late, late))
         begun = [view.trials[name] for name in self.training if name in view.trials]
         if boot > 0 or len(begun) < len(self.training):
             return max(0.0, boot)
-        left = self._epochs_left
-        most = max(left.values())
-        behind = [t for t in begun if left[t.id] == most]
+        epochs = self._epochs_left
+        most = max(epochs.values())
+        behind = [t for t in begun if epochs[t.id] == most]
         if any(t.status != "training" or t.id not in self.itinerary.heard for t in behind):
             return 0.0
         return -min(min(view.now - self.itinerary.heard[t.id], t.epoch_seconds) for t in behind)

@@ -7,40 +7,31 @@ breaks the limits, or where the other is better by more than noise, its boots in
 flaps, and a run that goes as planned keeps its plan.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
-from cloudtune.model.commands import PlanAnew
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Plan
 from cloudtune.model.text import counted, gpus_text, offer_text, stage_text
+from cloudtune.model.trial import TrialId
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.reserve import NOISE
+from cloudtune.planners.base import Planner
+from cloudtune.planners.reserve import NOISE, Reserve
 from cloudtune.planners.selection import measures
-from cloudtune.policy.planned.best_effort import Effort
+from cloudtune.policy.planned.best_effort import BestEffort, Effort
+from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import (
     LATE,
+    GoingOn,
+    Place,
     Rest,
     follow_from_now,
     joins_in,
     places,
 )
 from cloudtune.policy.planned.safety_net import MarketWatch
-from cloudtune.strategies.base import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Plan
-    from cloudtune.model.trial import TrialId
-    from cloudtune.planners.base import Planner
-    from cloudtune.planners.reserve import Reserve
-    from cloudtune.policy.plan_executor import Itinerary
-    from cloudtune.policy.planned.best_effort import BestEffort
-    from cloudtune.policy.planned.remaining_work import GoingOn, Place
-    from cloudtune.strategies.base import View
-
+from cloudtune.strategies.base import Verdict, View
 
 QUIET = 0.02
 """The part of the time left in which no other search is made, after one found nothing."""
@@ -182,10 +173,7 @@ class Replanner:
         """Put a change of the plan, or that none is left, on record; the same only once."""
         if why + what not in self._recorded:
             self._recorded.add(why + what)
-            estimate = itinerary.plan.estimate
-            change = PlanAnew(itinerary.stage, why, what, estimate.seconds, estimate.dollars)
-            itinerary.changes.append((view.now, change))
-            itinerary.unrecorded.append(change)
+            itinerary.record(view, why, what)
 
 
 def _time_left(view: View, itinerary: Itinerary) -> float:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Objective, Plan, Rentable
     from cloudtune.planners.base import PlanRequest
-    from cloudtune.policy.plan_executor import Itinerary
+    from cloudtune.policy.planned.itinerary import Itinerary
     from cloudtune.policy.planned.remaining_work import Rest
     from cloudtune.strategies.base import View
 
@@ -443,10 +443,9 @@ class SafetyNet:
         stages = rest.itinerary.plan.stages[rest.itinerary.stage :]
         widths = {group.offer: group.width for stage in stages for group in stage.groups}
         planned = {offer for offer in widths if offer.market == "spot"}
-        for rentable in self._view.rentables:
-            if rentable.offer.market == "spot" and (not planned or rentable.offer in planned):
-                real = self._view.corrected(rentable, rest.members)
-                spot.append((real, widths.get(rentable.offer, real.profile.widths[0])))
+        for offer, real in rest.real.items():
+            if offer.market == "spot" and (not planned or offer in planned):
+                spot.append((real, widths.get(offer, real.profile.widths[0])))
         return spot
 
     # ---- what follows -----------------------------------------------------------------------

@@ -4,42 +4,34 @@ How each of them is planned, and what carries its plan out: the same in `plan`, 
 `simulate`.
 """
 
-from __future__ import annotations
-
 import bisect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from cloudtune.model.commands import PlanAnew
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Plan, Stage
 from cloudtune.model.progress import OVER
-from cloudtune.model.text import stage_text
+from cloudtune.model.text import counted, stage_text
+from cloudtune.model.trial import Trial, TrialId
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.policy.plan_executor import Itinerary, PlannedStages, PlannedWidths
-from cloudtune.policy.planned.fleet import PlannedFleet
+from cloudtune.policy.base import Brakes, Components
+from cloudtune.policy.context import BuildContext
+from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths, Schedule
+from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule, request_for_rest
-from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.policy.planned.replanner import Heeds, Replanner
+from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.model.trial import Trial, TrialId
-    from cloudtune.planners.base import Planner
-    from cloudtune.policy.base import Brakes
-    from cloudtune.policy.context import BuildContext
-    from cloudtune.policy.plan_executor import Schedule
-    from cloudtune.policy.planned.replanner import Heeds
-    from cloudtune.strategies.base import Sampler, View
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -79,19 +71,12 @@ PLANNERS: Mapping[str, Planner] = {
 
 def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:
     """Return the stages of a strategy for some trials: the work that is to be planned."""
-    if PLANNED[name].explores:
-        return _seer(context, trials).stages()
-    return _halving(context, trials).stages()
+    kind = SeerBarrier if PLANNED[name].explores else SuccessiveHalving
+    return _made(kind, context, trials).stages()
 
 
-def _halving(context: BuildContext, trials: int) -> SuccessiveHalving:
-    return SuccessiveHalving(
-        trials, context.min_epochs, context.max_epochs, context.eta, context.mode
-    )
-
-
-def _seer(context: BuildContext, trials: int) -> SeerBarrier:
-    return SeerBarrier(trials, context.min_epochs, context.max_epochs, context.eta, context.mode)
+def _made(kind: Callable[..., _T], context: BuildContext, trials: int) -> _T:
+    return kind(trials, context.min_epochs, context.max_epochs, context.eta, context.mode)
 
 
 def reserve_of(brakes: Brakes) -> Reserve:
@@ -134,7 +119,7 @@ class Newcomers:
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
         new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
-        own = _halving(self.context, len(new))
+        own = _made(SuccessiveHalving, self.context, len(new))
         joined = JoinedHalving(own, self._joining(view, itinerary, own))
         try:
             plan = self._plan(view, itinerary, joined.stages())
@@ -144,7 +129,10 @@ class Newcomers:
         ends = [stage.end_epoch for stage in joined.stages()]
         later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
         itinerary.join(view, new, plan, first, later)
-        self._record(view, itinerary, len(new))
+        end = itinerary.plan.estimate
+        text = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
+        what = f"{stage_text(itinerary.stage_plan)}; {text}"
+        itinerary.record(view, counted(len(new), "more trial"), what)
         return HalvingSchedule(joined, self.name, itinerary.stage)
 
     def _joining(
@@ -171,26 +159,6 @@ class Newcomers:
         objective = itinerary.plan.objective
         return in_time_or_fastest(planner, replace(request, objective=objective))
 
-    @staticmethod
-    def _record(view: View, itinerary: Itinerary, trials: int) -> None:
-        estimate = itinerary.plan.estimate
-        ends = f"to end at {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
-        what = f"{stage_text(itinerary.stage_plan)}; {ends}"
-        more = f"{trials} more {'trial' if trials == 1 else 'trials'}"
-        change = PlanAnew(itinerary.stage, more, what, estimate.seconds, estimate.dollars)
-        itinerary.changes.append((view.now, change))
-        itinerary.unrecorded.append(change)
-
-
-@dataclass(frozen=True)
-class Follower:
-    """The parts of a run by a plan; each may be put together with others."""
-
-    itinerary: Itinerary
-    stages: PlannedStages
-    widths: PlannedWidths
-    fleet: PlannedFleet
-
 
 def follow(
     name: str,
@@ -202,7 +170,7 @@ def follow(
     sampler: Sampler | None = None,
     planned_widths: bool = True,
     planned_fleet: bool = True,
-) -> Follower:
+) -> Components:
     """Return what carries a plan of a strategy out; the first of the trials are trained.
 
     The `sampler` gives those that a run may be given more of, once it has ended.
@@ -213,27 +181,29 @@ def follow(
     published, and SEER's reconstruction plans at its rungs: both deviate only where nothing of
     what a stage takes is available any more.
     """
+    planning = PLANNED[name]
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = reserve_of(brakes)
     schedule: Schedule
-    if PLANNED[name].explores:
-        schedule = SeerSchedule(_seer(context, len(itinerary.trials)), reserve)
+    if planning.explores:
+        schedule = SeerSchedule(_made(SeerBarrier, context, len(itinerary.trials)), reserve)
     else:
-        schedule = HalvingSchedule(_halving(context, len(itinerary.trials)), name)
+        halving = _made(SuccessiveHalving, context, len(itinerary.trials))
+        schedule = HalvingSchedule(halving, name)
     heeds: Heeds = "all" if planned_widths else "shocks"
-    if PLANNED[name].in_time or PLANNED[name].explores:
+    if not planning.replans:
         heeds = "refusals"
     planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
-    reacting = Replanner(planner, reserve, heeds) if planned_fleet else None
-    explores = PLANNED[name].explores
-    joining = None if sampler is None or explores else Newcomers(name, context, sampler, reserve)
+    joining = None
+    if sampler is not None and not planning.explores:
+        joining = Newcomers(name, context, sampler, reserve).join
     strategy = PlannedStages(
         schedule,
         itinerary,
-        reacting=reacting,
+        reacting=Replanner(planner, reserve, heeds) if planned_fleet else None,
         joining=joining,
         planned_widths=planned_widths,
         planned_fleet=planned_fleet,
     )
     widths = PlannedWidths(itinerary, planned_fleet=planned_fleet)
-    return Follower(itinerary, strategy, widths, PlannedFleet(itinerary))
+    return Components(strategy, widths, PlannedFleet(itinerary), itinerary)

@@ -1,20 +1,13 @@
 """StaticFluid and DynamicFluid as allocators: the rules of `fluid` on the state of a run."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import TrialId, Width
 from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
-from cloudtune.strategies.base import ByWidth
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import Task, View
+from cloudtune.strategies.base import ByWidth, Task, View
 
 _WHOLE = 1e-6
 _DRIFT = 0.2

@@ -6,15 +6,10 @@ below one GPU down to the narrowest there is, which costs its bound of twice the
 than two trials may be packed on a GPU; `repaired` rounds it to the next whole number of trials.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.trial import Width
+from cloudtune.model.trial import Width
 
 _WHOLE = 1e-9
 """What 3.9999999 may lack of 4."""

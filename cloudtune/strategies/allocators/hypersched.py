@@ -5,28 +5,20 @@ Deadline" (SoCC 2019), by notes on its published code. The allocator fits a flee
 is: the GPUs that are there are shared out, and no more are asked for.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from cloudtune.model.trial import rank_key
-from cloudtune.strategies.base import ByWidth
-from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead
+from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import TrialId, Width, rank_key
+from cloudtune.strategies.base import ByWidth, Task, View
+from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead, Switches
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.model.plans import Rentable
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import TrialId, Width
-    from cloudtune.strategies.base import Task, View
-    from cloudtune.strategies.hypersched_rules import Switches
-
-    Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
+Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
 
 _HUGE = 1e300
 _WHOLE = 1e-6

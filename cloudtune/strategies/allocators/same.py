@@ -1,18 +1,11 @@
 """The same width for every trial: the allocator of strategies that don't choose widths."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cloudtune.strategies.base import ByWidth
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Width
-    from cloudtune.strategies.base import Task, View
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Width
+from cloudtune.strategies.base import ByWidth, Task, View
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,15 @@
 """How wide SEER trains its trials, and on how many instances (cloudtune/strategies/seer.py)."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
-from cloudtune.strategies.base import ByWidth
+from cloudtune.model.catalog import Offer
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Width
+from cloudtune.strategies.base import ByWidth, Task, View
 from cloudtune.strategies.fleets import Unplanned, emptied
+from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.seer_rules import ROUND
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Width
-    from cloudtune.strategies.base import Task, View
-    from cloudtune.strategies.seer import Seer
 
 
 class SeerAllocator(ByWidth):

@@ -97,9 +97,6 @@ class Learner:
         gap = high - low if 0 < high - low < math.inf else 1.0
         return low - gap if self._mode == "max" else high + gap
 
-    def _worst(self, values: Mapping[TrialId, float]) -> float:
-        return min(values.values()) if self._mode == "max" else max(values.values())
-
     def _climb(self) -> None:
         """Make the model of a higher level, once that has enough."""
         levels = [e for e, values in self._values.items() if len(values) >= self._enough]
@@ -123,7 +120,7 @@ class Learner:
         for trial in self._failed:
             if trial not in values:
                 model.learn(trial, self._configs[trial], self._worse(values))
-        worst = self._worst(values)
+        worst = min(values.values()) if self._mode == "max" else max(values.values())
         for trial, config in self._configs.items():
             if trial in values or trial in self._failed:
                 continue

@@ -51,15 +51,6 @@ def sampler_kind(name: str) -> str:
     )
 
 
-def _drawn_by(kind: str) -> str:
-    """Return what draws the configurations of a kind: the model of "adaptive" is `Adaptive`'s.
-
-    Raises:
-        UsageError: there is no such sampler.
-    """
-    return "random" if sampler_kind(kind) == ADAPTIVE else kind
-
-
 class SpaceSampler:
     """New configurations of a search space, as trials t00, t01 and so on.
 
@@ -86,7 +77,8 @@ class SpaceSampler:
     ) -> None:
         self._space = Space.of(space)
         self._first = first
-        self._kind = _drawn_by(kind)
+        # The model of "adaptive" is `Adaptive`'s.
+        self._kind = "random" if sampler_kind(kind) == ADAPTIVE else kind
         self._seed = seed
         self._axes = axes_of(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))

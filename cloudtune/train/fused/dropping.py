@@ -1,7 +1,5 @@
 """Dropout whose rate is a number of each member."""
 
-from __future__ import annotations
-
 import torch
 
 

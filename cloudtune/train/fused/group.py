@@ -5,23 +5,17 @@ Parameters, buffers and optimizer state of all members are stacked along a first
 is each member's own. The idea, with operators fused by hand, is HFTA's (Wang et al., MLSys 2021).
 """
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cloudtune.train.fused.optimizers import stacked_numbers
+from cloudtune.train.fused.optimizers import Optimizer, stacked_numbers
 from cloudtune.train.fused.state import MemberState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cloudtune.train.fused.optimizers import Optimizer
-
-    Function = Callable[[Any, Any], Any]
+Function = Callable[[Any, Any], Any]
 
 
 class Group:

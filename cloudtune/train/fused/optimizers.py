@@ -5,17 +5,13 @@ Hutter, ICLR 2019), in its order of operations. What is a number there is a numb
 here: a tensor of shape (members,).
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    Tensors = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

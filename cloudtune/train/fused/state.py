@@ -1,15 +1,11 @@
 """A member's state: that of an ordinary model and of torch's own optimizer."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class MemberState:
     @classmethod
     def of(
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
-    ) -> MemberState:
+    ) -> "MemberState":
         """Return the state of a model that trains alone, as it is now."""
         persistent = model.state_dict()
         settings = {

@@ -1,7 +1,5 @@
 """Print the search space of a script's models as JSON: `python -m cloudtune.train.models`."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

@@ -4,8 +4,6 @@ Each Python of a command with several workers finds a copy of this file first on
 imports the standard library alone: the command's Python may have no cloudtune. See `one_model`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct

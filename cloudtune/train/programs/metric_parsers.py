@@ -1,19 +1,14 @@
 """The reports of a command that calls nothing of ours: lines that it writes or prints."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
 
 _EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
 _SILENT_EPOCHS: Final = 2

@@ -1,15 +1,10 @@
 """A command that trains, with its values: what is started for a trial."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.script.command import Hole, Word
+from cloudtune.script.command import Hole, Word
 
 
 @dataclass(frozen=True)

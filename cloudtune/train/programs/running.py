@@ -4,8 +4,6 @@ Where it runs, everything of the user's folder is there by links, but the folder
 the file of reports: those are the trial's own. The workers of a trial on one instance share it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json
@@ -18,9 +16,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psutil
 
@@ -39,17 +38,13 @@ from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
+from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
+from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
 from cloudtune.train.sync_check import NotOneModelError, Work, flaw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cloudtune.train.programs.program import Program
-    from cloudtune.train.progress_cursor import Progress
 
 _POLL: Final = 0.02
 _END_SECONDS: Final = 1.5

@@ -1,18 +1,14 @@
 """The folder of a command's checkpoints: when its files are whole, and whether any was read."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
 import struct
 import time
 import zipfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _IN_ACCESS: Final = 0x1

@@ -1,17 +1,13 @@
 """Code and data known by their value: what they do and hold, whatever process has them."""
 
-from __future__ import annotations
-
 import dis
 import hashlib
 import inspect
 import io
 import sys
 import types
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 
 class Fingerprint:

@@ -1,18 +1,13 @@
 """By what trials know that they read the same batches."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import UsageError
 from cloudtune.train.shared_input.by_value import Fingerprint, is_found_by_name
-
-if TYPE_CHECKING:
-    from cloudtune.train.shared_input.order import Batches
-
+from cloudtune.train.shared_input.order import Batches
 
 _OPEN = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
 

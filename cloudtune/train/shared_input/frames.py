@@ -5,8 +5,6 @@ one copies it, which takes far less than loading: what a script writes into its 
 and what it keeps of it holds no other up.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -1,7 +1,5 @@
 """What readers, the process that serves them and its loaders say to each other, by the packet."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

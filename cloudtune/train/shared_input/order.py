@@ -1,16 +1,12 @@
 """Which samples make up each batch, and what chance has a hand in it: the same for every trial."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import random
 import sys
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sized
+from typing import Any
 
 
 @dataclass(eq=False)

@@ -1,18 +1,14 @@
 """Where processes of one machine find their server: a socket, and a lock for its process."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
 import re
 import socket
 import struct
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
 """In the environment of a worker: the folder where those of its machine meet."""

@@ -4,8 +4,6 @@ It is a fork of the trial that came first, as a DataLoader's workers are, and en
 its last reader; the readers that are left begin another where they are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import selectors
@@ -16,20 +14,15 @@ import time
 import traceback
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from cloudtune.train.shared_input.frames import frame_of
+from cloudtune.train.shared_input.frames import Frame, frame_of
 from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
-from cloudtune.train.shared_input.place import end
+from cloudtune.train.shared_input.order import Batches
+from cloudtune.train.shared_input.place import Meeting, end
 from cloudtune.train.shared_input.stream import AHEAD, Stream, StreamSeat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.train.shared_input.frames import Frame
-    from cloudtune.train.shared_input.order import Batches
-    from cloudtune.train.shared_input.place import Meeting
 
 _LOOK_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 10.0

@@ -6,8 +6,6 @@ for those behind, in each epoch a tenth of an epoch at most; then it goes on wit
 they ask for later is loaded elsewhere. No time is read here: the caller says what time it is.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,11 +1,10 @@
 """What an account has of the things that cloudtune needs; nothing here changes anything."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -13,15 +12,10 @@ from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account import policies, stack
-from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Place
+from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, Place
 from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.infra.aws.account.policies import Document
-    from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.provider import Endpoint
 
 IMAGE_PARAMETER = (
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

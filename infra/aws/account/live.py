@@ -3,29 +3,24 @@
 It takes one small instance for about a minute, and compares each answer with the expected one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
 import shlex
 import time
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws.account.inventory import Inventory
+from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import error_code
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
-    from cloudtune.infra.aws.account.inventory import Inventory
-    from cloudtune.infra.aws.account.stack import Clients
-    from cloudtune.infra.aws.ec2 import Ec2
 
 RUN = "aws-check"
 LIVES_SECONDS = 600.0

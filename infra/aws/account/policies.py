@@ -5,8 +5,6 @@ EC2, S3, IAM, CloudFormation, Systems Manager, Price List, Service Quotas), writ
 the pages could not be opened here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,25 +1,19 @@
 """The stack of `cloudtune aws setup`: change sets that are shown first, and deletion."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import secrets
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK
+from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document
 from cloudtune.infra.aws.client import client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from cloudtune.infra.aws.account.policies import Document
-    from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.provider import Endpoint
 
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 900.0
@@ -113,7 +107,7 @@ class ChangeSet:
         self.is_empty = described is None
         self.changes = described or []
 
-    def __enter__(self) -> ChangeSet:
+    def __enter__(self) -> "ChangeSet":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,18 +4,14 @@ The template is the one description of what setup creates: an admin can read it
 (`cloudtune aws template`) and deploy it as a stack named cloudtune.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import PREFIX, STACK, Document, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TAG: Final = "cloudtune:setup"
 """On everything that setup creates."""
@@ -54,7 +50,7 @@ class Settings:
     storage: str = ""
 
     @classmethod
-    def of_outputs(cls, outputs: Mapping[str, str]) -> Settings:
+    def of_outputs(cls, outputs: Mapping[str, str]) -> "Settings":
         """Return the settings that the outputs of a stack hold.
 
         Raises:

@@ -17,7 +17,7 @@ from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.policy.plan_executor import Itinerary
+from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.planned.replanner import CALM, Replanner
 from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet

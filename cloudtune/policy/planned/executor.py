@@ -7,256 +7,25 @@ allocator's widths on the plan's instances.
 A stage ends when all its trials have reached the rung or failed. Then the schedule says which go
 on, the instances that the next stage doesn't need are emptied, and trials with another width there
 stop and start again. Where the world isn't what the plan says, the rest may be replanned
-(`planned.replanner.Replanner`).
+(`Replanner`).
 """
 
-from __future__ import annotations
-
+import math
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from cloudtune.model.placement import enough, open_groups
-from cloudtune.model.plans import Estimate
-from cloudtune.model.progress import OVER, Roster
-from cloudtune.model.trial import EndReason
-from cloudtune.strategies.base import Go, Shape, Task, TrialGroup, Verdict
-from cloudtune.strategies.rungs import capped
+from cloudtune.model.catalog import Offer
+from cloudtune.model.placement import can_train
+from cloudtune.model.progress import OVER, TrialProgress
+from cloudtune.model.trial import EndReason, TrialId, Width
+from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule
+from cloudtune.policy.planned.replanner import Replanner
+from cloudtune.strategies.base import Decision, Go, Shape, Task, TrialGroup, Verdict, View
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.commands import PlanAnew
-    from cloudtune.model.plans import Group, Plan, StagePlan
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.model.trial import Trial, TrialId, Width
-    from cloudtune.strategies.base import Decision, View
-
-
-class Itinerary:
-    """A plan, and where a run is in it.
-
-    `trials` are those of the first stage, in the order in which they start. `plan` may change as
-    the run goes on; `stage` counts from 0, `members` are its trials.
-    """
-
-    def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
-        self.first_plan = self.plan = plan
-        self.trials = {trial.id: trial for trial in trials}
-        self.stage = 0
-        self.stage_began: list[float] = []
-        self.members: tuple[TrialId, ...] = tuple(self.trials)
-        self.replanned = 0
-        self.planned_at = 0.0
-        self.stuck = False  # nothing of the stage is available, and no other plan
-        self.restless = False  # an epoch has shown that the rest may need another plan
-        self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
-        self.changes: list[tuple[float, PlanAnew]] = []
-        self.unrecorded: list[PlanAnew] = []
-        self.leaving: frozenset[str] = frozenset()
-        self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
-        self.waiting: dict[TrialId, int] = {}  # that join at a later stage, and where it ends
-        self._disturbances = 0
-        self._roster: Roster | None = None
-        self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
-
-    @property
-    def stage_plan(self) -> StagePlan:
-        return self.plan.stages[self.stage]
-
-    def rung_of(self, trial: Trial) -> int:
-        """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
-        return capped(trial, self.stage_plan.stage.end_epoch)
-
-    def check(self, view: View) -> None:
-        """Raise AssertionError if what was counted trial by trial isn't what there is."""
-        fresh = Roster(
-            self.members, self.stage_plan.stage.end_epoch, view.trials, view.running.changes
-        )
-        assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
-
-    def complete(self, trial: TrialProgress) -> bool:
-        """Whether a trial has trained to a last epoch of its own."""
-        last = trial.trial.epochs
-        return last is not None and trial.epoch >= last
-
-    def started(self, view: View) -> list[TrialProgress]:
-        return [view.trials[name] for name in self.members if name in view.trials]
-
-    def roster(self, view: View) -> Roster:
-        """Return how far the trials of the stage are."""
-        roster = self._roster
-        end_epoch = self.stage_plan.stage.end_epoch
-        if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
-            roster = Roster(self.members, end_epoch, view.trials, view.running.changes)
-            self._roster = roster
-            self._tasks = {}
-        return roster.follow()
-
-    def task(self, name: TrialId) -> Task:
-        """Return what a trial is to train in the stage; what waits is asked for at every event."""
-        task = self._tasks.get(name)
-        if task is None:
-            trial = self.trials[name]
-            task = self._tasks[name] = Task(trial, self.rung_of(trial))
-        return task
-
-    def disturbed(self, view: View) -> bool:
-        """Whether an instance was refused, lost or taken back in this stage."""
-        return view.disturbances > self._disturbances
-
-    def begin(self, view: View) -> None:
-        """Begin the first stage, if none has begun."""
-        if not self.stage_began:
-            self.stage_began.append(view.now)
-
-    def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
-        self.stage += 1
-        self.stage_began.append(view.now)
-        self.members = chosen
-        self.waiting = {name: end for name, end in self.waiting.items() if name not in chosen}
-        self._disturbances = view.disturbances
-
-    def join(
-        self,
-        view: View,
-        newcomers: Sequence[Trial],
-        rest: Plan,
-        members: tuple[TrialId, ...],
-        waiting: Mapping[TrialId, int],
-    ) -> None:
-        """End the present stage now, and go on by a plan that begins now, with newcomers.
-
-        `members` begin, and those that are `waiting` join at the stage that ends at their epoch.
-        """
-        self.begin(view)
-        self.trials.update((trial.id, trial) for trial in newcomers)
-        self.splice(rest, self.stage + 1, view)
-        self.first_plan = self.plan
-        self.next_stage(view, members)
-        self.waiting = dict(waiting)
-        self.leaving = frozenset()
-        self.restless = False
-        self.probes.clear()
-
-    def splice(self, rest: Plan, kept: int, view: View) -> None:
-        """Put a plan that begins now behind the first `kept` stages of the present one."""
-        later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
-        estimate = Estimate(
-            view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
-        )
-        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
-        self.planned_at = view.now
-        self.replanned += 1
-
-    def pop_changes(self) -> list[PlanAnew]:
-        """Return the changes of the plan that aren't on record yet, each once."""
-        changes = self.unrecorded
-        self.unrecorded = []
-        return changes
-
-    # ---- instances ---------------------------------------------------------------------------
-
-    def missing(self, view: View) -> Counter[Offer]:
-        """Return the instances of the stage that are neither held nor asked for, by offer."""
-        needed = self.needed(view)
-        held = view.held
-        return Counter() if needed.items() == held.items() else needed - held
-
-    def needed(self, view: View) -> Counter[Offer]:
-        """Return the instances that the stage is to have, by offer.
-
-        As many as were planned; where trials have failed, or instances were refused or lost, only
-        as many as the trials need that still have to train.
-        """
-        plan = self.stage_plan
-        roster = self.roster(view)
-        if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
-            return plan.fleet
-        return self._needed_for(roster, view)
-
-    def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
-        """Return the instances for what has to train: where it sits, or a group has room."""
-        placed = roster.placed_to_train
-        needed: Counter[Offer] = Counter()
-        # A trial on an offer that has no group any more waits for a place as well.
-        waiting = roster.to_train - sum(placed[group.offer] for group in self.stage_plan.groups)
-        for group in self.stage_plan.groups:
-            joining = max(0, min(group.trials - placed[group.offer], waiting))
-            waiting -= joining
-            trials = placed[group.offer] + joining
-            needed[group.offer] = enough(group, trials, view.held.get(group.offer, 0))
-        return needed
-
-    def held_back(self, view: View) -> bool:
-        """Whether missing instances have to wait, under the cap, until others are gone."""
-        if len(view.fleet.alive()) == len(view.fleet.wanted()):
-            return False
-        alive = Counter(rented.offer for rented in view.fleet.alive())
-        return not view.admits(alive + self.missing(view))
-
-    def expected(self, view: View) -> Counter[Offer]:
-        """Return the instances that the stage has, or will have unless the cloud refuses."""
-        missing = self.missing(view)
-        if not self.held_back(view):
-            missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return view.held + missing if missing else view.held
-
-    # ---- where trials sit ---------------------------------------------------------------------
-
-    def groups(self, view: View) -> list[Group]:
-        """Return the groups that a waiting trial may join, in order."""
-        placed = self.roster(view).placed
-        return open_groups(self.stage_plan.groups, placed, self.expected(view))
-
-    def fits(self, trial: TrialProgress) -> bool:
-        """Whether a trial has the width that its offer has in this stage."""
-        group = self.stage_plan.group(trial.offer) if trial.offer else None
-        return group is not None and trial.width_for(group.width) == trial.width
-
-
-class Schedule(Protocol):
-    """Says which trials go on from a rung; it may change the rest of the plan for that."""
-
-    @property
-    def name(self) -> str:
-        """The name of the strategy in an experiment file."""
-        ...
-
-    def promote(
-        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
-    ) -> tuple[TrialId, ...] | EndReason:
-        """Return the trials of the next stage, chosen from `results`; none ends the run.
-
-        `results` has the metric at the rung of each trial that can train on. Returns an `EndReason`
-        where nothing can go on within the limits.
-        """
-        ...
-
-
-class Reacting(Protocol):
-    """Replans the rest of a job where the world isn't what the plan says."""
-
-    def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
-        """Change the plan if what has happened asks for it; returns the trials that stop."""
-        ...
-
-    def unsettled(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether an epoch has shown something that may call for another plan."""
-        ...
-
-    def wake_at(self, view: View) -> float | None:
-        """Return the run second at which to look again though nothing has happened."""
-        ...
-
-
-class Joining(Protocol):
-    """Takes newcomers into a planned run that goes on after its end."""
-
-    def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
-        """Replan the rest with more trials; returns the schedule from then on, or why not."""
-        ...
+Schedule: TypeAlias = HalvingSchedule | SeerSchedule
+Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
 
 
 class PlannedStages:
@@ -273,7 +42,7 @@ class PlannedStages:
         schedule: Schedule,
         itinerary: Itinerary,
         *,
-        reacting: Reacting | None = None,
+        reacting: Replanner | None = None,
         joining: Joining | None = None,
         planned_widths: bool = True,
         planned_fleet: bool = True,
@@ -344,7 +113,7 @@ class PlannedStages:
             return self._react(self._reacting, view)
         return verdicts or {}
 
-    def _react(self, reacting: Reacting, view: View) -> Mapping[TrialId, Verdict]:
+    def _react(self, reacting: Replanner, view: View) -> Mapping[TrialId, Verdict]:
         """Review the plan in the midst of a stage; instances that a new one doesn't need go."""
         itinerary = self.itinerary
         before = itinerary.replanned
@@ -446,7 +215,7 @@ class PlannedStages:
         """Replan the rest with newcomers; returns why that can't be, "" if it can."""
         if self._joining is None:
             return f"{self.name} takes only as many trials as its limits pay for"
-        schedule = self._joining.join(view, self.itinerary, trials)
+        schedule = self._joining(view, self.itinerary, trials)
         if isinstance(schedule, str):
             return schedule
         self._schedule = schedule
@@ -493,3 +262,79 @@ class PlannedWidths:
         """Return the width of the trial's group; its own width where it sits in no group."""
         group = self._itinerary.stage_plan.group(trial.offer) if trial.offer else None
         return trial.width if group is None else group.width
+
+
+def _going(view: View) -> float:
+    """Return the GPUs of trials that stop, or sit on instances that are to go."""
+    usable = view.fleet.usable()
+    if not view.running.stopping and len(usable) == sum([r.joined for r in view.fleet.alive()]):
+        return 0.0
+    names = {rented.instance for rented in usable}
+    return sum(
+        trial.width
+        for trial in view.running
+        if (trial.status == "stopping" and trial.after != "waiting")
+        or any(piece.instance not in names for piece in trial.placement)
+    )
+
+
+class PlannedFleet:
+    """The instances of a plan, stage by stage."""
+
+    name = "planned"
+
+    def __init__(self, itinerary: Itinerary) -> None:
+        self._itinerary = itinerary
+
+    @property
+    def stage(self) -> int:
+        """The stage of the plan, from 0."""
+        return self._itinerary.stage
+
+    def max_gpus(self, view: View) -> int:
+        """Return the GPUs of the stage, of what else is held, and those about to be free.
+
+        Trials that stop for the new stage, or sit on instances that are to go, count besides the
+        stage's own GPUs: the next trials are asked for now, and take over as soon as those are
+        gone.
+        """
+        fleet = self._itinerary.stage_plan.fleet
+        held = view.held
+        expected = held if fleet.items() == held.items() else fleet | held
+        return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the stage's instances, or only those held, while the rest waits for room.
+
+        Besides them those that are asked for while the plan goes on without (`probes`).
+        """
+        itinerary = self._itinerary
+        wanted = itinerary.needed(view)
+        if itinerary.held_back(view):
+            return wanted & view.held
+        return wanted + itinerary.probes if itinerary.probes else wanted
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        """Return all that can be rented, as long as there may be another plan; else the stage's."""
+        if self._itinerary.stuck:
+            return tuple(group.offer for group in self._itinerary.stage_plan.groups)
+        return tuple(rentable.offer for rentable in view.rentables)
+
+    def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
+        """Whether a group of the stage could train a trial on these instances."""
+        return any(can_train(group, instances) for group in self._itinerary.stage_plan.groups)
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        leaving = self._itinerary.leaving
+        self._itinerary.leaving = frozenset()
+        return leaving
+
+    def dollars_to_come(self, view: View, at: float) -> float | None:
+        itinerary = self._itinerary
+        if not itinerary.stage_began:
+            return 0.0
+        now = itinerary.stage_plan
+        left = max(0.0, 1 - (at - itinerary.stage_began[-1]) / now.seconds)
+        return left * now.dollars + sum(
+            stage.dollars for stage in itinerary.plan.stages[itinerary.stage + 1 :]
+        )

@@ -1,0 +1,203 @@
+"""A plan, and how far a run has come in it: what strategy, allocator and fleet rule look at."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from cloudtune.model.catalog import Offer
+from cloudtune.model.commands import PlanAnew
+from cloudtune.model.placement import enough, open_groups
+from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
+from cloudtune.model.progress import Roster, TrialProgress
+from cloudtune.model.trial import Trial, TrialId
+from cloudtune.strategies.base import Task, View
+from cloudtune.strategies.rungs import capped
+
+
+class Itinerary:
+    """A plan, and where a run is in it.
+
+    `trials` are those of the first stage, in the order in which they start. `plan` may change as
+    the run goes on; `stage` counts from 0, `members` are its trials.
+    """
+
+    def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
+        self.first_plan = self.plan = plan
+        self.trials = {trial.id: trial for trial in trials}
+        self.stage = 0
+        self.stage_began: list[float] = []
+        self.members: tuple[TrialId, ...] = tuple(self.trials)
+        self.replanned = 0
+        self.planned_at = 0.0
+        self.stuck = False  # nothing of the stage is available, and no other plan
+        self.restless = False  # an epoch has shown that the rest may need another plan
+        self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
+        self.changes: list[tuple[float, PlanAnew]] = []
+        self.unrecorded: list[PlanAnew] = []
+        self.leaving: frozenset[str] = frozenset()
+        self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
+        self.waiting: dict[TrialId, int] = {}  # that join at a later stage, and where it ends
+        self._disturbances = 0
+        self._roster: Roster | None = None
+        self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
+
+    @property
+    def stage_plan(self) -> StagePlan:
+        return self.plan.stages[self.stage]
+
+    def rung_of(self, trial: Trial) -> int:
+        """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
+        return capped(trial, self.stage_plan.stage.end_epoch)
+
+    def check(self, view: View) -> None:
+        """Raise AssertionError if what was counted trial by trial isn't what there is."""
+        fresh = Roster(
+            self.members, self.stage_plan.stage.end_epoch, view.trials, view.running.changes
+        )
+        assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
+
+    def complete(self, trial: TrialProgress) -> bool:
+        """Whether a trial has trained to a last epoch of its own."""
+        last = trial.trial.epochs
+        return last is not None and trial.epoch >= last
+
+    def started(self, view: View) -> list[TrialProgress]:
+        return [view.trials[name] for name in self.members if name in view.trials]
+
+    def roster(self, view: View) -> Roster:
+        """Return how far the trials of the stage are."""
+        roster = self._roster
+        end_epoch = self.stage_plan.stage.end_epoch
+        if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
+            roster = Roster(self.members, end_epoch, view.trials, view.running.changes)
+            self._roster = roster
+            self._tasks = {}
+        return roster.follow()
+
+    def task(self, name: TrialId) -> Task:
+        """Return what a trial is to train in the stage; what waits is asked for at every event."""
+        task = self._tasks.get(name)
+        if task is None:
+            trial = self.trials[name]
+            task = self._tasks[name] = Task(trial, self.rung_of(trial))
+        return task
+
+    def disturbed(self, view: View) -> bool:
+        """Whether an instance was refused, lost or taken back in this stage."""
+        return view.disturbances > self._disturbances
+
+    def begin(self, view: View) -> None:
+        """Begin the first stage, if none has begun."""
+        if not self.stage_began:
+            self.stage_began.append(view.now)
+
+    def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
+        self.stage += 1
+        self.stage_began.append(view.now)
+        self.members = chosen
+        self.waiting = {name: end for name, end in self.waiting.items() if name not in chosen}
+        self._disturbances = view.disturbances
+
+    def join(
+        self,
+        view: View,
+        newcomers: Sequence[Trial],
+        rest: Plan,
+        members: tuple[TrialId, ...],
+        waiting: Mapping[TrialId, int],
+    ) -> None:
+        """End the present stage now, and go on by a plan that begins now, with newcomers.
+
+        `members` begin, and those that are `waiting` join at the stage that ends at their epoch.
+        """
+        self.begin(view)
+        self.trials.update((trial.id, trial) for trial in newcomers)
+        self.splice(rest, self.stage + 1, view)
+        self.first_plan = self.plan
+        self.next_stage(view, members)
+        self.waiting = dict(waiting)
+        self.leaving = frozenset()
+        self.restless = False
+        self.probes.clear()
+
+    def splice(self, rest: Plan, kept: int, view: View) -> None:
+        """Put a plan that begins now behind the first `kept` stages of the present one."""
+        later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
+        estimate = Estimate(
+            view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
+        )
+        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
+        self.planned_at = view.now
+        self.replanned += 1
+
+    def record(self, view: View, why: str, what: str) -> None:
+        """Put a change of the plan on record, and when the run ends by it."""
+        estimate = self.plan.estimate
+        change = PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars)
+        self.changes.append((view.now, change))
+        self.unrecorded.append(change)
+
+    def pop_changes(self) -> list[PlanAnew]:
+        """Return the changes of the plan that aren't on record yet, each once."""
+        changes = self.unrecorded
+        self.unrecorded = []
+        return changes
+
+    # ---- instances ---------------------------------------------------------------------------
+
+    def missing(self, view: View) -> Counter[Offer]:
+        """Return the instances of the stage that are neither held nor asked for, by offer."""
+        needed = self.needed(view)
+        held = view.held
+        return Counter() if needed.items() == held.items() else needed - held
+
+    def needed(self, view: View) -> Counter[Offer]:
+        """Return the instances that the stage is to have, by offer.
+
+        As many as were planned; where trials have failed, or instances were refused or lost, only
+        as many as the trials need that still have to train.
+        """
+        plan = self.stage_plan
+        roster = self.roster(view)
+        if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
+            return plan.fleet
+        return self._needed_for(roster, view)
+
+    def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
+        """Return the instances for what has to train: where it sits, or a group has room."""
+        placed = roster.placed_to_train
+        needed: Counter[Offer] = Counter()
+        # A trial on an offer that has no group any more waits for a place as well.
+        waiting = roster.to_train - sum(placed[group.offer] for group in self.stage_plan.groups)
+        for group in self.stage_plan.groups:
+            joining = max(0, min(group.trials - placed[group.offer], waiting))
+            waiting -= joining
+            trials = placed[group.offer] + joining
+            needed[group.offer] = enough(group, trials, view.held.get(group.offer, 0))
+        return needed
+
+    def held_back(self, view: View) -> bool:
+        """Whether missing instances have to wait, under the cap, until others are gone."""
+        if len(view.fleet.alive()) == len(view.fleet.wanted()):
+            return False
+        alive = Counter(rented.offer for rented in view.fleet.alive())
+        return not view.admits(alive + self.missing(view))
+
+    def expected(self, view: View) -> Counter[Offer]:
+        """Return the instances that the stage has, or will have unless the cloud refuses."""
+        missing = self.missing(view)
+        if not self.held_back(view):
+            missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
+        return view.held + missing if missing else view.held
+
+    # ---- where trials sit ---------------------------------------------------------------------
+
+    def groups(self, view: View) -> list[Group]:
+        """Return the groups that a waiting trial may join, in order."""
+        placed = self.roster(view).placed
+        return open_groups(self.stage_plan.groups, placed, self.expected(view))
+
+    def fits(self, trial: TrialProgress) -> bool:
+        """Whether a trial has the width that its offer has in this stage."""
+        group = self.stage_plan.group(trial.offer) if trial.offer else None
+        return group is not None and trial.width_for(group.width) == trial.width
