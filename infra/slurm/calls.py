@@ -12,7 +12,6 @@ import json
 import math
 import os
 import subprocess
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -170,8 +169,8 @@ class SlurmCalls:
 def time_options(lease: str, limit_seconds: float) -> list[str]:
     """Return the options that end a job with its lease, or as late as its partition allows.
 
-    Not later than that even where it has waited: `lease` is the end, in UTC. The job hears of its
-    end before.
+    `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
+    `--deadline` Slurm would remove a job that waits for a minute, or shorten its time for no need.
     """
     signal = f"--signal=B:TERM@{NOTICE_SECONDS}"
     try:
@@ -179,8 +178,7 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     except ValueError:
         return [signal]
     minutes = math.ceil(max(60.0, min(end - unix_time(), limit_seconds)) / 60)
-    local = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(end + 60))
-    return [f"--time={minutes}", "--time-min=1", f"--deadline={local}", signal]
+    return [f"--time={minutes}", signal]
 
 
 def _seconds(text: str) -> float | None:

@@ -228,7 +228,7 @@ def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> Non
         (
             "cloud.provider",
             "asw",
-            "--provider: 'asw' is not known; allowed: emulated, aws, local, ray.",
+            "--provider: 'asw' is not known; allowed: emulated, aws, local, ray, slurm.",
         ),
         ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
         ("epochs.max", 0, "--epochs-max: 0 is too small"),
@@ -313,7 +313,7 @@ BAD_FIELDS = [
     (
         "emulated",
         "amazon",
-        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local, ray.",
+        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local, ray, slurm.",
     ),
     ("[g4dn.12xlarge]", "[]", "15: cloud.instances: is empty; write for example [g4dn.12xlarge]"),
     ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),

@@ -1,5 +1,6 @@
 """A real Slurm cluster as a cloud: what it offers, what is submitted, and what ends it."""
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, calls_to
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
@@ -157,8 +159,14 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
 def test_a_job_ends_with_its_lease_or_its_partition() -> None:
     now = time.time()
     end = datetime.fromtimestamp(now + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert time_options(end, float("inf"))[0] == "--time=60"
+    assert time_options(end, math.inf) == ["--time=60", "--signal=B:TERM@120"]
     assert time_options(end, 600.0)[0] == "--time=10"
+
+
+def test_a_job_that_starts_after_its_first_lease_ends_at_once(tmp_path: Path) -> None:
+    past = time.time() - 5.0
+    calls, instance = submit(tmp_path, f"{first_lease(past, past)}sleep 60")
+    wait_for(lambda: state(calls, instance) == "terminated", 30)
 
 
 def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
