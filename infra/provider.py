@@ -11,6 +11,7 @@ import hashlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from cloudtune.errors import UsageError, allowed_names, shown
@@ -18,7 +19,6 @@ from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from pathlib import Path
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
@@ -213,12 +213,16 @@ class Provider(Protocol):
         ...
 
     def known_types(self) -> Mapping[str, InstanceType]:
-        """Return the instance types that an experiment may name or be derived from, by name."""
-        ...
+        """Return the instance types that an experiment may name or be derived from, by name.
+
+        None where only the cluster itself knows which there are.
+        """
+        return {}
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return the instance types that an experiment names, patterns resolved."""
-        ...
+        catalog = self.catalog(settings, ("on-demand",), Path())
+        return [it.instance_type for it in catalog.matching(settings.instances, ("on-demand",))]
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return what is offered in the region, the markets and the zones of an experiment.

@@ -35,17 +35,7 @@ class RayCluster(Provider):
     paced = False
     has_gpus = True
 
-    def known_types(self) -> Mapping[str, InstanceType]:
-        """Return {}: which types there are, the cluster knows."""
-        return {}
-
-    def instance_types(self, settings: Settings) -> list[InstanceType]:
-        offers = self.catalog(settings, ("on-demand",), None).matching(
-            settings.instances, ("on-demand",)
-        )
-        return [offer.instance_type for offer in offers]
-
-    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path | None) -> Catalog:
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return the types of the nodes that are there, and those that the experiment names."""
         offers = tuple(
             Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
@@ -13,6 +12,7 @@ from cloudtune.model.catalog import Catalog, InstanceType, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
@@ -31,16 +31,6 @@ class Slurm(Provider):
     asks_first = ""
     paced = False
     has_gpus = True
-
-    def known_types(self) -> Mapping[str, InstanceType]:
-        """Return {}: which partitions there are, the cluster knows."""
-        return {}
-
-    def instance_types(self, settings: Settings) -> list[InstanceType]:
-        offers = self.catalog(settings, ("on-demand",), Path()).matching(
-            settings.instances, ("on-demand",)
-        )
-        return [offer.instance_type for offer in offers]
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return what each partition has, at the price that the experiment gives it."""
