@@ -263,30 +263,31 @@ def _cliffs(planned: Planned) -> Iterator[str]:
     shown_at = planned.problem.experiment.charges.head_start
     if planned.elapsed > shown_at:
         first = _other(planned, planned.limits, shown_at)
-        if first is not None and first.followed != staged:
+        if first is not None and first[2].stages != staged.stages:
+            taking = _taking(first, planned.limits, shown_at)
             gone = format_seconds(planned.elapsed - shown_at)
-            yield f"not the plan that `cloudtune plan` shows, {_taking(first)}: {gone} are gone"
+            yield f"not the plan that `cloudtune plan` shows, {taking}: {gone} are gone"
 
 
 def _instead(planned: Planned, limits: Limits) -> str:
     other = _other(planned, limits, planned.elapsed)
-    return "no plan fits" if other is None else f"it would be another plan, {_taking(other)}"
+    if other is None:
+        return "no plan fits"
+    return f"it would be another plan, {_taking(other, limits, planned.elapsed)}"
 
 
-def _taking(plan: RunPlan) -> str:
-    estimate = plan.estimate
+def _taking(other: tuple[Problem, Asked, Plan], limits: Limits, elapsed: float) -> str:
+    problem, asked, staged = other
+    estimate = run_plan(problem, limits, elapsed, request=asked.request, staged=staged).estimate
     return f"{format_seconds(estimate.seconds)} for {format_dollars(estimate.dollars)}"
 
 
-def _other(planned: Planned, limits: Limits, elapsed: float) -> RunPlan | None:
-    """Return the plan within other limits, or from another second on; None where none fits."""
+def _other(planned: Planned, limits: Limits, elapsed: float) -> tuple[Problem, Asked, Plan] | None:
+    """Return the stages within other limits, or from another second on; None where none fit."""
     try:
-        problem, asked, staged = staged_plan(
-            planned.problem, limits, planned.options, elapsed, force=False
-        )
+        return staged_plan(planned.problem, limits, planned.options, elapsed, force=False)
     except InfeasibleError:
         return None
-    return run_plan(problem, limits, elapsed, request=asked.request, staged=staged)
 
 
 def _expected_cheapest(planned: Planned, runs: int) -> Planned:

@@ -119,7 +119,7 @@ class ClusterView:
         return self._actors(actor_state_name=state)
 
     def actor(self, actor_id: str) -> dict[str, Any]:
-        """Return one actor; nothing if there never was such a one."""
+        """Return one actor; {} if the cluster knows none of that id."""
         return next(iter(self._actors(actor_id=ActorID.from_hex(actor_id))), {})
 
     def _actors(self, **which: Any) -> list[dict[str, Any]]:

@@ -170,7 +170,7 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     """Return the options that end a job with its lease, or as late as its partition allows.
 
     `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
-    `--deadline` Slurm would remove a job that waits for a minute, or shorten its time for no need.
+    `--deadline` Slurm would remove a job that waits for a minute, or shorten its time needlessly.
     """
     signal = f"--signal=B:TERM@{NOTICE_SECONDS}"
     try:

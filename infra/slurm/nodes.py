@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
@@ -44,7 +44,19 @@ class NodeKind:
         if not gpus:
             return None
         cores = max(1, int(share * self.cores))
-        return InstanceType(name, gpus, self.model, 0, cores, int(share * self.memory))
+        return InstanceType(name, gpus, self.model.lower(), 0, cores, int(share * self.memory))
+
+
+def _look(*command: str) -> str:
+    """Return what a command prints that only reads.
+
+    Raises:
+        UsageError: there is no Slurm here, or its controller doesn't answer.
+    """
+    try:
+        return ask(*command)
+    except SlurmError as error:
+        raise UsageError(f"provider slurm needs a machine that submits jobs: {error}") from None
 
 
 def cluster_name() -> str:
@@ -53,10 +65,7 @@ def cluster_name() -> str:
     Raises:
         UsageError: there is no Slurm here, or its controller doesn't answer.
     """
-    try:
-        settings = ask("scontrol", "show", "config")
-    except SlurmError as error:
-        raise UsageError(f"provider slurm needs a machine that submits jobs: {error}") from None
+    settings = _look("scontrol", "show", "config")
     found = re.search(r"^ClusterName\s*=\s*(\S+)", settings, re.MULTILINE)
     assert found is not None, settings
     return found.group(1)
@@ -65,13 +74,26 @@ def cluster_name() -> str:
 def kinds() -> dict[str, NodeKind]:
     """Return the kinds of instances by name: their partition's, and the GPU's where it has several.
 
+    Nodes with the same GPUs are of one kind, whose cores and memory all of them have.
+
     Raises:
-        SlurmError: the controller doesn't answer.
+        UsageError: there is no Slurm here, or its controller doesn't answer.
     """
-    alike: dict[tuple[str, str, int, int, int, float], int] = {}
-    for row in _rows():
-        alike[row] = alike.get(row, 0) + 1
-    found = [NodeKind(*row, nodes=count) for row, count in alike.items()]
+    alike: dict[tuple[str, str, int, int], NodeKind] = {}
+    for node in _nodes():
+        cores = 0 if node.node_gpus else node.cores
+        key = (node.partition, node.model, node.node_gpus, cores)
+        before = alike.get(key)
+        if before is None:
+            alike[key] = node
+            continue
+        alike[key] = replace(
+            before,
+            cores=min(before.cores, node.cores),
+            memory=min(before.memory, node.memory),
+            nodes=before.nodes + 1,
+        )
+    found = list(alike.values())
     partitions = [kind.partition for kind in found]
     names = {}
     for kind in found:
@@ -81,17 +103,18 @@ def kinds() -> dict[str, NodeKind]:
     return names
 
 
-def _rows() -> Iterator[tuple[str, str, int, int, int, float]]:
-    answer = ask("sinfo", "--noheader", "--Node", "--format=%P|%G|%c|%m|%l|%T|%N")
+def _nodes() -> Iterator[NodeKind]:
+    """Yield each node of each partition that may take jobs."""
+    answer = _look("sinfo", "--noheader", "--Node", "--format=%P|%G|%c|%m|%l|%T|%N")
     for line in sorted(set(answer.splitlines())):
         partition, gres, cores, memory, limit, state, _ = line.split("|")
         if state.startswith(_USELESS):
             continue
         gpus = _GRES.findall(gres)
         count = sum(int(number) for _, number in gpus)
-        model = next((model for model, _ in gpus if model), "gpu").lower()
+        model = next((model for model, _ in gpus if model), "gpu")
         name = partition.removesuffix("*")
-        yield name, model, count, int(cores), int(memory), _limit_seconds(limit)
+        yield NodeKind(name, model, count, int(cores), int(memory), _limit_seconds(limit), nodes=1)
 
 
 def _limit_seconds(text: str) -> float:
@@ -109,7 +132,7 @@ def own_address() -> str:
     Raises:
         UsageError: no node has an address that this machine has a way to.
     """
-    addresses = sorted(set(ask("sinfo", "--noheader", "--Node", "--format=%o").split()))
+    addresses = sorted(set(_look("sinfo", "--noheader", "--Node", "--format=%o").split()))
     if all(_is_loopback(address) for address in addresses):
         return "127.0.0.1"
     for address in addresses:

@@ -61,14 +61,17 @@ class Slurm(Provider):
         settings = settings.model_copy(update={"region": here})
         fields: dict[str, object] = {"region": here}
         if "max_instances" not in settings.model_fields_set:
-            named = {machine.name for machine in self.instance_types(settings)}
             fields["max_instances"] = sum(
                 kind.nodes * max(1, kind.node_gpus // machine.gpus)
-                for name, kind, machine in _kinds(settings)
-                if name in named
+                for _, kind, machine in self._named(settings)
             )
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
+
+    def _named(self, settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
+        """Return the kinds that an experiment names."""
+        named = {machine.name for machine in self.instance_types(settings)}
+        return [(name, kind, machine) for name, kind, machine in _kinds(settings) if name in named]
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the jobs find a Python without building one.
@@ -93,12 +96,10 @@ class Slurm(Provider):
         adopt: bool = False,
     ) -> Cloud:
         """Return the cluster, with what sbatch is asked for an instance of each type."""
-        from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
-
         settings = experiment.cloud
         request = {
             name: {
-                "options": [*options_of(kind, machine), *_own_options(settings)],
+                "options": _options(settings, kind, machine),
                 "limit_seconds": kind.limit_seconds,
                 "counted": not kind.node_gpus,
             }
@@ -136,14 +137,10 @@ class Slurm(Provider):
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what sbatch says against a job of each type; nothing is queued."""
         from cloudtune.infra.slurm.calls import SlurmError, ask  # noqa: PLC0415
-        from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
 
         problems = []
-        named = {machine.name for machine in self.instance_types(experiment.cloud)}
-        for name, kind, machine in _kinds(experiment.cloud):
-            options = [*options_of(kind, machine), *_own_options(experiment.cloud)]
-            if name not in named:
-                continue
+        for name, kind, machine in self._named(experiment.cloud):
+            options = _options(experiment.cloud, kind, machine)
             try:
                 ask("sbatch", "--test-only", *options, script="#!/bin/sh\n")
             except SlurmError as error:
@@ -164,15 +161,11 @@ def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
     """Return the partitions by name that have anything, and what an instance of each is.
 
     Raises:
-        UsageError: none has any.
+        UsageError: none has any, or Slurm doesn't answer.
     """
-    from cloudtune.infra.slurm.calls import SlurmError  # noqa: PLC0415
     from cloudtune.infra.slurm.nodes import kinds  # noqa: PLC0415
 
-    try:
-        there = sorted(kinds().items())
-    except SlurmError as error:
-        raise UsageError(f"provider slurm needs a machine that submits jobs: {error}") from None
+    there = sorted(kinds().items())
     machines = [(name, kind, kind.instance(name, settings.slots)) for name, kind in there]
     found = [(name, kind, machine) for name, kind, machine in machines if machine is not None]
     if not found:
@@ -189,12 +182,15 @@ def _price(settings: Settings, machine: InstanceType) -> float | None:
     return settings.prices.get(machine.name, settings.prices.get(partition))
 
 
-def _own_options(settings: Settings) -> list[str]:
-    """Return the options of `cloud.request`, as sbatch spells them."""
-    return [
+def _options(settings: Settings, kind: NodeKind, machine: InstanceType) -> list[str]:
+    """Return the options of sbatch for an instance, those of `cloud.request` last."""
+    from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
+
+    own = [
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in settings.request.items()
     ]
+    return [*options_of(kind, machine), *own]
 
 
 SLURM = Slurm()

@@ -14,6 +14,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, calls_to
+from cloudtune.infra.slurm import nodes
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
 from cloudtune.model.commands import Launch
@@ -110,6 +111,24 @@ def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
 def test_without_gpus_or_slots_it_says_what_to_write() -> None:
     with pytest.raises(UsageError, match="cpu"):
         experiment(slots=None)
+
+
+def test_nodes_with_the_same_gpus_are_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "big*|gpu:A100:8(S:0-1)|64|500000|1-00:00:00|idle|n1\n"
+        "big*|gpu:A100:8|96|400000|1-00:00:00|mixed|n2\n"
+        "big*|gpu:A100:8|96|400000|1-00:00:00|down*|n3\n"
+        "big*|(null)|32|100000|1-00:00:00|idle|n4\n"
+    )
+    monkeypatch.setattr(nodes, "ask", lambda *_: said)
+    found = nodes.kinds()
+    assert set(found) == {"big:8x-A100", "big:32-cores"}
+    kind = found["big:8x-A100"]
+    assert (kind.nodes, kind.cores, kind.memory, kind.limit_seconds) == (2, 64, 400000, 86400.0)
+    half = kind.instance("big:8x-A100", 4)
+    assert half is not None
+    assert (half.gpus, half.gpu, half.vcpus) == (4, "a100", 32)
+    assert "--gpus-per-node=A100:4" in nodes.options_of(kind, half), "types are written as they are"
 
 
 def test_another_cluster_is_refused() -> None:
