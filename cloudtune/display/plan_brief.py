@@ -24,6 +24,7 @@ from cloudtune.model.text import (
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import STATIC, for_one_screen
+from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, WHOSE
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _STAGES = 8
 _NOTES = 3
 _SPEEDS = 2
 """Notes, and speeds of different types, that are printed at most."""
+_RARE = 0.05
+"""The share of runs that may take more than is shown; of fewer runs than 20 none does."""
 _ENOUGH = 0.1
 """A neighbour on the front is worth a line if it is so much faster, or so much cheaper."""
 
@@ -104,7 +107,8 @@ def expected(proposal: Proposal) -> Sheet:
         rows.append(
             Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
         )
-    columns = ("", "expected", "19 of 20 runs", "limit", "kept in")
+    runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
+    columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
 
 
@@ -142,9 +146,12 @@ def facts(proposal: Proposal) -> list[Fact]:
             if None in {proposal.limits.deadline, proposal.limits.budget}
             else "both limits"
         )
-        rare = forecast.within < (proposal.confidence or 0.5)
+        rare = forecast.within < (proposal.confidence or LIKELY)
         asked = f" (asked: {percent(proposal.confidence)})" if proposal.confidence else ""
-        lines.append(Fact(limits, f"kept in {percent(forecast.within)} of {runs}{asked}", rare))
+        kept = f"kept in {percent(forecast.within)} of {runs}{asked}"
+        if plan.followed is not None and forecast.within < 1:
+            kept += "; the others drop trials to keep them"
+        lines.append(Fact(limits, kept, rare))
     if forecast.results < 1:
         fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
         lines.append(Fact("", fruitless, warning=True))

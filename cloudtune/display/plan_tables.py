@@ -21,6 +21,7 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ _ASKED = {
     "time": "the least time within the limits",
     "trials": "the most exploration within the limits",
 }
-_LIKELY = 0.5
-"""A plan that keeps its limits more rarely than this comes with a warning."""
 SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 
 
@@ -331,7 +330,7 @@ def _chance(proposal: Proposal) -> Iterator[Fact]:
     if not parts:
         return
     text = ", ".join(parts)
-    rare = min(chances) < (_LIKELY if asked is None else asked)
+    rare = min(chances) < (asked or LIKELY)
     if asked is not None:
         text += f" (asked: {percent(asked)})"
     elif rare and forecast.source != "policy":

@@ -248,9 +248,10 @@ def _forecast_of(
     deadline = limits.deadline
     budget = limits.budget
     # Counted from the run's begin, when nothing was asked for yet.
-    in_time = [deadline is None or policy.over_at <= deadline for policy in played]
-    in_money = [budget is None or result.dollars <= budget for result in results]
-    both = [all(kept) for kept in zip(in_time, in_money, done, strict=True)]
+    runs = list(zip(played, results, done, strict=True))
+    in_time = [full and policy.over_at <= (deadline or math.inf) for policy, _, full in runs]
+    in_money = [full and result.dollars <= (budget or math.inf) for _, result, full in runs]
+    both = [all(kept) for kept in zip(in_time, in_money, strict=True)]
     return Forecast(
         seconds=_spread([result.seconds for result in results]),
         dollars=_spread([result.dollars for result in results]),

@@ -14,12 +14,14 @@ from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
+from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS, RUNS, Estimator, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import (
     EXACT,
+    LIKELY,
     SETUP_SECONDS,
     Asked,
     PlanOptions,
@@ -303,12 +305,11 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
-    sure = _sure_enough(plan, options)
+    sure = _kept(plan) >= (options.confidence or LIKELY)
     if asked.aim != "cost" and sure:
         return planned
-    done = plan.forecast.epochs.p50 >= asked.request.work[-1].end_epoch
     least = _BY_LUCK * _least_dollars(asked.request, steady)
-    if done and sure and least >= plan.estimate.dollars:
+    if sure and least >= plan.estimate.dollars:
         return planned
     without = replace(problem, rentables=steady)
     limits = planned.limits
@@ -317,20 +318,15 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
-    if done and sure and asked.aim == "cost":
-        # Both by simulated runs: a run saves some resizes that stages count.
-        begin = elapsed + SETUP_SECONDS
-        played = PlayedRuns(problem.experiment, steady, limits, begin, staged, runs, follows=True)
-        if played.forecast().dollars.p50 >= plan.estimate.dollars:
-            return planned
-    if not done:
-        why = "most runs end early"
-    elif not sure:
-        why = "the limits are kept too rarely"
-    else:
-        why = f"{format_dollars(plan.estimate.dollars)} would be expected, more than on demand"
-    remark = f"not on spot: with its outages {why}"
     other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
+    if sure and plan.estimate.dollars < (1 - NOISE) * other.estimate.dollars:
+        return planned
+    if not sure:
+        why = f"all of the work fits into the limits in {percent(_kept(plan))} of the runs"
+    else:
+        costs, instead = (format_dollars(it.estimate.dollars) for it in (plan, other))
+        why = f"{costs} would be expected, and {instead} on demand"
+    remark = f"not on spot: with its outages {why}"
     return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
 
 
@@ -342,8 +338,12 @@ def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> flo
 
 def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:
     """Whether the forecast keeps the limits as often as was asked for, if it was."""
-    kept = plan.forecast.within
-    return options.confidence is None or kept is None or kept >= options.confidence
+    return _kept(plan) >= (options.confidence or 0.0)
+
+
+def _kept(plan: RunPlan) -> float:
+    """Return the share of runs that do all their work within the limits."""
+    return 1.0 if plan.forecast.within is None else plan.forecast.within
 
 
 def refuse_endless(experiment: Experiment, limits: Limits) -> None:

@@ -23,7 +23,7 @@ from cloudtune.planning.alternatives import (
 )
 from cloudtune.planning.make import Planned, worst_bill
 from cloudtune.planning.reach import fits, needs
-from cloudtune.planning.stages import usable_limits
+from cloudtune.planning.stages import LIKELY, usable_limits
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
@@ -32,8 +32,6 @@ from cloudtune.runs.basis import basis_of
 from cloudtune.runs.job import max_trials, sampler_name
 
 Others: TypeAlias = Literal["all", "screen", "none"]
-_LIKELY = 0.5
-"""A run that decides as it goes counts as breaking a limit that it keeps more rarely than this."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,9 @@ class Proposal:
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
 
-        With a confidence those kept too rarely, or both where only the two at once are. Else those
-        that the estimate of its stages exceeds; without stages, or on spot pools that come and go,
-        those that it rarely keeps.
+        Those kept too rarely, or both where only the two at once are.
         """
-        sure = self.confidence
-        if sure is None and plan.followed is not None and plan.forecast.source == "stages":
-            return self.exceeded(plan.followed)
-        sure = _LIKELY if sure is None else sure
+        sure = self.confidence or LIKELY
         forecast = plan.forecast
         chances = {"deadline": forecast.in_time, "budget": forecast.in_money}
         limited = {name: chance for name, chance in chances.items() if chance is not None}

@@ -14,10 +14,11 @@ from cloudtune.model.plans import BY_PLAN, Limits, Plan, Rentable, Stage
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.outlook import fitting
+from cloudtune.planners.estimate.outlook import beyond, excesses, fitting
+from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import explore
-from cloudtune.planners.reserve import MARGIN
+from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS
 from cloudtune.policy.base import drain_seconds
@@ -34,6 +35,13 @@ _POINTS = 60
 _MIXED_WAYS = 200_000
 """The most ways to split a stage over two offers for which mixed stages are planned."""
 
+_EDGE = 0.8
+"""A plan whose means take less than this share of the limits fits into them in most runs."""
+LIKELY = 0.5
+"""The share of runs that do all of a plan's work, if `--confidence` names no other."""
+_SOLVES = 5
+_STEP = 0.004
+"""How often a planner is asked for a plan that most runs carry out, and how much less each time."""
 _QUICK_ARCS = 40_000
 """How large a problem the integer program takes where it has seconds only."""
 EXACT = ExactPlanner()
@@ -274,26 +282,74 @@ class _Sure:
             seed=self.seed,
             reacts=self.reacts,
         )
-        return _against_the_mean(self.planner, request, plan)
+        try:
+            by_means = self.planner.plan(request)
+        except InfeasibleError:
+            return replace(plan, gap=None, status="heuristic")
+        return _against_the_mean(by_means, request, plan)
+
+
+@dataclass(frozen=True)
+class _Likely:
+    """A planner by means, unless most runs couldn't do all the work of its plan.
+
+    A stage waits for the last of its instances, and means leave that out: near a limit a plan may
+    fit by its means, and hardly a run of it. Then the planner is asked to leave what its plans take
+    beyond their means.
+    """
+
+    planner: Planner
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.planner.name
+
+    def plan(self, request: PlanRequest) -> Plan:
+        by_means = plan = self.planner.plan(request)
+        if Reserve(0.0, 1 - _EDGE).limits(request.limits).admit(plan.estimate):
+            return plan
+        whole = replace(request, limits=beyond(request.limits))
+        limits = request.limits
+        for _ in range(_SOLVES):
+            draws = reacting_draws(whole, plan, samples=DRAWS, seed=self.seed)
+            late, dear, over = excesses(request.limits, draws, LIKELY)
+            if over <= 1:
+                return plan if plan is by_means else _against_the_mean(by_means, request, plan)
+            late = late if max(late, dear) > 1 else over
+            taken = plan.estimate
+            limits = Limits(
+                _tightened(limits.deadline, taken.seconds, late),
+                _tightened(limits.budget, taken.dollars, dear),
+            )
+            try:
+                plan = self.planner.plan(replace(request, limits=limits))
+            except InfeasibleError:
+                break
+        return by_means
+
+
+def _tightened(limit: float | None, taken: float, excess: float) -> float | None:
+    """Return a limit for a plan that takes less than one which takes `excess` times too much."""
+    if limit is None or excess <= 1:
+        return limit
+    return min(limit, taken) / excess * (1 - _STEP)
 
 
 def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment) -> Planner:
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
-    if options.confidence is None:
-        return planner
-    reacts = PLANNED[experiment.strategy_name].replans
-    return _Sure(planner, options.confidence, experiment.seed, reacts)
+    replans = PLANNED[experiment.strategy_name].replans
+    if options.confidence is not None:
+        return _Sure(planner, options.confidence, experiment.seed, replans)
+    # Published forms keep their own plans; as many trials as fit are found by many questions.
+    return _Likely(planner, experiment.seed) if replans and options.aim != "trials" else planner
 
 
-def _against_the_mean(planner: Planner, request: PlanRequest, plan: Plan) -> Plan:
+def _against_the_mean(best: Plan, request: PlanRequest, plan: Plan) -> Plan:
     """Return a sure plan with its gap to the best plan that keeps the limits on average.
 
     The planner's own gap held for the tighter limits that it had been given.
     """
-    try:
-        best = planner.plan(request)
-    except InfeasibleError:
-        return replace(plan, gap=None, status="heuristic")
     mine, least = (measures(candidate, request.objective)[0] for candidate in (plan, best))
     if best.gap is None or least <= 0:
         return replace(plan, gap=None, status="heuristic")

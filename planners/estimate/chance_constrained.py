@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-import numpy as np
-
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Estimate, Forecast, Group, Limits, Plan, Stage
@@ -23,7 +21,13 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
-from cloudtune.planners.estimate.outlook import chances, fitting, quantile, to_forecast
+from cloudtune.planners.estimate.outlook import (
+    chances,
+    excesses,
+    fitting,
+    quantile,
+    to_forecast,
+)
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.selection import described, measures
@@ -37,6 +41,8 @@ _CAUTION = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 """The standard deviations by which durations are longer than their means, in whole fronts."""
 _FEW = 256
 """The most plans of a job that are all judged."""
+_FEW_OFFERS = 12
+"""The most offers that are all tried beside a plan's own."""
 _COARSE = 200
 """Samples that say whether a plan is worth a closer look."""
 _DOUBT = 1.1
@@ -119,6 +125,16 @@ class _Search:
         sure = [plan for plan, draws in self.judged.items() if self._is_sure(draws)]
         return min(sure, key=self._measures, default=None)
 
+    @property
+    def familiar(self) -> PlanRequest:
+        """The request with the offers that neighbours have: of a catalog those of any plan yet."""
+        if len(self.request.rentables) <= _FEW_OFFERS:
+            return self.request
+        plans = (*(plan.choices for plan in self.judged), *self.glanced)
+        offers = {group.offer for choices in plans for groups in choices for group in groups}
+        rentables = (rentable for rentable in self.request.rentables if rentable.offer in offers)
+        return replace(self.request, rentables=tuple(rentables))
+
     # ---- which plans --------------------------------------------------------------------------
 
     def ask(self) -> None:
@@ -187,7 +203,7 @@ class _Search:
         for start in surest[:_STARTS]:
             choices = start
             while self.best is None and len(self.glanced) < _GLANCES:
-                near = map(self._priced, neighbours(self.request, choices))
+                near = map(self._priced, neighbours(self.familiar, choices))
                 fresh = [plan for plan in near if plan.choices not in self.glanced]
                 surer = min(filter(self._possible, fresh), key=self._glance, default=None)
                 if surer is None or self._glance(surer) >= self.glanced[choices]:
@@ -202,7 +218,7 @@ class _Search:
         while self.best not in {None, before}:
             before = self.best
             assert before is not None
-            self.look(map(self._priced, neighbours(self.request, before.choices)))
+            self.look(map(self._priced, neighbours(self.familiar, before.choices)))
 
     def _may_be_sure(self, plan: Plan) -> bool:
         return self._glance(plan) <= (_DOUBT_OF_REPLANNED if self.reacts else _DOUBT)
@@ -211,9 +227,7 @@ class _Search:
         """Return how many times the limits a plan takes, by few samples, as surely as is asked."""
         if plan.choices not in self.glanced:
             draws = sample(self.request, plan, samples=_COARSE, seed=self.seed)
-            late = draws.seconds / (self.goal.deadline or math.inf)
-            dear = draws.dollars / (self.goal.budget or math.inf)
-            self.glanced[plan.choices] = quantile(np.maximum(late, dear), self.confidence)
+            self.glanced[plan.choices] = excesses(self.goal, draws, self.confidence)[2]
         return self.glanced[plan.choices]
 
     # ---- how sure they are --------------------------------------------------------------------
@@ -288,9 +302,11 @@ def cautious(request: PlanRequest, caution: float) -> PlanRequest:
 
 def every_choice(request: PlanRequest, most: int) -> list[Choices] | None:
     """Return all ways through the stages with one offer each; None if they are more than that."""
-    groups = [tuple(_groups(request, stage)) for stage in request.work]
-    if math.prod(map(len, groups)) > most:
-        return None
+    groups: list[tuple[tuple[Group, ...], ...]] = []
+    for stage in request.work:
+        groups.append(tuple(itertools.islice(_groups(request, stage), most + 1)))
+        if math.prod(map(len, groups)) > most:
+            return None
     return list(itertools.product(*groups))
 
 

@@ -1,5 +1,6 @@
 """What a plan may take, as distributions."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,15 @@ def fitting(limits: Limits) -> Limits:
     return Reserve(0.0).limits(limits)
 
 
+def beyond(limits: Limits) -> Limits:
+    """Return the limits in which a run has these for its work: what `fitting` is the reverse of."""
+    left = 1 - Reserve(0.0).share
+    return Limits(
+        None if limits.deadline is None else limits.deadline / left,
+        None if limits.budget is None else limits.budget / left,
+    )
+
+
 def _cut_off(limits: Limits, draws: Draws) -> Draws:
     """Return draws of runs that are ended by whichever limit comes first."""
     share = np.ones(len(draws.seconds))
@@ -74,6 +84,17 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
         None if in_time is None else float(in_time.mean()),
         None if in_money is None else float(in_money.mean()),
         float(np.all(kept, axis=0).mean()) if kept else None,
+    )
+
+
+def excesses(limits: Limits, draws: Draws, share: float) -> tuple[float, float, float]:
+    """Return how many times a limit that share of samples take at most: of time, money and both."""
+    late = draws.seconds / (limits.deadline or math.inf)
+    dear = draws.dollars / (limits.budget or math.inf)
+    return (
+        quantile(late, share),
+        quantile(dear, share),
+        quantile(np.maximum(late, dear), share),
     )
 
 

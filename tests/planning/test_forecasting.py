@@ -289,7 +289,7 @@ def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
 
 @pytest.mark.parametrize(
     ("losses", "availability", "instances", "why"),
-    [(60.0, 0.2, 4, "most runs end early"), (2.0, 0.01, 1, "more than on demand")],
+    [(60.0, 0.2, 4, "all of the work fits"), (2.0, 0.01, 1, "on demand")],
     ids=["unfinished", "dearer"],
 )
 def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
