@@ -240,6 +240,10 @@ class Provider(Protocol):
         """
         ...
 
+    def waits(self, settings: Settings) -> Mapping[str, float]:
+        """Return the seconds for which a launch of each type waits now, where that is foretold."""
+        return {}
+
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return what a profile that was measured without a pace is where training is paced.
 

@@ -15,6 +15,7 @@ from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import width_text
+from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
 from cloudtune.profiles import store
@@ -101,6 +102,7 @@ def problem_of(
     provider = provider_named(experiment.cloud.provider)
     times = history.times_of(experiment)
     types = provider.known_types()
+    waits = provider.waits(experiment.cloud)
     timed = partial(
         with_earlier_runs,
         runs=times.runs,
@@ -137,6 +139,11 @@ def problem_of(
             profile = profile.only(allowed)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
+            wait = waits.get(machine.name, 0.0)
+            if wait > profile.launch.mean:
+                profile = replace(profile, launch=Measurement(wait, profile.launch.sd))
+                queued = format_seconds(wait)
+                notes.append(f"{machine.name}: the queue lets the next instance start in {queued}")
             rentables.append(
                 _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )

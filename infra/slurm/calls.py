@@ -11,6 +11,7 @@ import getpass
 import json
 import math
 import os
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,7 +66,23 @@ class SlurmError(CloudtuneError):
 
 
 def ask(*command: str, script: str | None = None) -> str:
-    """Return what a command of Slurm prints; times are Unix seconds.
+    """Return what a command of Slurm prints; times are Unix seconds."""
+    return _ask(command, script).stdout
+
+
+def foretold_start(options: Sequence[str]) -> float:
+    """Return when Slurm expects a job to start that were submitted now; nothing is queued.
+
+    Raises:
+        SlurmError: it would refuse the job.
+    """
+    answer = _ask(("sbatch", "--test-only", *options), "#!/bin/sh\n").stderr
+    start = re.search(r" to start at (\d+)", answer)
+    return float(start.group(1)) if start is not None else unix_time()
+
+
+def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm.
 
     What this process has of Ray's and ours in its environment would go into jobs.
 
@@ -86,7 +103,7 @@ def ask(*command: str, script: str | None = None) -> str:
             text=True,
             check=True,
             timeout=_TIMEOUT_SECONDS,
-        ).stdout
+        )
     except subprocess.CalledProcessError as error:
         lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
         why = " ".join(lines) or f"exit code {error.returncode}"

@@ -49,7 +49,7 @@ while kill -0 $boots 2> /dev/null; do
   [[ -e $folder/due && $(date +%s) -ge $(cat "$folder/due") ]] && break
 done
 for process in /proc/[0-9]*; do  # Slurm may lose sight of what starts a session of its own
-  [[ $process != /proc/$$ ]] && grep -qsz "^@machine@=slurm-$SLURM_JOB_ID$" "$process/environ" &&
+  [[ $process != /proc/$$ ]] && grep -qsz "^folder=$folder$" "$process/environ" &&
     kill -9 "${process#/proc/}"
 done 2> /dev/null
 rm -rf "$folder"

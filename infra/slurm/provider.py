@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
 from cloudtune.model.catalog import Catalog, InstanceType, Offer
@@ -136,16 +137,26 @@ class Slurm(Provider):
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what sbatch says against a job of each type; nothing is queued."""
-        from cloudtune.infra.slurm.calls import SlurmError, ask  # noqa: PLC0415
+        _, problems = self._foretold(experiment.cloud)
+        return problems
 
+    def waits(self, settings: Settings) -> Mapping[str, float]:
+        """Return how long Slurm expects a job of each type to wait in its queue."""
+        starts, _ = self._foretold(settings)
+        return {name: max(0.0, start - unix_time()) for name, start in starts.items()}
+
+    def _foretold(self, settings: Settings) -> tuple[dict[str, float], list[str]]:
+        """Return when a job of each type would start, and what sbatch says against the others."""
+        from cloudtune.infra.slurm.calls import SlurmError, foretold_start  # noqa: PLC0415
+
+        starts = {}
         problems = []
-        for name, kind, machine in self._named(experiment.cloud):
-            options = _options(experiment.cloud, kind, machine)
+        for name, kind, machine in self._named(settings):
             try:
-                ask("sbatch", "--test-only", *options, script="#!/bin/sh\n")
+                starts[name] = foretold_start(_options(settings, kind, machine))
             except SlurmError as error:
                 problems.append(f"{name}: {error}")
-        return problems
+        return starts, problems
 
     def own_address(self) -> str:
         from cloudtune.infra.slurm.nodes import own_address  # noqa: PLC0415

@@ -18,8 +18,12 @@ from cloudtune.infra.slurm import nodes
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
 from cloudtune.model.commands import Launch
+from cloudtune.model.plans import Limits
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.problem import problem_of
 from tests.bench import wait_for
 from tests.builders.experiments import FIELDS
+from tests.builders.proposals import speed
 from tests.contracts.provider import ProviderContract
 from tests.guard import watched
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
@@ -140,6 +144,21 @@ def test_what_sbatch_refuses_is_known_before_anything_is_queued() -> None:
     assert SLURM.preflight(experiment(), None) == []
     (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None)
     assert said.startswith("cpu: sbatch: ")
+
+
+def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    asked = experiment().model_copy(update={"directory": tmp_path})
+    job = lab.submit("cpu", "sleep 60", "--time=30", "--exclusive")
+    wait_for(lambda: lab.jobs("running"), 30)
+    waiting = problem_of(asked, [speed("cpu", 10.0)])
+    assert any("cpu: the queue lets the next instance start in" in it for it in waiting.notes)
+    assert make_plan(waiting, Limits()).plan.estimate.seconds > 1500
+    lab.ask("scancel", job)
+    wait_for(lambda: not lab.jobs("running,completing"), 30)
+    free = problem_of(asked, [speed("cpu", 10.0)])
+    assert not any("queue" in it for it in free.notes)
+    assert make_plan(free, Limits()).plan.estimate.seconds < 600
 
 
 def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
