@@ -139,11 +139,8 @@ def problem_of(
             profile = profile.only(allowed)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
-            wait = waits.get(machine.name, 0.0)
-            if wait > profile.launch.mean:
-                profile = replace(profile, launch=Measurement(wait, profile.launch.sd))
-                queued = format_seconds(wait)
-                notes.append(f"{machine.name}: the queue lets the next instance start in {queued}")
+            profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
+            notes += note
             rentables.append(
                 _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )
@@ -223,6 +220,16 @@ def _with_room(
     widths = ", ".join(reversed(crowded))
     note = f"{machine.name}: no trials at {widths} of a GPU, whose {room:,} MiB they would exceed"
     return profile.only(fitting), (note,)
+
+
+def _with_wait(
+    profile: ScalingProfile, machine: InstanceType, wait: float
+) -> tuple[ScalingProfile, Sequence[str]]:
+    """Return a profile whose launches wait in a queue as long as is foretold, and a note."""
+    if wait <= profile.launch.mean:
+        return profile, ()
+    note = f"{machine.name}: the queue lets the next instance start in {format_seconds(wait)}"
+    return replace(profile, launch=Measurement(wait, profile.launch.sd)), (note,)
 
 
 def _derived(

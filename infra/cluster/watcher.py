@@ -162,11 +162,13 @@ class Watcher:
                 self._tell_end(intent, watched, instance)
 
     def _note_unlisted(self, intent: str, watched: _Intent) -> None:
-        """Take what EC2 has listed, and long hasn't any more, to be gone: it forgets in an hour."""
+        """Take what was listed, and long hasn't been, to be gone: EC2 forgets it in an hour."""
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
-            self._emit(lambda at: InstanceGone(at, intent, at, "EC2 knows nothing of it any more"))
+            self._emit(
+                lambda at: InstanceGone(at, intent, at, "the cloud knows nothing of it any more")
+            )
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.

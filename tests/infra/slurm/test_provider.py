@@ -150,7 +150,7 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     asked = experiment().model_copy(update={"directory": tmp_path})
     job = lab.submit("cpu", "sleep 60", "--time=30", "--exclusive")
-    wait_for(lambda: lab.jobs("running"), 30)
+    wait_for(lambda: bool(lab.jobs("running")), 30)
     waiting = problem_of(asked, [speed("cpu", 10.0)])
     assert any("cpu: the queue lets the next instance start in" in it for it in waiting.notes)
     assert make_plan(waiting, Limits()).plan.estimate.seconds > 1500
