@@ -144,7 +144,7 @@ def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
     """Print what is left; `doomed` counts what a dry run would return. Returns the exit code."""
     _print_unreachable(mute)
     if left:
-        click.echo(f"error: EC2 did not confirm that {', '.join(left)} terminated", err=True)
+        click.echo(f"error: the cloud did not confirm that {', '.join(left)} terminated", err=True)
     if left or mute:
         return CleanupError.exit_code
     checked = f"checked {time.strftime('%H:%M:%S')}"

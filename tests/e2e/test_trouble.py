@@ -174,7 +174,7 @@ def test_a_program_outlives_a_head_that_dies_hears_what_is_left_and_runs_again(
     said = process.stdout.readline()
     assert said.startswith("raised 7 ")
     assert "the run can't go on: " in said
-    assert f"EC2 did not confirm the end of {frozen}; they may still bill" in said
+    assert f"the cloud did not confirm the end of {frozen}; they may still bill" in said
     assert [each["id"] for each in bench.alive()] == [frozen]
     bench.control.clear()
     assert bench("gc").code == 0

@@ -22,7 +22,7 @@ from cloudtune.running.runner import Ended, Runner, Swept
 from tests.builders import play, write_ledger
 from tests.builders.proposals import MIXED, SETTING
 
-LEFT = "EC2 did not confirm the end of i-1, i-2; they may still bill."
+LEFT = "the cloud did not confirm the end of i-1, i-2; they may still bill."
 
 
 class OneEvent:

@@ -186,6 +186,8 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
     boot = 'until [ -e "$CLOUDTUNE_NOTICE" ]; do sleep 0.2; done; cat $CLOUDTUNE_NOTICE; sleep 60'
     calls, instance = submit(tmp_path, boot)
     wait_for(lambda: state(calls, instance) == "running", 30)
+    listening = f"{instance.removeprefix('slurm-')}.0"
+    wait_for(lambda: listening in lab.ask("squeue", "--noheader", "--steps", "--format=%i"), 60)
     lab.submit("urgent", "sleep 1")
     wait_for(lambda: calls.console(instance).strip().isdecimal(), 30)
     due = float(calls.console(instance))
