@@ -247,8 +247,8 @@ class Runner:
         try:
             if left := sweeping.sweep(ec2, self.run, journal):
                 unconfirmed = CleanupError(
-                    f"the cloud did not confirm the end of {', '.join(ids(left))}; they may still bill. "
-                    "Run `cloudtune gc`, or end them by the cloud's own tools.",
+                    f"the cloud did not confirm the end of {', '.join(ids(left))}; they may still "
+                    "bill. Run `cloudtune gc`, or end them by the cloud's own tools.",
                     ids(left),
                 )
         except CleanupError as error:

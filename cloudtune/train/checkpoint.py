@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "manifest.json"
 VERSION: Final = 1
+"""Of the manifest's format; another one is refused, not guessed at."""
 CHUNK_BYTES: Final = 1 << 20
+"""A file is read in pieces of this size: a checkpoint may be larger than the memory."""
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
 
 
@@ -227,6 +229,7 @@ class CheckpointStore:
 
     def _stage(self, trial_id: str, epoch: int, directory: Path) -> PendingCheckpoint:
         if self._is_on_local_disk:
+            # Copied once: the manifest alone makes a checkpoint of files that lie at their place.
             folder = uuid.uuid4().hex[:8]
             pending = PendingCheckpoint(
                 trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder
@@ -255,6 +258,7 @@ class CheckpointStore:
             return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
         except StorageError as error:
             self.failure = str(error)
+            # The only copy of this epoch: the controller may fetch it before the node goes.
             self.held = pending.files if pending.folder is None else ""
             tell(f"epoch {pending.epoch} is not saved: {error}")
             return None
@@ -279,6 +283,7 @@ class CheckpointStore:
     def _finish(self, manifest: Manifest) -> str:
         target = self._folder(manifest.trial, manifest.epoch)
         self._write_manifest(manifest, target)
+        # Only now: until the manifest has changed, it speaks of the files of the save before.
         with best_effort():
             self._drop_folders(target, keep=manifest.folder)
         return f"{self.uri.rstrip('/')}{target.removeprefix(self._root)}"
@@ -336,6 +341,7 @@ class CheckpointStore:
                 return False
             fs, folder = filesystem(path)
             names = list(manifest.files)
+            # Sizes cost one request; to read all files again for a look would cost a download.
             infos = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
             sizes = [info.size if info.is_file else None for info in infos]
             return sizes == [manifest.files[name].size for name in names]
@@ -368,6 +374,7 @@ class CheckpointStore:
             diverged = math.isnan(value) or value == math.inf
             return (-math.inf, epoch) if diverged else (value, -epoch)
 
+        # A resume goes on from the latest; the best may be what the run returns.
         keep = {max(saved), max(saved, key=merit), *spare}
         for epoch, folder in self._epoch_folders(trial_id).items():
             if epoch not in keep:
@@ -540,6 +547,7 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     fs, folder = filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
     if is_local(fs):
+        # The storage itself may lie behind a link. Below it nothing may be one.
         real = Path(os.path.realpath(folder), manifest.folder, name)
         if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
             raise CheckpointError(f"{name} of the checkpoint {path} is no plain file")

@@ -57,10 +57,15 @@ if TYPE_CHECKING:
 
 _TICK_SECONDS = 0.5
 WARM_SECONDS = 60.0
+"""How long `hello` waits for the zygote's imports."""
 _KILL_SECONDS = STOP_SECONDS + 2.0
+"""After an order to stop: a worker ends by itself before that, or never."""
 _DRAIN_SECONDS = 5.0
+"""How long a dead worker's last messages are waited for."""
 _SPARE_PAUSE = 30.0
+"""Until a GPU whose spare worker died gets another: a broken one would be forked in a loop."""
 _SLOT_SECONDS = 120.0
+"""How long a session waits for GPUs that another is to leave."""
 _TAIL_BYTES = 400
 _STACKS = "cloudtune ends this worker, as nothing was reported for too long. It was here:"
 _FAULT = "a fault ended all that share GPU"
@@ -156,6 +161,7 @@ class Agent:
         self._spares: dict[int, _Worker] = {}  # by GPU
         self._no_spare_before: dict[int, float] = {}  # by GPU: one that breaks spare workers
         self._forked = 0
+        # Orders, listeners and the tick come from threads of their own.
         self._lock = threading.RLock()
         self._remarked = ""
         self._leased_until = math.inf  # the first lease is the machine's own business
@@ -225,7 +231,7 @@ class Agent:
         """
         with self._lock:
             local = self._locals.setdefault(part.session, _Local())
-            if local.part is None:
+            if local.part is None:  # else the controller asks again: it got no answer
                 local.part, local.asked_at = part, time.monotonic()
                 local.granted = max(local.granted, part.assignment.until_epoch)
                 local.rendezvous = rendezvous
@@ -269,6 +275,8 @@ class Agent:
         What is acknowledged is kept no longer.
         """
         with self._lock:
+            # A controller that takes over asks what there is: an end that no controller has
+            # acknowledged is still to be reported.
             for name, local in list(self._locals.items()):
                 if local.gone is not None and local.gone <= acknowledged:
                     del self._locals[name]
@@ -313,6 +321,7 @@ class Agent:
             if local.part is None or local.begun:
                 continue
             if local.stopping_since is not None:
+                # Stopped before there was room: it ends without having had a worker.
                 local.begun = True
                 self._finish(local)
                 continue
@@ -349,7 +358,7 @@ class Agent:
         alone = len(together) == 1 or not self._gpus.are_real
         if spare is not None and slot.share == 1.0 and alone:
             return spare
-        if spare is not None:
+        if spare is not None:  # it holds memory of the GPU
             self._send(spare, Stop())
         return self._fork(gpu, self._environment(together, slot.share), warm=False)
 
@@ -400,6 +409,7 @@ class Agent:
             body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, Failure | Done | Lost):
+                # The others would wait for it in a collective until that times out.
                 worker.has_reported = True
                 self._end(local)
 

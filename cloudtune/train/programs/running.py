@@ -47,11 +47,16 @@ from cloudtune.train.storage import staging_folder, tell
 from cloudtune.train.sync_check import NotOneModelError, Work, flaw
 
 _POLL: Final = 0.02
+"""Seconds between two looks at what it wrote: it trains on unseen for that long."""
 _END_SECONDS: Final = 1.5
+"""From SIGTERM to SIGKILL: less than the agent waits before it kills the worker itself."""
 _SUSPEND_SECONDS: Final = 2.0
+"""How long processes that should stand still are waited for: one in a system call of its driver may
+never."""
 _SUSPEND_POLL: Final = 0.001
 _STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 _DRAIN_SECONDS: Final = 5.0
+"""How long other ranks wait for rank 0, which says what an end means."""
 _SAVE_PATIENCE: Final = 10.0
 """Seconds that a script may take after its report until it begins to save."""
 _SHORTEST_PATIENCE: Final = 0.5
@@ -177,6 +182,7 @@ class CommandRun:
         """Make the folder that it runs in, with the checkpoint to go on from."""
         self.folder.mkdir(mode=0o700)
         program = self._program
+        # A link to the user's own would mix the reports and checkpoints of all trials.
         own = {Path(path).parts[0] for path in (program.file, program.folder) if path is not None}
         for entry in self._post.code.iterdir():
             if entry.name not in own:
@@ -190,6 +196,7 @@ class CommandRun:
         checkpoint = usable(restore) if restore is not None else None
         if checkpoint is not None and program.folder is not None:
             load(checkpoint, self.folder / program.folder)
+        # Renamed, as the other workers of the instance wait for it: they must not read half of it.
         (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
 
@@ -221,7 +228,7 @@ class CommandRun:
         environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
         if session.device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")
-        if self._compared:
+        if self._compared:  # Python imports a sitecustomize from its path before any script
             site = self._own / "site"
             site.mkdir()
             shutil.copy(counting.__file__, site / "sitecustomize.py")
@@ -357,7 +364,7 @@ class CommandRun:
         """End what is left of it: processes that ignore SIGTERM are killed, orphans as well."""
         left = self.tree()
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)  # halted processes don't hear it otherwise
         _, left = psutil.wait_procs(left, timeout=_END_SECONDS)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
