@@ -158,6 +158,7 @@ class Rest:
     @cached_property
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
+        # A plan in need has fewer trials: where there is room again, as many as first planned go on.
         itinerary = self.itinerary
         most = len(self.members) + len(self.itinerary.waiting)
         same = len(itinerary.first_plan.stages) == len(itinerary.plan.stages)
@@ -194,6 +195,7 @@ class Rest:
         later = self.later
         mean = math.ceil(sum(left.values()) / len(left))
         epochs = mean if self._takes_turns else max(left.values())
+        # Planners expect no stage with more trials than the one before.
         trials = max(len(left), later[0].trials if later else 0)
         return (Stage(trials, self.rung - epochs, self.rung), *later)
 
@@ -290,6 +292,7 @@ class Rest:
             if not rented.joined:
                 gone = view.now - rented.requested_at
                 left = joins_in(view, rented.offer) - gone
+                # One that is late may come at any moment, or never: the later, the longer it takes.
                 late = gone * (LATE - 1)
                 boot = max(boot, left, min(left + late, late))
         begun = [view.trials[name] for name in self.training if name in view.trials]
