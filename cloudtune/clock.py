@@ -1,4 +1,4 @@
-"""Unix time that nobody sets while a process runs: limits and dollars are counted by it."""
+"""Unix time that no clock change moves while a process runs: limits count by it."""
 
 import time
 

@@ -25,7 +25,7 @@ def be_as_our_user() -> int:
     """Take the umask that our user has, for what is theirs; return the one until now."""
     try:
         return os.umask(int(os.environ.get(UMASK_VARIABLE, ""), 8) & 0o777)
-    except ValueError:  # nobody has changed it
+    except ValueError:  # it is unchanged
         before = os.umask(_OURS_ALONE)
         os.umask(before)
         return before
@@ -71,7 +71,7 @@ def close(folder: Path, *, all_in_it: bool = True) -> None:
         or not folder.is_dir()
     ):
         return
-    _close_one(str(folder))  # first: nobody gets past it
+    _close_one(str(folder))  # first: no one gets past it
     for path, _, files in os.walk(folder) if all_in_it else ():
         for each in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
             _close_one(each)

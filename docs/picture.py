@@ -331,10 +331,10 @@ class _Picture:
         """Give the metric of each trial, and the best so far, over time."""
         report, theme = self.report, self.theme
         curves = {
-            name: [(e.told.at, e.told.metrics.get(report.metric, math.nan)) for e in epochs]
+            name: [(e.report.at, e.report.metrics.get(report.metric, math.nan)) for e in epochs]
             for name, epochs in report.epochs_by_trial.items()
         }
-        path = [(e.told.at, e.told.metrics[report.metric]) for e in report.improvements]
+        path = [(e.report.at, e.report.metrics[report.metric]) for e in report.improvements]
         values = sorted(
             value
             for points in (*curves.values(), path)

@@ -97,7 +97,7 @@ class MeasuredSession:
         return len(self.seconds) + (self.first_at is not None)
 
     def note(self, event: EpochDone, most: int) -> None:
-        """Take note of an epoch; no more than so many count."""
+        """Take note of an epoch; only the first few count."""
         self.reported_at = event.at
         if event.memory_mib is not None:
             self.memory = max(event.memory_mib, self.memory or 0.0)
@@ -125,7 +125,7 @@ class MeasuredSession:
         (figures.resize if self.resumed else figures.start).append(overhead)
 
     def seconds_at(self, width: Width, epochs: int) -> float:
-        """Return what so many epochs may take at another width, setting it up included."""
+        """Return what some epochs may take at another width, setting it up included."""
         assert self.first_at is not None
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
         an_epoch = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
@@ -133,7 +133,7 @@ class MeasuredSession:
 
 
 def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
-    """Return what so many epochs may take at a width, as the measured ones tell; 0 without any."""
+    """Return what some epochs may take at a width, as the measured ones tell; 0 without any."""
     counted = [session for session in sessions if session.counted]
     if not counted:
         return 0.0
@@ -178,7 +178,7 @@ class MeasureWork:
     setup: float
 
     def seconds(self, epochs: int) -> float:
-        """Return the seconds that are left to measure, with so many epochs at each width."""
+        """Return the seconds that are left to measure, with that number of epochs at each width."""
         by_phase = [self.epoch * max(1.0, self.width / other) for other in self.phases]
         return (
             sum([epochs * seconds + self.setup for seconds in by_phase]) - self.epoch - self.setup

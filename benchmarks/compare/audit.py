@@ -124,7 +124,7 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
         return math.fsum([*held, timeline.used_dollars(priced, end=at)])
 
     path = (
-        Point(e.told.at, spent(e.told.at), e.told.metrics[metric], e.trial, e.number)
+        Point(e.report.at, spent(e.report.at), e.report.metrics[metric], e.trial, e.number)
         for e in timeline.improvements(metric, mode)
     )
     spans = (_span(session, timeline) for session in timeline.sessions.values())
@@ -140,7 +140,7 @@ def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode
 
 def _span(session: SessionSpan, timeline: Timeline) -> Span:
     start = session.start
-    trained = sum(epoch.told.seconds for epoch in session.epochs)
+    trained = sum(epoch.report.seconds for epoch in session.epochs)
     return Span(start.trial, start.width, session.begin, min(session.end, timeline.at), trained)
 
 
@@ -149,6 +149,6 @@ def _epochs(timeline: Timeline) -> dict[TrialId, int]:
     furthest: dict[TrialId, int] = {}
     for session in timeline.sessions.values():
         start = session.start
-        done = session.epochs[-1].told.epoch if session.epochs else 0
+        done = session.epochs[-1].report.epoch if session.epochs else 0
         furthest[start.trial] = max(furthest.get(start.trial, start.start_epoch), done)
     return furthest

@@ -128,7 +128,7 @@ def work_of(timeline: Timeline, rentables: Sequence[Rentable]) -> float:
     for epoch in timeline.epochs:
         profile = profiles[kinds[epoch.session.start.placement[0].instance]]
         mean = profile.epoch[epoch.width].mean
-        amounts[epoch.trial, epoch.number] = (epoch.told.seconds or mean) / mean
+        amounts[epoch.trial, epoch.number] = (epoch.report.seconds or mean) / mean
     return math.fsum(amounts.values())
 
 

@@ -153,8 +153,8 @@ def _tensorboard(result: Result, target: str) -> str:
             old.unlink()  # of an earlier export; TensorBoard would show both
         with SummaryWriter(str(folder)) as writer:
             for epoch in epochs.get(trial.id, ()):
-                for name, value in epoch.told.metrics.items():
-                    writer.add_scalar(name, value, epoch.number, walltime=began + epoch.told.at)
+                for name, value in epoch.report.metrics.items():
+                    writer.add_scalar(name, value, epoch.number, walltime=began + epoch.report.at)
             figures = {f"best/{result.metric}": best[trial.id]} if trial.id in best else {}
             for part in hparams(_config(trial), figures):  # type: ignore[no-untyped-call]
                 writer.file_writer.add_summary(part)
@@ -206,14 +206,14 @@ def _log(
 ) -> None:
     from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415
 
-    times = [_millis(result, epoch.told.at) for epoch in epochs]
+    times = [_millis(result, epoch.report.at) for epoch in epochs]
     run = client.create_run(
         experiment, start_time=min(times, default=_millis(result, 0.0)), run_name=trial.id
     ).info.run_id
     metrics = [
         Metric(name, value, at, epoch.number)
         for epoch, at in zip(epochs, times, strict=True)
-        for name, value in epoch.told.metrics.items()
+        for name, value in epoch.report.metrics.items()
     ]
     params = [Param(name, str(value)) for name, value in _config(trial).items()]
     tags = [RunTag(name, value) for name, value in _about(result, trial).items()]
@@ -252,7 +252,7 @@ def _wandb(result: Result, target: str) -> str:
                 )
                 run.config.update(_about(result, trial))  # type: ignore[no-untyped-call]
                 for epoch in epochs.get(trial.id, ()):
-                    run.log({**epoch.told.metrics, "epoch": epoch.number}, step=epoch.number)
+                    run.log({**epoch.report.metrics, "epoch": epoch.number}, step=epoch.number)
                 run.finish(exit_code=1 if trial.error else 0)
         finally:
             wandb.teardown()  # its service is a process

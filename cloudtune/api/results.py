@@ -138,7 +138,7 @@ class Result:
         return Best(
             trial=best.trial,
             config=nested(self.report.policy.trials[best.trial].trial.config),
-            metrics={self.metric: best.metric} if epoch is None else dict(epoch.told.metrics),
+            metrics={self.metric: best.metric} if epoch is None else dict(epoch.report.metrics),
             epoch=best.epoch,
             checkpoint=self.report.best_folder or self.report.kept,
         )
@@ -226,21 +226,21 @@ class Result:
         trained again, the last result counts. A metric with the name of one of these columns is in
         `metric/NAME`.
         """
-        epochs = sorted(self._epochs.values(), key=lambda epoch: epoch.told.at)
-        metrics = dict.fromkeys(name for epoch in epochs for name in epoch.told.metrics)
+        epochs = sorted(self._epochs.values(), key=lambda epoch: epoch.report.at)
+        metrics = dict.fromkeys(name for epoch in epochs for name in epoch.report.metrics)
         named = {name: _column(name, _EPOCHS) for name in metrics}
         rows = [
             {
                 "trial": epoch.trial,
                 "epoch": epoch.number,
-                **{named[name]: value for name, value in epoch.told.metrics.items()},
-                "seconds": epoch.told.at,
-                "took": epoch.told.seconds,
+                **{named[name]: value for name, value in epoch.report.metrics.items()},
+                "seconds": epoch.report.at,
+                "took": epoch.report.seconds,
                 "width": epoch.width,
                 "instance": ",".join(
                     dict.fromkeys(piece.instance for piece in epoch.session.start.placement)
                 ),
-                "checkpoint": epoch.told.checkpoint,
+                "checkpoint": epoch.report.checkpoint,
             }
             for epoch in epochs
         ]

@@ -42,7 +42,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Told:
+class LogPiece:
     """A piece of a log: all of it, or an addition."""
 
     log: Log
@@ -83,7 +83,7 @@ class RunLogs:
             raise UsageError(f"no logs of trial {trial!r}; choose one of {names}")
         return matching
 
-    def news(self, logs: Sequence[Log]) -> Iterator[Told]:
+    def news(self, logs: Sequence[Log]) -> Iterator[LogPiece]:
         """Yield the additions to these logs since the last call.
 
         Raises:
@@ -97,11 +97,11 @@ class RunLogs:
             self._seen[log.path] = (log.changed, data)
             added = data if last_seen is None else _added(last_seen[1], data)
             if added:
-                yield Told(log, added.decode(errors="replace"))
+                yield LogPiece(log, added.decode(errors="replace"))
 
     def followed(
         self, look: Callable[[], Sequence[Log]], driven: Callable[[], bool]
-    ) -> Iterator[Told]:
+    ) -> Iterator[LogPiece]:
         """Yield the logs that `look` finds, then their additions.
 
         Ends when `driven`, called before the last look, was False.

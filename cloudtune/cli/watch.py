@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cloudtune.api.experiments import load_experiment
-from cloudtune.api.run_logs import Log, Told
+from cloudtune.api.run_logs import Log, LogPiece
 from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand
 from cloudtune.cli.reporters import tell, told_as_lines
 from cloudtune.display.terminal import console
@@ -103,7 +103,7 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
 
 
-def _printed(pieces: Iterable[Told]) -> int:
+def _printed(pieces: Iterable[LogPiece]) -> int:
     """Print pieces of logs under the titles of their logs; return their number."""
     title = ""
     count = 0

@@ -171,11 +171,11 @@ def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
     """Return the mean of each metric over the workers that have it; on all of them the same."""
     if not torch.distributed.is_initialized():
         return metrics
-    told: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(told, metrics)
-    names = {name for each in told for name in each}
-    values = {name: [each[name] for each in told if name in each] for name in sorted(names)}
-    return {name: sum(each) / len(each) for name, each in values.items()}
+    gathered: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(gathered, metrics)
+    names = {name for own in gathered for name in own}
+    values = {name: [own[name] for own in gathered if name in own] for name in sorted(names)}
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
 
 def _devices(device: torch.device, here: int) -> Any:

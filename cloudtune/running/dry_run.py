@@ -44,7 +44,7 @@ from cloudtune.train.storage import LOGS
 SECONDS: Final = 60.0
 """What a script that works gets: it is tried, not trained."""
 _END_SECONDS: Final = 8.0
-"""What it gets to end once it was told to; as on an instance."""
+"""What it gets to end once it is asked to; as on an instance."""
 _LINKED_BYTES: Final = 64 << 20
 """Larger files of the folder are data: linked, as a script reads them."""
 _LINES: Final = 12

@@ -107,9 +107,9 @@ def rung_reports(
     seconds = [0.0 for _ in rungs]
     for epoch in timeline.epochs:
         level = min(bisect.bisect_left(rungs, epoch.number), len(rungs) - 1)
-        seconds[level] += epoch.told.seconds * epoch.width
+        seconds[level] += epoch.report.seconds * epoch.width
         if epoch.number >= rungs[level]:
-            arrived[level].setdefault(epoch.trial, epoch.told.at)
+            arrived[level].setdefault(epoch.trial, epoch.report.at)
     return tuple(
         RungReport(
             epoch=epoch,

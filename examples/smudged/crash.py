@@ -25,7 +25,7 @@ CLOUDTUNE = (sys.executable, "-m", "cloudtune")
 SECOND_STAGE = 4
 """The run is killed when some trial has trained this epoch: the second stage goes on."""
 DEADLINE = "5m"
-"""Longer than the demo's: nobody trains while nobody controls."""
+"""Longer than the demo's: nothing trains while nothing controls."""
 
 
 def ours(name: str | None = None) -> str | None:
@@ -45,8 +45,10 @@ def show(*arguments: str) -> int:
 
 def alive() -> list[dict[str, Any]]:
     """Return the instances that still bill."""
-    told = subprocess.run([*CLOUDTUNE, "status", "-o", "json"], check=True, stdout=subprocess.PIPE)
-    return list(json.loads(told.stdout))
+    status = subprocess.run(
+        [*CLOUDTUNE, "status", "-o", "json"], check=True, stdout=subprocess.PIPE
+    )
+    return list(json.loads(status.stdout))
 
 
 def twice(result: cloudtune.Result) -> int:

@@ -60,8 +60,8 @@ def main() -> None:
     if best is None or best.checkpoint is None:
         raise SystemExit(f"run {result.name} has no checkpoint to test")
     command = [sys.executable, "-m", "cloudtune", "report", result.name, "--against", "-o", "json"]
-    told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    bought = told["random_search"]
+    report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    bought = report["random_search"]
     if bought is None:
         raise SystemExit(f"${result.cost.dollars:.2f} trains no random configuration in time")
     first = result.trials.sort_values("trial").head(bought["trials"])

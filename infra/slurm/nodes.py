@@ -37,7 +37,7 @@ class NodeKind:
     nodes: int
 
     def instance(self, name: str, slots: int | None) -> InstanceType | None:
-        """Return the type of instances with so many slots; None where it has none."""
+        """Return the type of instances with `slots` slots; None where it has none."""
         there = self.node_gpus or slots or 0
         gpus = min(slots or there, there)
         share = gpus / there if self.node_gpus else 1.0

@@ -57,12 +57,13 @@ def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
     for trial in report.policy.trials:
         own = [each for (name, _), each in counted.items() if name == trial]
         marks = {
-            (each.told.at / drawn_unit(drawn["metric"]), each.told.metrics["score"]) for each in own
+            (each.report.at / drawn_unit(drawn["metric"]), each.report.metrics["score"])
+            for each in own
         }
         assert marks <= set(points(drawn["metric"], trial))
     best_so_far = next(t for t in drawn["metric"].data if t["name"] == "best so far")
     assert best_so_far["y"] == sorted(best_so_far["y"])
-    assert best_so_far["y"][-1] == max(each.told.metrics["score"] for each in counted.values())
+    assert best_so_far["y"][-1] == max(each.report.metrics["score"] for each in counted.values())
     dollars = [x for x, _ in points(drawn["metric_by_dollars"])]
     assert 0 < max(dollars) <= report.dollars
 

@@ -208,7 +208,7 @@ def _parts(
         else:
             merged.append((stretch.begin, stretch.end, kind))
     for begin, end, kind in merged:
-        done = [e.number for e in session.epochs if begin < e.told.at <= end + 1.0]
+        done = [e.number for e in session.epochs if begin < e.report.at <= end + 1.0]
         epochs = f", epochs {min(done)} to {max(done)}" if done and kind not in _KINDS else ""
         yield begin, end, kind, f"on {gpus_text(width)}{epochs}"
 

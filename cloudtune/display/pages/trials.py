@@ -91,7 +91,7 @@ def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
     limits = report.job.limits
     clock = TimeUnit.until(report.timeline.over_at)
-    end = max((epoch.told.at for epoch in _epochs(report)), default=report.timeline.over_at)
+    end = max((epoch.report.at for epoch in _epochs(report)), default=report.timeline.over_at)
     drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
     shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
     return Figure(
@@ -102,7 +102,7 @@ def metric_by_time(report: Report) -> Figure:
 def metric_by_dollars(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
     limits = report.job.limits
-    end = report.spent(max((epoch.told.at for epoch in _epochs(report)), default=0.0))
+    end = report.spent(max((epoch.report.at for epoch in _epochs(report)), default=0.0))
     drawn = limit_lines(
         limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
@@ -134,8 +134,8 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         "type": "scatter",
         "mode": "lines",
         "name": "best so far",
-        "x": [at(epoch.told.at) for epoch in best],
-        "y": [epoch.told.metrics[report.metric] for epoch in best],
+        "x": [at(epoch.report.at) for epoch in best],
+        "y": [epoch.report.metrics[report.metric] for epoch in best],
         "customdata": [[epoch.trial, epoch.number] for epoch in best],
         "line": {"shape": "hv", "color": BEST, "width": 3},
         "hovertemplate": "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}"
@@ -157,8 +157,8 @@ def _curve(
     data: list[list[Any] | None] = []
     for trial in trials:
         for epoch in report.epochs_by_trial.get(trial.id, ()):
-            x.append(at(epoch.told.at))
-            y.append(epoch.told.metrics.get(report.metric))
+            x.append(at(epoch.report.at))
+            y.append(epoch.report.metrics.get(report.metric))
             data.append([trial.id, epoch.number, gpus_text(epoch.width)])
         x.append(None)
         y.append(None)
@@ -182,7 +182,7 @@ def _best_text(report: Report) -> str:
         return f"No trial reported {report.metric}."
     value = report.policy.trials[best.trial].history.get(best.epoch, best.metric)
     at = next(
-        (e.told.at for e in report.epochs_by_trial.get(best.trial, ()) if e.number == best.epoch),
+        (e.report.at for e in report.epochs_by_trial.get(best.trial, ()) if e.number == best.epoch),
         None,
     )
     when = (

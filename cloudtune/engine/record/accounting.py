@@ -279,7 +279,7 @@ def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch
     for epoch, (begin, done) in zip(session.epochs, placed, strict=True):
         yield Stretch(cursor, begin, gap)
         lost = epoch.number > kept
-        saved = max(begin, done - epoch.told.saving)
+        saved = max(begin, done - epoch.report.saving)
         yield Stretch(begin, saved, "lost" if lost else "training")
         yield Stretch(saved, done, "lost" if lost else "checkpoint")
         cursor = done
@@ -298,13 +298,13 @@ def _placed(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
     An epoch of unknown length counts as long as the session's others on average, from the earliest
     time at which it can have begun.
     """
-    measured = [epoch.told.seconds for epoch in session.epochs if epoch.told.seconds > 0]
+    measured = [epoch.report.seconds for epoch in session.epochs if epoch.report.seconds > 0]
     usual = math.fsum(measured) / len(measured) if measured else math.inf
     cursor = session.begin
     for epoch, latest in zip(session.epochs, _latest(session, stop), strict=True):
         end = max(cursor, latest)
-        if epoch.told.seconds > 0:
-            begin = max(cursor, end - epoch.told.seconds)
+        if epoch.report.seconds > 0:
+            begin = max(cursor, end - epoch.report.seconds)
         else:
             begin = min(end, max(cursor, epoch.after, session.started or 0.0))
             end = min(end, begin + usual)
@@ -317,8 +317,8 @@ def _latest(session: SessionSpan, stop: float) -> list[float]:
     """Return by when each epoch had ended: it was reported, and the next one had begun."""
     ends: list[float] = []
     for epoch in reversed(session.epochs):
-        ends.append(min(epoch.told.at, stop))
-        stop = ends[-1] - epoch.told.seconds
+        ends.append(min(epoch.report.at, stop))
+        stop = ends[-1] - epoch.report.seconds
     return ends[::-1]
 
 

@@ -21,8 +21,8 @@ def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
             continue
         place = (session.start.trial, instance.launch.instance_type, session.start.width)
         for number, epoch in enumerate(session.epochs):
-            if epoch.told.seconds > 0:  # else unknown
-                (later if number else first)[place].append(epoch.told.seconds)
+            if epoch.report.seconds > 0:  # else unknown
+                (later if number else first)[place].append(epoch.report.seconds)
     by_trial: dict[TrialId, list[EpochTimes]] = defaultdict(list)
     for place in dict.fromkeys((*first, *later)):
         trial, kind, width = place
@@ -77,7 +77,7 @@ def _set_up(timeline: Timeline, session: SessionSpan, before: SessionSpan | None
 
     None where it is unknown: it never trained, or another controller received its start.
     """
-    epochs = [epoch.told.seconds for epoch in session.epochs]
+    epochs = [epoch.report.seconds for epoch in session.epochs]
     if session.started is None or not epochs:
         return None
     if _taken_over(timeline, session.begin, session.started):

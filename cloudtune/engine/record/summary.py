@@ -59,13 +59,13 @@ class Target:
     def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> "Target":
         """Return what became of a target, as far as the ledger was read."""
         for epoch in timeline.epochs:
-            reported = epoch.told.metrics.get(metric)
+            reported = epoch.report.metrics.get(metric)
             if (
                 reported is not None
                 and not math.isnan(reported)
                 and not better(mode, value, reported)
             ):
-                return cls(value, epoch.told.at, epoch.trial, epoch.number, reported)
+                return cls(value, epoch.report.at, epoch.trial, epoch.number, reported)
         return cls(value, None, "", 0, Summary.of(timeline, metric, mode).best)
 
     def text(self, name: str) -> str:
@@ -84,7 +84,7 @@ def _histories(timeline: Timeline, metric: str) -> dict[TrialId, dict[int, float
     }
     for epoch in timeline.epochs:
         if epoch.waited:
-            histories[epoch.trial][epoch.number] = epoch.told.metrics.get(metric, math.nan)
+            histories[epoch.trial][epoch.number] = epoch.report.metrics.get(metric, math.nan)
     return histories
 
 

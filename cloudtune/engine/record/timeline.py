@@ -104,14 +104,14 @@ class EpochSpan:
     """
 
     session: SessionSpan
-    told: EpochDone
+    report: EpochDone
     after: float
     waited: bool
 
     @property
     def number(self) -> int:
         """The number of the epoch, from 1."""
-        return self.told.epoch
+        return self.report.epoch
 
     @property
     def trial(self) -> TrialId:
@@ -149,7 +149,7 @@ class SessionSpan:
     @property
     def waits(self) -> bool:
         """Whether the session has trained as far as it may, and waits for a grant or a stop."""
-        done = self.epochs[-1].told.epoch if self.epochs else self.start.start_epoch
+        done = self.epochs[-1].report.epoch if self.epochs else self.start.start_epoch
         return done >= self.until
 
     def used(self, begin: float, end: float) -> float:
@@ -272,9 +272,9 @@ class Timeline:
         """Return, for each trial with several ranks, epochs in sync and epochs checked."""
         synced: dict[TrialId, tuple[int, int]] = {}
         for epoch in self.epochs:
-            if epoch.told.in_sync is not None:
+            if epoch.report.in_sync is not None:
                 equal, checked = synced.get(epoch.trial, (0, 0))
-                synced[epoch.trial] = (equal + epoch.told.in_sync, checked + 1)
+                synced[epoch.trial] = (equal + epoch.report.in_sync, checked + 1)
         return synced
 
     def counted(self) -> dict[tuple[TrialId, int], EpochSpan]:
@@ -289,7 +289,7 @@ class Timeline:
         path: list[EpochSpan] = []
         best: float | None = None
         for epoch in self.epochs:
-            value = epoch.told.metrics.get(metric, math.nan)
+            value = epoch.report.metrics.get(metric, math.nan)
             if epoch.waited and better(mode, value, best):
                 best = value
                 path.append(epoch)
@@ -445,7 +445,7 @@ class Timeline:
 
 
 def _late(epoch: EpochSpan) -> bool:
-    return epoch.told.checkpoint is not None and epoch.told.at < epoch.session.end
+    return epoch.report.checkpoint is not None and epoch.report.at < epoch.session.end
 
 
 def _change(session: SessionSpan, command: ExtendTrial | StopTrial, at: float) -> None:

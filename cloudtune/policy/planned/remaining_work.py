@@ -158,7 +158,7 @@ class Rest:
     @cached_property
     def later(self) -> tuple[Stage, ...]:
         """Return the stages after this one, as they were planned first, for those that are left."""
-        # A plan in need has fewer trials: where there is room again, as many as first planned go on.
+        # A plan in need has fewer trials. With room again, as many as first planned go on.
         itinerary = self.itinerary
         most = len(self.members) + len(self.itinerary.waiting)
         same = len(itinerary.first_plan.stages) == len(itinerary.plan.stages)

@@ -1,4 +1,4 @@
-"""A command in training: started in a folder of its own, told and heard, ended with its children.
+"""A command in training: started in a folder of its own, steered and read, ended with its children.
 
 Where it runs, everything of the user's folder is there by links, but the folder of checkpoints and
 the file of reports: those are the trial's own. The workers of a trial on one instance share it.

@@ -13,7 +13,7 @@ _OPEN = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRand
 
 
 class UnknownDataError(UsageError):
-    """What a loader gives can't be told from what another gives; the text says why."""
+    """What two loaders give can't be compared; the text says why."""
 
 
 def fingerprint(batches: Batches, name: str) -> str:

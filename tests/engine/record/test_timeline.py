@@ -87,7 +87,7 @@ def test_a_session_with_its_epochs() -> None:
         (1, "a", 1.0, 20.0),
         (2, "a", 1.0, 20.0),
     ]
-    assert [e.told.checkpoint for e in found.epochs] == ["a/1", None]
+    assert [e.report.checkpoint for e in found.epochs] == ["a/1", None]
     assert found.sessions["b.1"].waits is False
 
 
