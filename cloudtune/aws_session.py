@@ -62,7 +62,7 @@ def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
 
     del variables
     core = botocore.session.get_session()
-    made = boto3.Session(botocore_session=core)
+    session = boto3.Session(botocore_session=core)
     roles = core.get_component("credential_provider").get_provider("assume-role")
     roles.cache = JSONFileCache(str(_CACHE.expanduser()))
-    return made
+    return session

@@ -116,7 +116,7 @@ def nearest(name: object, allowed: Iterable[str]) -> str:
     """Return " Did you mean 'x'?", or nothing where no allowed name is near."""
     if not isinstance(name, str):
         return ""
-    spelled = {each.lower(): each for each in allowed}
+    spelled = {name.lower(): name for name in allowed}
     matches = difflib.get_close_matches(name[:100].lower(), spelled, n=1)
     return f" Did you mean {spelled[matches[0]]!r}?" if matches else ""
 

@@ -36,12 +36,12 @@ def a_guest() -> Iterator[None]:
     """Leave a program that calls us its own umask, whatever becomes of it within this."""
     before = os.umask(_OURS_ALONE)
     os.umask(before)
-    known = os.environ.get(UMASK_VARIABLE)
+    umask = os.environ.get(UMASK_VARIABLE)
     try:
         yield
     finally:
         os.umask(before)
-        if known is None:
+        if umask is None:
             os.environ.pop(UMASK_VARIABLE, None)
 
 
@@ -61,20 +61,20 @@ def close(folder: Path, *, all_in_it: bool = True) -> None:
     What isn't ours is left, and so is what links lead to. A folder that isn't there stays so.
     """
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return
     if (
         folder.is_symlink()
-        or found.st_uid != os.geteuid()
-        or not found.st_mode & _OTHERS
+        or status.st_uid != os.geteuid()
+        or not status.st_mode & _OTHERS
         or not folder.is_dir()
     ):
         return
     _close_one(str(folder))  # first: no one gets past it
     for path, _, files in os.walk(folder) if all_in_it else ():
-        for each in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
-            _close_one(each)
+        for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
+            _close_one(entry)
 
 
 def _close_one(path: str) -> None:

@@ -46,12 +46,12 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     if profile.memory:
         table.add_column("GPU memory each", justify="right")
     for width in profile.widths:
-        found = profile.epoch[width]
-        gain = profile.epoch[profile.widths[0]].mean / found.mean
+        timing = profile.epoch[width]
+        gain = profile.epoch[profile.widths[0]].mean / timing.mean
         what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
         memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
-        count = "emulated" if paced else f"{found.n}"
-        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", count, *memory)
+        count = "emulated" if paced else f"{timing.n}"
+        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count, *memory)
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,
@@ -59,8 +59,8 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
         "checkpoint, stop, start again": profile.resize,
         "return of an instance": profile.release,
     }
-    for what, found in delays.items():
-        table.add_row(what, f"{found.mean:.2f} s", f"{found.sd:.2f} s", f"{found.n}")
+    for what, timing in delays.items():
+        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", f"{timing.n}")
     out.print(table)
     out.print(profile.source, markup=False)
 

@@ -149,8 +149,10 @@ class RayCalls:
         self._listed = self._listed or ended
         self._seen = seen
         # One that has ended before it was there has never been.
-        found = [_instance(it) for it in seen.values() if it["StartTime"] or it["State"] in _LIVE]
-        return [it for it in found if run in {None, it.run} and (ended or it.billing)]
+        instances = [
+            _instance(it) for it in seen.values() if it["StartTime"] or it["State"] in _LIVE
+        ]
+        return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
 
     def _marked(self, state: str | None) -> list[dict[str, Any]]:
         if not self.view.answers():
@@ -159,8 +161,8 @@ class RayCalls:
 
     def alive(self, run: str) -> dict[str, Instance]:
         """Return the instances of a run that are there, by the names of their actors."""
-        found = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
-        return {name: it for name, it in found.items() if it.run == run}
+        alive = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
+        return {name: it for name, it in alive.items() if it.run == run}
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the actors of these instances, and with them what trains there."""
@@ -169,8 +171,8 @@ class RayCalls:
         if not names:
             return
         with driver(self.view.address):
-            found = [actor_named(name, NAMESPACE) for name in names]
-            actors = [actor for actor in found if actor is not None]
+            named = [actor_named(name, NAMESPACE) for name in names]
+            actors = [actor for actor in named if actor is not None]
             ends = [actor.end.remote() for actor in actors]
             ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
             for actor in actors:

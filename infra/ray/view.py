@@ -45,16 +45,16 @@ def resolve(address: str) -> str:
             "cloudtune on a node of the cluster, with `address: auto`"
         )
     try:
-        found = canonicalize_bootstrap_address_or_die(address)
+        canonical = canonicalize_bootstrap_address_or_die(address)
     except (ConnectionError, ValueError):
         raise UsageError(
             "cloud.address: no Ray cluster runs on this machine; write HOST:PORT, or set "
             "RAY_ADDRESS"
         ) from None
-    host, _, port = found.rpartition(":")
+    host, _, port = canonical.rpartition(":")
     if not port.isdecimal() or not takes_connections(host, int(port)):
-        raise UsageError(f"cloud.address: no Ray cluster answers at {found}")
-    return str(found)
+        raise UsageError(f"cloud.address: no Ray cluster answers at {canonical}")
+    return str(canonical)
 
 
 class ClusterView:

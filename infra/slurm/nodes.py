@@ -66,9 +66,9 @@ def cluster_name() -> str:
         UsageError: there is no Slurm here, or its controller doesn't answer.
     """
     settings = _look("scontrol", "show", "config")
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", settings, re.MULTILINE)
-    assert found is not None, settings
-    return found.group(1)
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", settings, re.MULTILINE)
+    assert match is not None, settings
+    return match.group(1)
 
 
 def kinds() -> dict[str, NodeKind]:
@@ -93,10 +93,10 @@ def kinds() -> dict[str, NodeKind]:
             memory=min(before.memory, node.memory),
             nodes=before.nodes + 1,
         )
-    found = list(alike.values())
-    partitions = [kind.partition for kind in found]
+    alike_kinds = list(alike.values())
+    partitions = [kind.partition for kind in alike_kinds]
     names = {}
-    for kind in found:
+    for kind in alike_kinds:
         several = partitions.count(kind.partition) > 1
         own = f"{kind.node_gpus}x-{kind.model}" if kind.node_gpus else f"{kind.cores}-cores"
         names[f"{kind.partition}:{own}" if several else kind.partition] = kind
@@ -119,10 +119,10 @@ def _nodes() -> Iterator[NodeKind]:
 
 def _limit_seconds(text: str) -> float:
     """Return a partition's time limit as sinfo writes it: [days-]hours:minutes:seconds."""
-    found = _LIMIT.fullmatch(text)
-    if found is None:
+    match = _LIMIT.fullmatch(text)
+    if match is None:
         return _NO_LIMIT
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((24 * days + hours) * 60 + minutes) * 60 + seconds)
 
 

@@ -178,13 +178,13 @@ def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
 
     there = sorted(kinds().items())
     machines = [(name, kind, kind.instance(name, settings.slots)) for name, kind in there]
-    found = [(name, kind, machine) for name, kind, machine in machines if machine is not None]
-    if not found:
+    present = [(name, kind, machine) for name, kind, machine in machines if machine is not None]
+    if not present:
         raise UsageError(
             "cloud.instances: no partition of the cluster has a node with GPUs that is up; for "
             "CPU nodes write how many trials one trains at a time: `slots: 4`"
         )
-    return found
+    return present
 
 
 def _price(settings: Settings, machine: InstanceType) -> float | None:

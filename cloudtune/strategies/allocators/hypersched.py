@@ -128,9 +128,9 @@ class HyperSchedAllocator(ByWidth):
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
         """Return an atom for what is new; a trial that goes on keeps its atoms."""
-        known = view.trials
+        trials = view.trials
         names = [task.trial.id for task in tasks]
-        return [known[name].width if name in known else self._atom for name in names]
+        return [trials[name].width if name in trials else self._atom for name in names]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the trial's share, if a resize is due and pays; else the width that it has."""
