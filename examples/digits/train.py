@@ -63,7 +63,7 @@ def build_network(config: dict[str, Any]) -> nn.Module:
 
 
 def shift(images: Tensor, pixels: int) -> Tensor:
-    """Move a batch by up to `pixels` each way; the margins of a digit are empty."""
+    """Move a batch by up to so many pixels each way; the margins of a digit are empty."""
     down, right = torch.randint(-pixels, pixels + 1, (2,)).tolist()
     return images.roll((down, right), dims=(2, 3))
 

@@ -1,4 +1,4 @@
-"""Handwritten digits with noise and a hole in each: what `make demo` tunes. No model solves it.
+"""Handwritten digits with noise and a hole in each: what `make demo` tunes. Nobody gets all right.
 
 Alone: `python train.py`. Under cloudtune it trains on as many GPUs as the plan gives it.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 CLASSES, SIDE = 10, 8
 NOISE, HOLE = 0.35, 3
 COPIES = {"train": 3, "validation": 4, "test": 4}
-"""How often each image is there, smudged again each time."""
+"""How often each image is there, smudged anew each time."""
 
 
 def load(part: str) -> TensorDataset:
     """Give one part of scikit-learn's 1797 images: 60 % train, 20 % validation, 20 % test.
 
     The parts share no image, and are the same in every trial. Validation and test are smudged once
-    and for all; training images come clean, and each epoch smudges them again.
+    and for all; training images come clean, and each epoch smudges them anew.
     """
     # The file behind sklearn.datasets.load_digits(), whose import takes 1.5 s in each worker.
     package = find_spec("sklearn")
@@ -101,7 +101,7 @@ def train_one_epoch(
 
 @torch.no_grad()
 def accuracy(network: nn.Module, dataset: TensorDataset, device: torch.device) -> float:
-    """Return the share of images that are recognized."""
+    """Return the share of images that are told right."""
     images, labels = (tensor.to(device) for tensor in dataset.tensors)
     hits = network.eval()(images - 0.35).argmax(dim=1) == labels
     return float(hits.float().mean())
