@@ -15,6 +15,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 # The benchmarks are no package of the product's, and are tested as well.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+# Torch's threads spin while they wait for each other: on cores that are busy anyway, small networks
+# take three times the CPU time with two threads. Read when torch is loaded, and inherited.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 WHOLE_RUNS = "tests/e2e/"
 WAITING = (
     "tests/e2e/test_laptop.py",  # the longest first
