@@ -519,7 +519,7 @@ class ReadRun(CommandRun):
         self._counts_epochs = progress.unit == "epoch" and progress.every == 1
         self._newest = 0.0  # when the last of its files was written
         self._continued = 0.0  # when it was let train on, of the monotonic clock
-        self._between_looks = 0.0  # seconds: how long ago its report may have been
+        self._last_look = 0.0  # of the monotonic clock: its report came after it
         self._longest_unseen = 0.0  # seconds: since it was let train on
         self._looked_for_saves = 0.0
         self._late = False  # whether it may have trained on before its last report was read
@@ -592,9 +592,9 @@ class ReadRun(CommandRun):
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         looked = self._continued
         while not self._stopping.is_set():
-            self._between_looks = time.monotonic() - looked
-            self._longest_unseen = max(self._longest_unseen, self._between_looks)
+            self._last_look = looked
             looked = time.monotonic()
+            self._longest_unseen = max(self._longest_unseen, looked - self._last_look)
             ended = process.poll() is not None
             readings = list(self._readings.more(ended=ended))
             if readings:
@@ -680,12 +680,16 @@ class ReadRun(CommandRun):
         folder = self._changes.path
         ended = self._stopping.is_set
         reported = _written_at(self._printed)
-        self._open.wait(ended)
+        is_saving = bool(self._open.saving())
+        seen = time.monotonic()
+        if is_saving:
+            self._open.wait(ended)
         written = self._saved()
         newest = max(map(_written_at, written), default=0.0)
         assert self._process is not None
         if written and self._saves_after is None:
-            self._learn_order(newest, reported, took, reports)
+            unseen = (seen if is_saving else time.monotonic()) - self._last_look
+            self._learn_order(newest, reported, took, unseen, is_late=reports > 1)
             if self._saves_after is None and self._process.poll() is None:
                 self.suspend()
                 return None  # it may be of the epoch before or after: the next looks will show
@@ -710,17 +714,20 @@ class ReadRun(CommandRun):
             return None
         return Checkpoint.from_directory(folder) if written else None
 
-    def _learn_order(self, newest: float, reported: float, took: float, reports: int) -> None:
+    def _learn_order(
+        self, newest: float, reported: float, took: float, unseen: float, *, is_late: bool
+    ) -> None:
         """Learn whether it saves after its reports, by what has been saved at one.
 
         Nothing is learned where it may have trained on before this report or the last was read, or
-        have saved unseen.
+        have saved unseen: `unseen` are seconds from the last look until what was saved was seen.
         """
         is_first = self._session.epoch == self._session.start_epoch
         was_late = self._late
-        unseen = self._between_looks if is_first else self._longest_unseen
+        if not is_first:
+            unseen = max(unseen, self._longest_unseen)
         prompt = _PROMPT if is_first else max(_PROMPT / 2, took / 4)
-        self._late = unseen > prompt or reports > 1
+        self._late = is_late or unseen > prompt
         if self._late or was_late:
             return
         if is_first or newest > reported:
@@ -747,12 +754,12 @@ class ReadRun(CommandRun):
         assert self._process is not None
         patience = _SAVE_PATIENCE if self._saves_after else min(_SAVE_PATIENCE, took / 4)
         give_up = time.monotonic() + max(_SHORTEST_PATIENCE, patience)
-        while time.monotonic() < give_up and not self._stopping.is_set():
-            ended = self._process.poll() is not None
+        while not self._stopping.is_set():
+            is_over = self._process.poll() is not None or time.monotonic() > give_up
             if self._saved():
                 self._saves_after = True
                 return
-            if ended:
+            if is_over:
                 return
             time.sleep(_POLL)
 
