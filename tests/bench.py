@@ -271,7 +271,7 @@ def open_to_others(home: Path) -> list[str]:
 
 def left_over(before: set[int], home: Path) -> list[str]:
     """Return new processes that speak of the home; a moment is given to those that are ending."""
-    give_up = time.monotonic() + 5
+    give_up = time.monotonic() + 30
     while True:
         found = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
         if not found or time.monotonic() > give_up:

@@ -21,7 +21,7 @@ import pytest
 
 from cloudtune.infra.processes import is_running
 
-PATIENCE: Final = 5.0
+PATIENCE: Final = 20.0
 """Seconds in which what is already ending may end."""
 
 LAST_SECONDS: Final = 5.0

@@ -92,7 +92,7 @@ class Outside:
                 process.kill()
                 process.communicate()
 
-    def __call__(self, who: str, *words: str, timeout: float = 200) -> Done:
+    def __call__(self, who: str, *words: str, timeout: float = 600) -> Done:
         with self.start(who, *words) as process:
             out, err = process.communicate(timeout=timeout)
         return Done(process.returncode, out, err)

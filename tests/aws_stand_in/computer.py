@@ -8,15 +8,17 @@ import argparse
 import fcntl
 import os
 import shlex
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
-from tests.aws_stand_in import image, isolated, network
+from tests.aws_stand_in import image, network  # not what imports moto, for seconds
 
 RUNNING = ".running"
 """A folder of a computer's home, with a file for the first process of each command on it."""
@@ -43,7 +45,7 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables = [f"{name}={value}" for name, value in environment.items()]
     lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"
-    process = isolated.spawn(root, lines, partial(_attach, home), env={"PATH": image.PATH})
+    process = spawn(root, lines, partial(_attach, home), env={"PATH": image.PATH})
     running = own / RUNNING / str(process.pid)
     running.parent.mkdir(exist_ok=True)
     running.touch()
@@ -51,6 +53,36 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
         return process.wait()
     finally:
         running.unlink(missing_ok=True)
+
+
+def spawn(
+    root: str, command: str, attach: Callable[[int], None], **options: Any
+) -> subprocess.Popen[bytes]:
+    """Run lines of a shell in a machine of their own; `root` makes its root, `attach` its network.
+
+    Raises:
+        CloudtuneError: this computer doesn't let us.
+    """
+    gate, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*network.MACHINE, "/bin/bash", "-c", image.first_process(root, gate, command)],
+            cwd="/",
+            pass_fds=[gate],
+            start_new_session=True,
+            **options,
+        )
+    finally:
+        os.close(gate)
+    try:
+        network.await_namespace(process.pid)
+        attach(process.pid)
+    except CloudtuneError:
+        process.kill()
+        raise
+    finally:
+        os.close(ours)  # that lets it go on
+    return process
 
 
 def folder_of(home: Path, name: str) -> Path:

@@ -1,16 +1,13 @@
 """A stand-in whose machines live in namespaces: an address, a root, no sight of other processes."""
 
-import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from werkzeug.serving import make_server
 
-from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
 from cloudtune.infra.emulator.control import text
 from cloudtune.infra.emulator.machine import Machine
@@ -20,6 +17,7 @@ from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.emulator.server import QuietHandler
 from cloudtune.infra.node.gpus import STAND_IN
 from tests.aws_stand_in import image, network
+from tests.aws_stand_in.computer import spawn
 from tests.aws_stand_in.rules import StandIn
 
 
@@ -80,36 +78,6 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
         )
     machine_process.record(folder, machine.id, process.pid)
-    return process
-
-
-def spawn(
-    root: str, command: str, attach: Callable[[int], None], **options: Any
-) -> subprocess.Popen[bytes]:
-    """Run lines of a shell in a machine of their own; `root` makes its root, `attach` its network.
-
-    Raises:
-        CloudtuneError: this computer doesn't let us.
-    """
-    gate, ours = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [*network.MACHINE, "/bin/bash", "-c", image.first_process(root, gate, command)],
-            cwd="/",
-            pass_fds=[gate],
-            start_new_session=True,
-            **options,
-        )
-    finally:
-        os.close(gate)
-    try:
-        network.await_namespace(process.pid)
-        attach(process.pid)
-    except CloudtuneError:
-        process.kill()
-        raise
-    finally:
-        os.close(ours)  # that lets it go on
     return process
 
 

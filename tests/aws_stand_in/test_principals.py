@@ -39,10 +39,10 @@ def metadata(account: Account, node: str, path: str, *, token: bool = True) -> s
     if token:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
         asked = urllib.request.Request(f"{root}/latest/api/token", headers=ttl, method="PUT")
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             headers = {"X-aws-ec2-metadata-token": answer.read().decode()}
     asked = urllib.request.Request(f"{root}/latest/meta-data/{path}", headers=headers)
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -18,7 +18,7 @@ from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
 # Each boots machines of its own, from nothing: minutes, on slow cores.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module", autouse=True)

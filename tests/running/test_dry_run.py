@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from cloudtune.errors import UsageError
@@ -16,6 +15,7 @@ from cloudtune.running.dry_run import Tried, try_script
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from tests.bench import Bench, wait_for
+from tests.guard import is_alive, watched
 
 AWS = ("--provider", "aws", "--instances", "g4dn.xlarge", "--here", "--yes")
 MODULE = "def rate(config):\n    return config['{key}']\n"
@@ -32,10 +32,8 @@ epochs: {min: 1, max: 4}
 
 @pytest.fixture(autouse=True)
 def nothing_left(temp: Path) -> Iterator[None]:
-    before = set(psutil.Process().children(recursive=True))
-    yield
+    yield from watched()
     assert not list(temp.glob("cloudtune-*"))
-    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def with_module(bench: Bench, key: str) -> Path:
@@ -84,7 +82,7 @@ def test_a_script_that_reports_is_run(
     assert done.code == 0, done.err
     assert "tried on this machine: one trial reported after " in done.err
     assert len(simulated) == 1
-    wait_for(lambda: not psutil.pid_exists(int(started.read_text())))
+    wait_for(lambda: not is_alive(int(started.read_text())))
 
 
 def test_a_command_is_tried_as_a_function_is(bench: Bench) -> None:

@@ -65,11 +65,11 @@ class Driver:
         self._thread.start()
 
     def next_report(self) -> EpochReport:
-        return self._arrived.get(timeout=10)
+        return self._arrived.get(timeout=60)
 
     def join(self) -> None:
         assert self._thread is not None
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
         assert not self._thread.is_alive()
 
 
@@ -341,7 +341,7 @@ class SlowStore(CheckpointStore):
         self.error: Exception | None = None
 
     def commit(self, *arguments: Any) -> str | None:
-        assert self.may_commit.wait(10)
+        assert self.may_commit.wait(60)
         if self.error is not None:
             raise self.error
         return super().commit(*arguments)
@@ -361,7 +361,7 @@ def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> No
 
     driver.session.grant(3)
     driver.start(script)
-    assert [began.get(timeout=10), began.get(timeout=10)] == [1, 2]
+    assert [began.get(timeout=60), began.get(timeout=60)] == [1, 2]
     assert driver.reports == [], "nobody may go on from a checkpoint that isn't there yet"
     store.may_commit.set()
     for epoch in (1, 2, 3):

@@ -66,7 +66,7 @@ for port in ports:
         for call in calls:
             given = [("authorization", "Bearer " + token)] if token else []
             try:
-                channel.unary_unary("/ray.rpc." + call)(b"", timeout=20, metadata=given)
+                channel.unary_unary("/ray.rpc." + call)(b"", timeout=60, metadata=given)
                 code = "OK"
             except grpc.RpcError as error:
                 code = error.code().name

@@ -57,7 +57,7 @@ def control(emulator: Emulator, path: str, body: object = None, method: str = ""
     url = f"{emulator.endpoint}/_cloudtune/{path}"
     method = method or ("POST" if data else "GET")
     request = urllib.request.Request(url, data, emulator.access.headers, method=method)
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
 
 

@@ -60,7 +60,7 @@ def test_who_closes_it_waits_for_nobody(forks: Forks) -> None:
     waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
     waiting.start()
     forks.close()
-    waiting.join(10.0)
+    waiting.join(60.0)
     assert not waiting.is_alive()
 
 

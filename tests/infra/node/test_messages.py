@@ -25,7 +25,7 @@ def test_who_waits_is_woken() -> None:
     thread = threading.Thread(target=lambda: got.extend(n.number for n in log.wait(0, 0, 30.0)))
     thread.start()
     log.add("t00.1", 0, Ready())
-    thread.join(10)
+    thread.join(60)
     assert got == [1]
 
 
@@ -34,7 +34,7 @@ def test_closing_lets_everybody_go() -> None:
     thread = threading.Thread(target=log.wait, args=(0, 0, 30.0))
     thread.start()
     log.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

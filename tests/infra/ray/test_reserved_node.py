@@ -12,12 +12,12 @@ def test_a_lease_is_renewed_to_its_hard_end_at_most() -> None:
     end = unix_time() + 1.0
     lease = ActorLease(end, end + 60.0, over)
     assert lease.renew(end + 3600.0) == end
-    assert over.wait(20.0)
+    assert over.wait(60.0)
 
 
 def test_a_lease_that_no_controller_renews_is_over() -> None:
     over = threading.Event()
     now = unix_time()
     lease = ActorLease(now + 7200.0, now + 0.5, over)
-    assert over.wait(20.0), "it is the first one's end"
+    assert over.wait(60.0), "it is the first one's end"
     assert lease.renew(now + 7200.0) <= unix_time() + 60 * LEASE_MINUTES
