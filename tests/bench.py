@@ -171,14 +171,14 @@ class Bench:
             patch.chdir(self.folder)
             return called(self.capsys, *arguments)
 
-    def __call__(self, *arguments: object, timeout: float = 150) -> Done:
+    def __call__(self, *arguments: object, timeout: float = 600) -> Done:
         """Run a command to its end, in a process of its own; one that takes too long is ended."""
         process = self.start(*arguments)
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             interrupt(process)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=600)
             pytest.fail(f"it took more than {timeout:.0f} s:\n{out}{err}")
         return Done(process.returncode, out, err)
 
@@ -303,11 +303,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:
     """Wait until a run has recorded an event that often."""
-    give_up = time.monotonic() + 60.0
+    give_up = time.monotonic() + 240.0
     while bench.recorded(f'"{event}"') < count:
         if run.poll() is not None or time.monotonic() > give_up:
             interrupt(run)
-            pytest.fail(f"no {event}: {run.communicate(timeout=60)}")
+            pytest.fail(f"no {event}: {run.communicate(timeout=600)}")
         time.sleep(0.1)
 
 

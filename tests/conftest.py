@@ -61,6 +61,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits most of the time: whole runs, then machines; the others compute."""
     items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in WAITING])
+    for item in items:
+        if item.get_closest_marker("cluster"):  # machines boot from nothing: minutes, on busy cores
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from cloudtune.cli import main
 from cloudtune.model.plans import Limits
+from cloudtune.planning import forecasting
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
@@ -41,7 +42,10 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
     return call
 
 
-def test_its_plan_keeps_both_limits_and_less_money_buys_less(called: Called) -> None:
+def test_its_plan_keeps_both_limits_and_less_money_buys_less(
+    called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 10_000)  # 50,000 take a while
     plan = json.loads(called("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
     assert plan["strategy"] == "best"
     assert plan["plan"]["forecast"]["within"] == 1.0

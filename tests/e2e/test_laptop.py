@@ -17,8 +17,7 @@ from tests.guard import watched
 from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
-# Each boots machines of its own, from nothing: minutes, on slow cores.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module", autouse=True)

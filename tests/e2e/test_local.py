@@ -52,7 +52,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     wait_for(lambda: "epoch 2 of rank 0" in bench.here("logs").out)
 
     (bench.folder / "go").touch()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "0 instances left" in out
 

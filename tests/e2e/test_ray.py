@@ -88,7 +88,7 @@ def test_what_another_job_holds_is_not_there_until_it_is_free(
     run.communicate()
     assert "ray-" in bench.here("status").out
 
-    other.communicate(timeout=30)
+    other.communicate(timeout=600)
     run = bench.start("resume")
     follow(run, bench, "NodeJoined", 3)
     drain(shared, "1")
@@ -96,7 +96,7 @@ def test_what_another_job_holds_is_not_there_until_it_is_free(
     shared.processes[3].stop()
     follow(run, bench, "InstanceGone")
     (bench.folder / "go").touch()
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=600)
     assert run.returncode == 0, out + err
     assert "0 instances left" in out
     assert shared.left() == NOTHING

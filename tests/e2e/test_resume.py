@@ -60,7 +60,7 @@ def winner(ledger: Path) -> str:
 
 def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_to_its_deadline(bench: Bench) -> None:
     check_refused(bench.here("resume"), "no run yet")
-    path = bench.ready(trials=2, first=200, last=400)
+    path = bench.ready("import time; time.sleep(0.3)", trials=2, first=200, last=400)
     assert bench.here("plan", path, "--save", "plan.json").code == 0
     process = bench.start("run", "plan.json")
     wait_for(lambda: bool(bench.alive()))
@@ -70,7 +70,7 @@ def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_to_its_deadline(bench: Bench) -
     check_refused(bench.here("resume", folder.name), f"is driven by process {process.pid}")
     check_refused(bench.here("resume", "nosuchrun"), "no run nosuchrun")
     interrupt(process)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, out + err
     assert "0 instances left (checked " in out
     assert "Traceback" not in err

@@ -58,7 +58,7 @@ def test_a_run_among_other_jobs_is_preempted_killed_and_resumed(
     trouble = "import time; time.sleep(0.3)\n        " + waits.format(str(bench.folder / "go"))
     path = ready(bench, lab, trouble)
     other = lab.submit("cpu", "sleep 300", "--cpus-per-task=2")
-    wait_for(lambda: other in [job[0] for job in lab.jobs("running")], 30)
+    wait_for(lambda: other in [job[0] for job in lab.jobs("running")])
 
     run = bench.start("run", path)
     follow(run, bench, "NodeJoined", 2)
@@ -76,7 +76,7 @@ def test_a_run_among_other_jobs_is_preempted_killed_and_resumed(
     follow(run, bench, "InterruptionNotice")
     follow(run, bench, "InstanceGone")
     (bench.folder / "go").touch()
-    out, err = run.communicate(timeout=200)
+    out, err = run.communicate(timeout=600)
     assert run.returncode == 0, out + err
     assert "0 instances left" in out
     assert not ours(lab, "RUNNING")

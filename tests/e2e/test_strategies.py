@@ -25,7 +25,7 @@ def test_sessions_as_only_such_a_run_asks_for_them(bench: Bench) -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -85,7 +85,7 @@ TROUBLE = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(
     setting=JOBS,
     trouble=TROUBLE,

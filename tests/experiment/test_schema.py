@@ -605,7 +605,7 @@ trees = st.recursive(
     max_leaves=12,
 )
 fuzzing = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -651,7 +651,7 @@ def test_any_text_put_into_a_file_and_any_option_is_read_or_refused(
 
 
 @given(st.text(alphabet="ab:-[]{}&*!?|>%@`'\"#,~<=. \n\t\\01_x", max_size=40))
-@settings(fuzzing, max_examples=250)
+@settings(fuzzing, max_examples=100)
 def test_any_yaml_like_text_is_refused_in_our_words(file: Path, text: str) -> None:
     file.write_text(text)
     load_or_refuse(file)

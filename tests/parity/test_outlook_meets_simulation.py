@@ -21,7 +21,7 @@ from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.runs.figures import figures
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile
 
-SEEDS = 24
+SEEDS = 12
 LINEAR = {0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0}
 ONE, TWO = offer(), offer(8, 90.0, name="p.8x")
 SPOT = offer(market="spot", interruptions_per_hour=20.0)

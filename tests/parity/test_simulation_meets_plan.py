@@ -147,19 +147,19 @@ def agree(setting: Setting, plan: Plan) -> None:
         assert played.dollars == pytest.approx(plan.estimate.dollars, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(planned=plans())
 def test_what_planners_choose(planned: tuple[Setting, Plan]) -> None:
     agree(*planned)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(planned=chosen())
 def test_any_choice(planned: tuple[Setting, Plan]) -> None:
     agree(*planned)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.filter_too_much])
 @given(planned=plans())
 def test_stage_by_stage(planned: tuple[Setting, Plan]) -> None:
     setting, plan = planned

@@ -74,7 +74,7 @@ class TestExactPlanner(PlannerContract):
     def test_it_proves_its_plan(self, setting: Setting) -> None:
         assert setting.plan(self.planner).gap == 0.0
 
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=25)
     @given(setting=small_jobs() | small_jobs(mix=2), share=st.floats(0.0, 1.0))
     def test_it_finds_what_trying_everything_finds(self, setting: Setting, share: float) -> None:
         request = setting.request()
@@ -94,7 +94,7 @@ class TestExactPlanner(PlannerContract):
         least = min(p.seconds for p in every if p.dollars <= budget + 1e-6)
         assert self.planner.plan(ask).estimate.seconds == pytest.approx(least)
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=25)
     @given(setting=small_jobs() | small_jobs(mix=2), young=st.booleans())
     def test_its_front_is_the_front_of_all_plans_there_are(
         self, setting: Setting, young: bool
@@ -111,7 +111,7 @@ class TestExactPlanner(PlannerContract):
         for mine, theirs in zip(found, expected, strict=True):
             assert mine == pytest.approx(theirs)
 
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=25)
     @given(setting=small_jobs(), share=st.floats(0.0, 2.0))
     def test_exact_greedy_static_in_this_order(self, setting: Setting, share: float) -> None:
         assume(any(True for _ in every_plan(setting.request())))
@@ -296,7 +296,7 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
         assert plan.estimate.seconds <= deadline
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(setting=small_jobs())
 def test_a_limit_admits_its_plan_despite_the_last_bit(
     setting: Setting,

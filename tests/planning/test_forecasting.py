@@ -59,7 +59,7 @@ def test_stages_and_played_runs_forecast_the_same(
     def both(limits: Limits) -> tuple[Forecast, Forecast]:
         plan = make_plan(asked, limits).plan
         played = PlayedRuns(
-            asked.experiment, unsure, limits, SETUP_SECONDS, plan.staged, samples=63, follows=True
+            asked.experiment, unsure, limits, SETUP_SECONDS, plan.staged, samples=31, follows=True
         )
         return plan.forecast, played.forecast()
 
@@ -156,7 +156,7 @@ def test_a_run_on_a_budget_alone_is_given_the_time_to_spend_it() -> None:
 
 def test_the_proposal_is_told_in_tables_and_in_json() -> None:
     asked = problem({"name": "asha", "target": 0.9, "max_concurrent": 5})
-    proposal = propose(make_plan(asked, LIMITS))
+    proposal = propose(make_plan(asked, LIMITS), others="none")
     facts = [fact.text for fact in (*plan_tables.header(proposal), *plan_tables.creation(proposal))]
     assert "up to 12 trials (random sampler), epochs 1 to 9, eta 3" in facts
     assert "ends as soon as score is 0.9" in facts
@@ -177,7 +177,7 @@ def test_the_proposal_is_told_in_tables_and_in_json() -> None:
 
 def test_names_are_told_as_they_were_chosen() -> None:
     wanted = {"name": "hypersched", "allocator": "hypersched:SOFTMAX", "fleet": "naive:2"}
-    told = to_json(propose(make_plan(problem(wanted), LIMITS)))
+    told = to_json(propose(make_plan(problem(wanted), LIMITS), others="none"))
     assert (told["strategy"], told["allocator"], told["fleet_rule"]) == (
         "hypersched",
         "hypersched:SOFTMAX",
@@ -280,7 +280,7 @@ def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
     assert plan.forecast.source == "pools"
     assert plan.forecast.dollars.p95 > 2 * plan.estimate.dollars, "on-demand stands in"
     assert plan.forecast.within == 1.0
-    found = propose(made)
+    found = propose(made, others="none")
     (told,) = [text for text in found.assumptions if text.startswith("spot: available")]
     assert "assumed, as public traces" in told
     assert "17% to 99% of the time" in told
@@ -299,7 +299,9 @@ def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
     pool = {"losses_per_hour": losses, "availability": availability}
     made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": instances})
     assert {offer.market for offer in made.plan.offers} == {"on-demand"}
-    assert any("not on spot" in note and why in note for note in propose(made).remarks)
+    assert any(
+        "not on spot" in note and why in note for note in propose(made, others="none").remarks
+    )
 
 
 @pytest.mark.parametrize("market", ["spot", "any"])
@@ -330,7 +332,7 @@ def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
 
 
 def test_stages_on_spot_are_not_called_proven() -> None:
-    shown = [fact.text for fact in plan_brief.facts(propose(on_spot()))]
+    shown = [fact.text for fact in plan_brief.facts(propose(on_spot(), others="none"))]
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
 
 
@@ -341,7 +343,7 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     rare = on_spot(**{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.3}})
     assert rare.plan.forecast.dollars.mean > 2 * spread.mean
     known = "spot: available 30% of the time, lost 2 times an hour; as cloud.spot"
-    assert any(text.startswith(known) for text in propose(rare).assumptions)
+    assert any(text.startswith(known) for text in propose(rare, others="none").assumptions)
     without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
     assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
     assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
@@ -350,7 +352,7 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
 def test_on_demand_alone_is_forecast_by_its_stages() -> None:
     made = on_spot(**{"cloud.market": "on-demand"})
     assert made.plan.forecast.source == "stages"
-    assert not any(text.startswith("spot") for text in propose(made).assumptions)
+    assert not any(text.startswith("spot") for text in propose(made, others="none").assumptions)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ WIDTHS = st.sampled_from([0.25, 1 / 3, 0.5, 2 / 3, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
 STEPS = st.tuples(st.sampled_from(["start", "start", "leave", "move"]), WIDTHS, st.integers(0, 9))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([FOUR, ONE]), min_size=1, max_size=4), st.lists(STEPS, max_size=40))
 def test_whatever_starts_moves_and_ends_the_count_gives_what_gpus_can_hold(
     offers: list[Offer], steps: list[tuple[str, float, int]]

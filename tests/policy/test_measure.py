@@ -260,7 +260,7 @@ anything = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(trouble=st.lists(anything, max_size=4), budget=st.none() | st.floats(0.0, 2.0))
 def test_whatever_happens_it_ends_within_its_budget(
     trouble: list[Event], budget: float | None

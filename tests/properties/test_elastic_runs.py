@@ -61,7 +61,7 @@ from tests.builders import Given, flapped, level, offer, policy_with, profile, t
 
 thorough = settings(
     deadline=None,
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 EVENTS = 40_000
@@ -569,7 +569,7 @@ def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
     return policy, entries
 
 
-@settings(parent=thorough, max_examples=200)
+@settings(parent=thorough, max_examples=60)
 @given(case=cases())
 def test_a_run_ends_within_its_limits_and_leaves_nothing(case: Case) -> None:
     _, entries = holds(case)
@@ -585,7 +585,7 @@ def test_a_run_without_limits_ends_when_its_strategy_does(case: Case) -> None:
     assert policy.ending not in {EndReason.BUDGET, EndReason.DEADLINE}
 
 
-@settings(parent=thorough, max_examples=50)
+@settings(parent=thorough, max_examples=25)
 @given(case=cases(prompt=True))
 def test_a_run_ends_where_the_cloud_takes_no_time_at_all(case: Case) -> None:
     holds(case)

@@ -56,7 +56,7 @@ def cases(draw: st.DrawFn) -> tuple[Delays, float, float, Case]:
     return delays, draw(st.sampled_from([3.0, 20.0])), draw(st.sampled_from([0.0, 60.0])), case
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(made=cases())
 def test_no_fleet_flaps_and_every_run_ends(made: tuple[Delays, float, float, Case]) -> None:
     *place, case = made

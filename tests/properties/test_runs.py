@@ -38,7 +38,7 @@ from tests.builders import (
     troubles,
 )
 
-thorough = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
     json.dumps(to_json(told), allow_nan=False)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), setting=JOBS)
 def test_without_trouble_and_limits_every_run_finishes(
     data: st.DataObject, setting: Setting
@@ -237,7 +237,7 @@ def surprised(draw: st.DrawFn) -> Setting:
     return setting.but(limits=limits, real=rented, trouble=tuple(trouble), by="sha", mix=1)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 @given(setting=surprised())
 def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
     setting: Setting,

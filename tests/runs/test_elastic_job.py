@@ -15,6 +15,7 @@ from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
+from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job, choices, sampler_name, sampler_of, trials
@@ -24,6 +25,11 @@ from tests.builders import write_ledger
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
 
 NAMES = sorted(STRATEGIES)
+
+
+@pytest.fixture(autouse=True)
+def forecast_by_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -48,7 +48,7 @@ def test_a_thinned_staircase_lies_nowhere_above(
         assert thin.dollars_within(time) <= whole.dollars_within(time)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(setting=small_jobs() | small_jobs(mix=2))
 def test_no_plan_there_is_beats_the_bounds(setting: Setting) -> None:
     request = setting.request()

@@ -22,7 +22,7 @@ def test_r6_the_knee_is_shown_before_what_lies_evenly_in_time() -> None:
     st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size=1, max_size=40),
     st.integers(2, 15),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_ends_are_kept_and_no_point_beyond_the_most(
     steps: list[tuple[int, int]], most: int
 ) -> None:

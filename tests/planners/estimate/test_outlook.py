@@ -132,7 +132,7 @@ def priced(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
     return asked, price(asked, choices, "by hand")
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 @given(drawn=priced())
 def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan]) -> None:
     asked, plan = drawn

@@ -147,7 +147,7 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 
 
 @given(requests(), SHARE, SHARE)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_it_is_as_good_as_the_best_of_all_plans(
     request: PlanRequest, in_time: float, in_money: float
 ) -> None:
@@ -157,7 +157,7 @@ def test_it_is_as_good_as_the_best_of_all_plans(
 
 
 @given(requests(stages=2, mix=2), SHARE, SHARE)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_it_is_with_two_offers_side_by_side_too(
     request: PlanRequest, in_time: float, in_money: float
 ) -> None:
@@ -167,7 +167,7 @@ def test_it_is_with_two_offers_side_by_side_too(
 
 
 @given(requests(stages=2), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_both_books_say_the_same(request: PlanRequest, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from(few(request)))
     estimate = price(request, plan.choices, "by hand").estimate

@@ -74,7 +74,7 @@ def deals(draw: st.DrawFn) -> Setting:
 
 
 @settings(
-    max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(deal=deals())
 def test_se1_never_past_time_or_money_and_everything_is_given_back(deal: Setting) -> None:
