@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.client import ClientCreator
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -91,6 +92,23 @@ class Apart(LoadScopeScheduling):  # type: ignore[misc]
         first = next(iter(fitting or self.workqueue))
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def botos_methods() -> Iterator[None]:
+    """Make the methods of a service's clients once: EC2 has hundreds, each with documentation."""
+    create = vars(ClientCreator)["_create_methods"]
+    made: dict[str, dict[str, Any]] = {}
+
+    def methods(creator: ClientCreator, service_model: Any) -> dict[str, Any]:
+        name = service_model.service_name
+        if name not in made:
+            made[name] = create(creator, service_model)
+        return dict(made[name])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientCreator, "_create_methods", methods)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
