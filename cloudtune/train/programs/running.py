@@ -731,13 +731,13 @@ class ReadRun(CommandRun):
         if self._late or was_late:
             return
         if is_first or newest > reported:
-            self._saves_after = newest > reported
+            if unseen <= _PROMPT:
+                self._saves_after = newest > reported
             return
-        # Which report it is closer to counts, where that is clear: each was read a little late.
-        now = time.time()
+        # Which report it is closer to counts, where that is clear: the last was read a little late.
         saving = [newest, *self._seen_saving]
-        after_last = min(saving) - (now - took)
-        before_this = now - max(saving)
+        after_last = min(saving) - time.time() + time.monotonic() - self._continued
+        before_this = reported - max(saving)
         if abs(after_last - before_this) > took / 6:
             self._saves_after = after_last < before_this
 
