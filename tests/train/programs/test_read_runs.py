@@ -115,7 +115,7 @@ class Trial:
         def note(report: EpochReport) -> None:
             reports.append(report)
             assert isinstance(run, running.ReadRun)
-            is_late = run._longest_unseen > running._PROMPT / 2
+            is_late = run._late or run._longest_unseen > running._PROMPT / 2
             self.late |= is_late and report.epoch > self._busy
             if report.epoch == self._busy:
                 running._POLL = 0.02  # type: ignore[misc]
@@ -148,6 +148,9 @@ ORDERS = ("saves before", "saves after", "saves before+slowly", "saves after+slo
 def test_a_checkpoint_has_the_files_of_its_epoch(tmp_path: Path, kind: str) -> None:
     trial = Trial(tmp_path, kind)
     first = trial.session(until=2)
+    if first[-1].checkpoint is None:
+        assert trial.late
+        return
     again = trial.session(until=4, restore=first[-1].checkpoint, at=2)
     reports = [*first, *again]
     assert [report.epoch for report in reports] == [1, 2, 3, 4]
@@ -201,6 +204,9 @@ def test_epochs_of_a_script_that_starts_over_are_never_later_ones(
 ) -> None:
     trial = Trial(tmp_path, f"ignores+{kind}")
     first = trial.session(until=2)
+    if first[-1].checkpoint is None:
+        assert trial.late
+        return
     again = trial.session(until=4, restore=first[-1].checkpoint, at=2)
     assert all(report.metrics["value"] == report.epoch for report in again)
     assert [report.epoch for report in again][-2:] == [3, 4]
