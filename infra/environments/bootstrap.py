@@ -20,6 +20,7 @@ from typing import Any
 
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import (
+    AWAIT_APT,
     Pack,
     activate_lines,
     fetch_lines,
@@ -46,6 +47,7 @@ class Foundation:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
         built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
         return (
+            f"{AWAIT_APT}"
             "end() {\n"
             '  echo "cloudtune-head: $1"; command -v send_boot_log > /dev/null && sleep 1 && '
             "send_boot_log\n"
@@ -68,7 +70,7 @@ class Foundation:
             "python=$(command -v python3) || end 'the image has no python3'\n"
             "uv=$(command -v uv) || {\n"
             '  "$python" -m pip --version > /dev/null 2>&1 || {\n'
-            "    apt-get update -qq; apt-get install -qq -y python3-pip || "
+            "    await_apt; apt-get update -qq; apt-get install -qq -y python3-pip || "
             "dnf install -q -y python3-pip\n"
             "  } > /dev/null 2>&1\n"
             '  "$python" -m pip install -q --target "$source/uv" uv || end "no uv from its index"\n'

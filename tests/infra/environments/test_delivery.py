@@ -53,7 +53,7 @@ class Node:
         done = subprocess.run(
             ["/bin/bash"],
             input=script,
-            env={"PATH": f"{self.bin}:/usr/bin:/bin", **environment},
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", "TMPDIR": str(self.bin), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -222,6 +222,19 @@ def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
     assert code == 1
     assert console[1:] == ["a b", "cloudtune-node: setup.commands failed: false", "shutdown -P now"]
     assert done.exists()
+
+
+def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) -> None:
+    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    looks = tmp_path / "looks"
+    busy = f"[ $(wc -l < {looks}) -gt 2 ] || echo activating; echo inactive; exit 3"
+    script(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
+    delivery = Delivery(commands=(f"wc -l < {looks}; cat $APT_CONFIG",))
+    code, console = node.boots(delivery)
+    assert (code, console[1:3]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
+    looks.write_text("")
+    console = node.boots(delivery, CLOUDTUNE_MACHINE="i-1", APT_CONFIG="/dev/null")[1]
+    assert console[1] == "0", "an emulated machine shares its systemd"
 
 
 def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None:
