@@ -12,7 +12,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws.account.inventory import (
     QUOTAS,
-    default_image,
     lets_itself_in,
     quota,
 )
@@ -21,8 +20,6 @@ from cloudtune.infra.aws.errors import error_code, refusal_kind
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.catalog import InstanceType, Market, quota_of
 
-_BEFORE_TURING = ("g2.", "g3.", "g3s.", "p2.", "p3.", "p3dn.")
-"""Types with NVIDIA's Kepler, Maxwell and Volta GPUs."""
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {
     "InvalidAMIID.Malformed": "cloud.image names no image",
@@ -59,21 +56,6 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
         reported.add(error_code(error))
     if not reported and attempts:
         yield from _looked_at(ec2, attempts[0].request)
-
-
-def without_driver(
-    endpoint: Endpoint, types: Sequence[InstanceType], image: str | None
-) -> Iterator[str]:
-    """Yield a line if AWS's base image has no driver for some of the types.
-
-    Its driver is NVIDIA's open kernel modules, which need Turing or newer (by their README).
-    """
-    old = sorted({kind.name for kind in types if kind.name.startswith(_BEFORE_TURING)})
-    if old and image == default_image(endpoint):
-        yield (
-            f"{', '.join(old)}: AWS's deep learning base image has no driver for GPUs before "
-            "Turing; leave these types out, or name an image that has one (cloud.image)"
-        )
 
 
 def quotas_lacking(

@@ -212,13 +212,6 @@ def run_defaults(endpoint: Endpoint) -> RunDefaults:
     return RunDefaults(cloud, settings.storage, disk)
 
 
-def default_image(endpoint: Endpoint) -> str | None:
-    """Return the id of AWS's base image in a region; None if it may not be read."""
-    reader = _Reader(Clients(endpoint))
-    image: str | None = reader("", reader.image)
-    return image
-
-
 def quota(endpoint: Endpoint, name: str) -> float | None:
     """Return the vCPUs of a quota ("on-demand g"); None if it is unknown, or may not be read."""
     if name not in QUOTAS:

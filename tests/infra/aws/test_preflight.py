@@ -93,11 +93,15 @@ def test_each_mistake_is_a_line_and_nothing_is_launched(
     assert told.count("\n") == 1, "once, not for each type"
 
 
-def test_a_type_whose_gpu_the_base_image_does_not_drive_is_named(tmp_path: Path) -> None:
-    told = refused(experiment(tmp_path, instances=["g4dn.xlarge", "p3.2xlarge"]))
-    assert "p3.2xlarge: AWS's deep learning base image has no driver for GPUs before" in told
-    wanted = experiment(tmp_path, instances=["p3.2xlarge"], image="ami-0123456789abcdef0")
-    assert "no driver" not in refused(wanted), "an image of one's own may have one"
+def test_types_whose_gpus_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs before"):
+        experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
+    offered = experiment(tmp_path, instances=["g4dn.*", "p*"]).cloud.instances
+    assert "p4d.24xlarge" in offered
+    assert "g4dn.*" in offered
+    assert not [name for name in offered if name.startswith(("p*", "p2.", "p3."))]
+    own = {"image": "ami-0123456789abcdef0"}
+    assert experiment(tmp_path, instances=["p*"], **own).cloud.instances == ("p*",)
 
 
 def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> None:
