@@ -23,8 +23,18 @@ from cloudtune.infra.heads.bundle import Order, packed
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
-from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
-from cloudtune.infra.node.boot import telling_lines
+from cloudtune.infra.heads.store import (
+    BOOT,
+    FOLDER,
+    ORDER,
+    PARCEL,
+    STATE,
+    STOP,
+    HeadStore,
+    State,
+    fetch,
+)
+from cloudtune.infra.node.boot import UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
@@ -35,7 +45,7 @@ from cloudtune.running.runner import Watch
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, job_of_ledger
-from cloudtune.train.storage import StorageError
+from cloudtune.train.storage import StorageError, upload_address
 
 Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
@@ -193,7 +203,7 @@ def _launched(
         return {"UserData": user_data}
 
     store.remove(BOOT)  # of the head before this one
-    boot_log = store.upload_address(BOOT, launch.UPLOAD_SECONDS)
+    boot_log = upload_address(f"{remote.storage}/{FOLDER}/{BOOT}", UPLOAD_SECONDS)
     head = launch.launch(
         *(_calls(remote), folder.name, remote, offer, request), boot_log=boot_log, say=to_stderr
     )

@@ -23,6 +23,7 @@ from cloudtune.infra.environments.delivery import (
     AWAIT_APT,
     Pack,
     activate_lines,
+    end_lines,
     fetch_lines,
     image_pythons,
     search_lines,
@@ -48,11 +49,7 @@ class Foundation:
         built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
         return (
             f"{AWAIT_APT}"
-            "end() {\n"
-            '  echo "cloudtune-head: $1"; command -v send_boot_log > /dev/null && sleep 1 && '
-            "send_boot_log\n"
-            "  shutdown -P now; exit 1\n"
-            "}\n"
+            f"{end_lines('cloudtune-head')}"
             f"{search_lines(image_pythons())}"
             'if [ -z "$python" ]; then\n'
             f"{built}{activate_lines(Path(self.place))}"

@@ -62,14 +62,13 @@ class Delivery:
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune."""
-        end = 'end() { echo "cloudtune-node: $1"; shutdown -P now; exit 1; }\n'
         if self.pack is None:
             python = self._search()
         else:
             python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
         commands = "".join(["await_apt\n" if self.commands else "", *map(_run, self.commands)])
-        return AWAIT_APT + end + python + commands + took
+        return AWAIT_APT + end_lines("cloudtune-node") + python + commands + took
 
     def check(self) -> None:
         """Pass if it has room in the user data of an instance.
@@ -99,6 +98,17 @@ class Delivery:
     def of(cls, data: Mapping[str, Any]) -> "Delivery":
         pack = None if data["pack"] is None else Pack(**data["pack"])
         return cls(data["python"], tuple(data["commands"]), pack)
+
+
+def end_lines(program: str) -> str:
+    """Return the lines of bash that let a script end its machine, and say why."""
+    return (
+        "end() {\n"
+        f'  echo "{program}: $1"\n'
+        "  command -v send_boot_log > /dev/null && sleep 1 && send_boot_log\n"
+        "  shutdown -P now; exit 1\n"
+        "}\n"
+    )
 
 
 def image_pythons() -> list[str]:

@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloudtune.train import s3
 from cloudtune.train.checkpoint import leads_out
 from cloudtune.train.storage import StorageError, filesystem, is_local, storage_errors
 
@@ -96,13 +95,6 @@ class HeadStore:
                     return bytes(file.read())
             except FileNotFoundError:
                 return None
-
-    def upload_address(self, name: str, seconds: int) -> str:
-        """Return an address to which anyone may write a file (HTTP PUT); "" if it's a folder."""
-        if is_local(self._fs):
-            return ""
-        with storage_errors(self.uri):
-            return s3.upload_address(f"{self.uri}/{FOLDER}/{name}", seconds)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""

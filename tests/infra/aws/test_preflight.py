@@ -94,7 +94,7 @@ def test_each_mistake_is_a_line_and_nothing_is_launched(
 
 
 def test_types_whose_gpus_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs before"):
+    with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
         experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
     offered = experiment(tmp_path, instances=["g4dn.*", "p*"]).cloud.instances
     assert "p4d.24xlarge" in offered
