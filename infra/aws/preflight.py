@@ -4,11 +4,9 @@ EC2 answers a launch with `DryRun` as it would answer the launch, as far as righ
 go; what it has no room for it doesn't tell. The rest is looked at where the caller may look.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws.account.inventory import (
     QUOTAS,
@@ -16,7 +14,8 @@ from cloudtune.infra.aws.account.inventory import (
     quota,
 )
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.infra.aws.errors import error_code, refusal_kind
+from cloudtune.infra.aws.errors import CALL_ERRORS, error_code, refusal_kind
+from cloudtune.infra.aws.price_refresh import price_of
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.catalog import InstanceType, Market, quota_of
 
@@ -59,10 +58,14 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
 
 
 def quotas_lacking(
-    endpoint: Endpoint, types: Sequence[InstanceType], markets: Sequence[Market]
+    endpoint: Endpoint,
+    types: Sequence[InstanceType],
+    markets: Sequence[Market],
+    regions: Callable[[], Sequence[str]],
 ) -> Iterator[str]:
     """Yield a line for each quota that not even one instance of its types fits into.
 
+    It names one of the account's `regions` where an instance does.
     Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
     """
     least: dict[str, InstanceType] = {}
@@ -74,7 +77,28 @@ def quotas_lacking(
             yield (
                 f"quota {name}: {vcpus:.0f} vCPUs, and a {smallest.name} has {smallest.vcpus}: ask "
                 f"for more in the console (Service Quotas, EC2, {QUOTAS[name][1]})"
+                f"{_elsewhere(endpoint, name, smallest, regions)}"
             )
+
+
+def _elsewhere(
+    endpoint: Endpoint, name: str, kind: InstanceType, regions: Callable[[], Sequence[str]]
+) -> str:
+    """Return which region has the quota for a type and sells it; "" where none is known to."""
+    try:
+        places = [replace(endpoint, region=region) for region in regions()]
+    except CALL_ERRORS:
+        return ""
+    vcpus = {place: quota(place, name) or 0.0 for place in places}
+    for place in sorted(places, key=lambda place: -vcpus[place]):
+        if vcpus[place] < kind.vcpus:
+            break
+        if price := price_of(place, kind.name):
+            return (
+                f"; {place.region} has {vcpus[place]:.0f}, and a {kind.name} for ${price:g} an "
+                f"hour on demand: `cloudtune aws setup --region {place.region}`"
+            )
+    return ""
 
 
 def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:
@@ -109,5 +133,5 @@ def _asked(ec2: Ec2, call: str, **given: Any) -> Any:
     """Return an answer; None where the caller may not ask."""
     try:
         return ec2.look(call, **given)
-    except (BotoCoreError, ClientError):
+    except CALL_ERRORS:
         return None

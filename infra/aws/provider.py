@@ -206,7 +206,7 @@ class Aws(Ec2Speaking):
             *mistakes(
                 self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
             ),
-            *quotas_lacking(cloud.endpoint, types, markets),
+            *quotas_lacking(cloud.endpoint, types, markets, self.regions),
         ]
 
     def clouds_in_use(

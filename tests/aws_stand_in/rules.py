@@ -96,7 +96,7 @@ class StandIn(AccessRules):
         if signed.service == "servicequotas":
             action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
             given = request.get_json(force=True)
-            answer = quotas.answer(action, given, self._scenario.quotas())
+            answer = quotas.answer(action, given, self._scenario.quotas(), signed.region)
             if answer is not None:
                 status, body = answer
                 return Response(body, status, mimetype="application/x-amz-json-1.1")

@@ -15,10 +15,11 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.aws import preflight
 from cloudtune.infra.aws.account.inventory import inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
-from cloudtune.infra.aws.provider import AWS
+from cloudtune.infra.aws.provider import AWS, Aws
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.client import EmulatorControl
@@ -128,12 +129,24 @@ def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
         runner.preflight(wanted)
 
 
-def test_a_quota_that_no_instance_fits_into_is_told_of(access: Access, tmp_path: Path) -> None:
+def test_a_quota_that_no_instance_fits_into_is_told_of_with_a_region_that_has_more(
+    access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = ("eu-west-1", "us-east-1", "us-west-2")
+    monkeypatch.setattr(Aws, "regions", lambda _: regions)
     control = EmulatorControl(access)
     control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
     told = refused(experiment(tmp_path))
     assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in told
     assert "Running On-Demand G and VT instances" in told
+    assert told.count("\n") == 1, "no region has more"
+    prices = {"us-west-2": 0.6}
+    monkeypatch.setattr(preflight, "price_of", lambda place, _: prices.get(place.region))
+    control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
+    assert (
+        "; us-west-2 has 768, and a g4dn.xlarge for $0.6 an hour on demand: "
+        "`cloudtune aws setup --region us-west-2`" in refused(experiment(tmp_path))
+    )
     control.replace([])
 
 
