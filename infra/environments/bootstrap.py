@@ -1,16 +1,17 @@
 """What a head builds its own environment from, if its image has no cloudtune.
 
-Its launcher puts cloudtune as a wheel into the bucket, with the versions of Ray and torch. The head
-fetches that, gets uv, and installs; a later head fetches what the first one packed. Its instances
-get the same environment, as they boot the same image.
+Its launcher puts cloudtune as a wheel into the bucket, with the versions of all packages that this
+release was tested with. The head fetches that, gets uv, and installs; a later head fetches what the
+first one packed, whoever launches it. Its instances get the same environment, as they boot the same
+image.
 """
 
 import gzip
 import hashlib
 import io
 import json
-import platform
 import shlex
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from cloudtune.infra.environments.delivery import (
     image_pythons,
     search_lines,
 )
-from cloudtune.infra.environments.spec import ROOT, pins
+from cloudtune.infra.environments.spec import ROOT, release_pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, is_local, storage_errors
 
@@ -102,8 +103,8 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     Raises:
         StorageError: the storage can't be reached.
     """
-    python = platform.python_version()
-    wanted = tuple(pins(frozenset()))
+    python = f"3.{sys.version_info.minor}"  # of its patch levels uv brings few, and images others
+    wanted = release_pins()
     inputs = json.dumps(["head", python, wanted, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest

@@ -154,6 +154,16 @@ def pins(named: Collection[str]) -> Iterator[str]:
                 continue
 
 
+def release_pins() -> tuple[str, ...]:
+    """Return the versions that this release was tested with, but for torch: that is as it is here.
+
+    Scripts are tried with the torch of this machine.
+    """
+    lines = Path(__file__).with_name("constraints.txt").read_text(encoding="utf-8").splitlines()
+    here = {pin.partition("==")[0]: pin for pin in pins(()) if pin.startswith("torch==")}
+    return tuple(here.get(line.partition("==")[0], line) for line in lines)
+
+
 class _Reader:
     """Files of requirements as they are read, each once."""
 
