@@ -8,7 +8,6 @@ import argparse
 import fcntl
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -80,9 +79,8 @@ def _give_credentials(own: Path, access: Access) -> None:
 def _programs(home: Path) -> Path:
     programs = home / "computers" / ".programs"
     programs.mkdir(parents=True, exist_ok=True)
-    python = shlex.quote(sys.executable)
     image.write_program(programs / "python3", image.python_program())
-    image.write_program(programs / "cloudtune", f'#!/bin/sh\nexec {python} -m cloudtune "$@"\n')
+    image.write_program(programs / "cloudtune", '#!/bin/sh\nexec python3 -m cloudtune "$@"\n')
     return programs
 
 
