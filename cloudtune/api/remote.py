@@ -23,17 +23,7 @@ from cloudtune.infra.heads.bundle import Order, packed
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
-from cloudtune.infra.heads.store import (
-    BOOT,
-    FOLDER,
-    ORDER,
-    PARCEL,
-    STATE,
-    STOP,
-    HeadStore,
-    State,
-    fetch,
-)
+from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
 from cloudtune.infra.node.boot import UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
@@ -203,7 +193,7 @@ def _launched(
         return {"UserData": user_data}
 
     store.remove(BOOT)  # of the head before this one
-    boot_log = upload_address(f"{remote.storage}/{FOLDER}/{BOOT}", UPLOAD_SECONDS)
+    boot_log = upload_address(store.uri_of(BOOT), UPLOAD_SECONDS)
     head = launch.launch(
         *(_calls(remote), folder.name, remote, offer, request), boot_log=boot_log, say=to_stderr
     )

@@ -53,8 +53,9 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
         if error_code(error) not in reported:  # the same for each type
             yield line
         reported.add(error_code(error))
-    if not reported and attempts:
-        yield from _looked_at(ec2, attempts[0].request)
+    groups = attempts[0].request.get("SecurityGroupIds")
+    if groups and not reported:
+        yield from _closed(ec2, groups)
 
 
 def quotas_lacking(
@@ -101,37 +102,15 @@ def _elsewhere(
     return ""
 
 
-def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:
-    yield from _image(ec2, request.get("ImageId"))
-    for group in request.get("SecurityGroupIds", ()):
-        yield from _group(ec2, group)
-
-
-def _image(ec2: Ec2, image: str | None) -> Iterator[str]:
-    answer = _asked(ec2, "describe_images", ImageIds=[image])
-    if not answer or not answer["Images"]:
-        return
-    (described,) = answer["Images"]
-    if described.get("Architecture", "x86_64") != "x86_64":
-        yield f"cloud.image {image} is for {described['Architecture']}; the types here are x86_64"
-    if described.get("State", "available") != "available":
-        yield f"cloud.image {image} is {described['State']}"
-
-
-def _group(ec2: Ec2, group: str) -> Iterator[str]:
-    answer = _asked(ec2, "describe_security_groups", GroupIds=[group])
-    if not answer or not answer["SecurityGroups"]:
-        return
-    if not lets_itself_in(answer["SecurityGroups"][0]):
-        yield (
-            f"cloud.security_group {group} doesn't let its own members in, so no instance would "
-            "join: add an inbound rule for all traffic from this same group"
-        )
-
-
-def _asked(ec2: Ec2, call: str, **given: Any) -> Any:
-    """Return an answer; None where the caller may not ask."""
+def _closed(ec2: Ec2, groups: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each security group that keeps its own members out."""
     try:
-        return ec2.look(call, **given)
+        described = ec2.look("describe_security_groups", GroupIds=groups)["SecurityGroups"]
     except CALL_ERRORS:
-        return None
+        return  # the caller may not ask
+    for group in described:
+        if not lets_itself_in(group):
+            yield (
+                f"cloud.security_group {group['GroupId']} doesn't let its own members in, so no "
+                "instance would join: add an inbound rule for all traffic from this same group"
+            )

@@ -78,6 +78,9 @@ class HeadStore:
             self._fs, root = filesystem(f"{self.uri}/{FOLDER}")
         self._root = root
 
+    def uri_of(self, name: str) -> str:
+        return f"{self.uri}/{FOLDER}/{name}"
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
         path = f"{self._root}/{name}"
