@@ -210,6 +210,7 @@ class Following:
         self._contact = Contact(sent.folder, self._calls.errors, say)
         self._say = say
         self._boot_lines = 0
+        self._has_begun = False
         self._asked_at = time.monotonic()
         self._looked_at = -math.inf
         self._code: int | None = None
@@ -230,10 +231,13 @@ class Following:
 
     def _look(self) -> int | None:
         state = self._store.state()
-        if state is None or state.attempt != self.sent.remote.attempt:
+        if state is not None and state.attempt != self.sent.remote.attempt:
+            state = None  # of the head before this one
+        if not self._has_begun:
             self._report_boot()
+            self._has_begun = state is not None
         fetch(self._store, self.sent.folder, RUN)
-        if state is not None and state.attempt == self.sent.remote.attempt and state.over:
+        if state is not None and state.code is not None:
             return state.code
         if time.monotonic() >= self._asked_at + _DEAD_SECONDS:
             self._asked_at = time.monotonic()

@@ -100,8 +100,9 @@ def user_data(remote: Remote, boot_log: str = "") -> str:
         "export HOME=/root\n"
         f"{uploading(boot_log)}"
         f"{python.lines()}"
-        f"exec \"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
+        f"\"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
+        'end "it ended with $?"\n'
     )
 
 

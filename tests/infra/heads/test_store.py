@@ -45,25 +45,19 @@ class _Counted:
 
     def __init__(self, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up = self.down = 0
-        write, read, read_from = store.write, store.read, store.read_from
+        write, read = store.write, store.read
 
         def counted_write(name: str, data: bytes) -> None:
             self.up += len(data)
             write(name, data)
 
-        def counted_read(name: str) -> bytes | None:
-            data = read(name)
+        def counted_read(name: str, begin: int = 0) -> bytes | None:
+            data = read(name, begin)
             self.down += len(data or b"")
-            return data
-
-        def counted_read_from(name: str, begin: int) -> bytes:
-            data = read_from(name, begin)
-            self.down += len(data)
             return data
 
         monkeypatch.setattr(store, "write", counted_write)
         monkeypatch.setattr(store, "read", counted_read)
-        monkeypatch.setattr(store, "read_from", counted_read_from)
 
 
 def test_following_a_long_ledger_copies_each_byte_down_once(
