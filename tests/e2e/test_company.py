@@ -130,23 +130,23 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     planned = company("carl", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
     words = ("experiment.yaml", "--profile", "speeds.json", "--yes")
-    running = company.start("carl", "cloudtune", "run", *words)
+    both = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+    running = company.start("carl", *both, "cloudtune", "run", *words)
     assert running.stdout is not None
-    assert running.stderr is not None
-    head = until(running.stderr, r"(i-\w+) \(m7i.large, \$[\d.]+ an hour\) controls run ")
+    head = until(running.stdout, r"(i-\w+) \(m7i.large, \$[\d.]+ an hour\) controls run ")
     passed("the head is launched")
-    first = until(running.stderr, "^(head: .*)")
+    first = until(running.stdout, "^(head: .*)")
     passed(f"its first line: {first}")
     until(running.stdout, "(joined the cluster)")
     passed("the first GPU instance has joined")
     for number in (1, 2):
         company.world.network("carl", "down")
-        until(running.stderr, "(lost contact with run )")
+        until(running.stdout, "(lost contact with run )")
         company.world.network("carl", "up")
-        until(running.stderr, "(contact with run .* again, after)")
+        until(running.stdout, "(contact with run .* again, after)")
         passed(f"the network was away, and is back ({number})")
     company.python("owner", REBOOT.format(head=head))
-    _, errors = running.communicate(timeout=300)
+    errors, _ = running.communicate(timeout=300)
     assert running.returncode == 1, errors
     assert f"head {head} of run " in errors
     run = found(errors, r"Resume the run with `cloudtune resume (\S+)`")

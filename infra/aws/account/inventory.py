@@ -65,10 +65,13 @@ class Inventory:
     quotas: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
-    def template_for(self, types: tuple[str, ...], tags: Mapping[str, str]) -> Document:
-        """Return the template that setup deploys; without `types` those of the last setup."""
+    def template_for(
+        self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = ""
+    ) -> Document:
+        """Return the template that setup deploys; `types` and `boundary` left out as before."""
         place = replace(self.place, types=types or self.place.types)
-        return template(place, tags, with_bucket=self.has_own_bucket or not self.bucket)
+        bound = boundary or self.settings.boundary
+        return template(place, tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
 
     def parameters_for(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
@@ -136,7 +139,8 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         caller=caller["Arn"],
         settings=settings,
         stack=its_stack,
-        is_current=written == template(place, settings.tags, with_bucket=has_own_bucket),
+        is_current=written
+        == template(place, settings.tags, settings.boundary, with_bucket=has_own_bucket),
         has_own_bucket=has_own_bucket,
         vpc=vpc,
         subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},

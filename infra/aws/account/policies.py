@@ -181,8 +181,8 @@ _GROUP_ACTIONS = (
 _ROLE_ACTIONS = (
     "AddRoleToInstanceProfile CreateInstanceProfile CreateRole DeleteInstanceProfile DeleteRole "
     "DeleteRolePolicy GetRole ListAttachedRolePolicies ListInstanceProfilesForRole "
-    "ListRolePolicies PassRole PutRolePolicy RemoveRoleFromInstanceProfile TagRole UntagRole "
-    "UpdateAssumeRolePolicy UpdateRole"
+    "ListRolePolicies PassRole PutRolePermissionsBoundary PutRolePolicy "
+    "RemoveRoleFromInstanceProfile TagRole UntagRole UpdateAssumeRolePolicy UpdateRole"
 )
 _BUCKET_ACTIONS = (
     "CreateBucket DeleteBucket GetBucketPublicAccessBlock GetLifecycleConfiguration "
