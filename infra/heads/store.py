@@ -85,15 +85,24 @@ class HeadStore:
             with self._fs.open_output_stream(path) as out:
                 out.write(data)
 
-    def read(self, name: str, begin: int = 0) -> bytes | None:
-        """Return what is in a file from a byte on; None where there is no such file."""
+    def read(self, name: str) -> bytes | None:
+        """Return what is in a file; None where there is none."""
+        with storage_errors(self.uri):
+            try:  # a stream unpacks what `write` has packed, by its name
+                with self._fs.open_input_stream(f"{self._root}/{name}") as file:
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return None
+
+    def read_from(self, name: str, begin: int) -> bytes:
+        """Return what is in a file from a byte on; b"" where there is no such file."""
         with storage_errors(self.uri):
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
                     file.seek(min(begin, file.size()))
                     return bytes(file.read())
             except FileNotFoundError:
-                return None
+                return b""
 
     def remove(self, name: str) -> None:
         """Remove a file that may not be there."""
@@ -237,7 +246,7 @@ def _fetch_pieces(store: HeadStore, name: str, path: Path, pieces: Mapping[int, 
         before = at
         while at < end:
             begin = at // PIECE_BYTES * PIECE_BYTES
-            data = store.read(_piece(name, begin), at - begin) or b""
+            data = store.read_from(_piece(name, begin), at - begin)
             is_last = begin + pieces[begin] == end
             if is_last and name.endswith(".jsonl"):  # half a line may be cut off there
                 data = data[: data.rfind(b"\n") + 1]
