@@ -235,7 +235,7 @@ class Following:
             state = None  # of the head before this one
         if not self._has_begun:
             self._report_boot()
-            self._has_begun = state is not None
+            self._has_begun = state is not None and self._boot_lines > 0  # uploaded every 3 s
         fetch(self._store, self.sent.folder, RUN)
         if state is not None and state.code is not None:
             return state.code

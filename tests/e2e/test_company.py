@@ -117,7 +117,7 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     assert "us-east-1 has no default VPC: name one (--vpc vpc-…)" in missing.err
     done = company("carl", "cloudtune", "aws", "setup", "--yes", *network)
     assert done.code == 0, done.out + done.err
-    company.script_on("carl", "import time; time.sleep(3)")
+    company.script_on("carl", "import time; time.sleep(5)")
     untagged = company("carl", "cloudtune", "run", "experiment.yaml", "--yes")
     assert untagged.code == 2, untagged.out + untagged.err
     assert "explicit deny in a service control policy" in untagged.err
