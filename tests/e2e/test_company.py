@@ -70,6 +70,15 @@ boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{
 """
 """A head that boots again powers off, which ends it (`test_a_machine_that_boots_again…`)."""
 
+KEYS = """
+import boto3, json
+sts = boto3.client("sts", region_name="us-east-1")
+made = sts.assume_role(RoleArn="{role}", RoleSessionName="dora")["Credentials"]
+names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+ends = made["Expiration"].isoformat()
+print(json.dumps({{"Version": 1, "Expiration": ends, **{{name: made[name] for name in names}}}}))
+"""
+
 LEFT = """
 import boto3, json
 iam, s3 = (boto3.client(name, region_name="us-east-1") for name in ("iam", "s3"))
@@ -109,7 +118,7 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     def passed(what: str) -> None:
         print(f"{time.monotonic() - began:5.0f} s  {what}")  # noqa: T201
 
-    vpc, subnets = account_for_carl(company)
+    vpc, subnets, role = account_for_carl(company)
     passed("carl has a profile that assumes a role")
     network = ("--vpc", vpc, "--subnets", subnets)
     missing = company("carl", "cloudtune", "aws", "setup", "--yes")
@@ -158,18 +167,20 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     passed("another head has ended the run")
     report = company("carl", "cloudtune", "report", run, "-o", "json").json
     assert (report["ended"], report["best"]["epoch"]) == ("done", 8)
-    dollars = found(done.out, r"(\$[\d.]+)")
+    dora = account_for_dora(company, role)
+    looked = company("dora", "cloudtune", "report", f"s3://{dora}/cloudtune/{run}", "-o", "json")
+    assert looked.json["best"] == report["best"], "with keys of a credential_process"
     instances = company.instances()
     assert {each["team"] for each in instances} == {"vision"}
     assert {each["state"] for each in instances} == {"terminated"}
     done = company("carl", "cloudtune", "aws", "teardown", "--yes", "--bucket")
     assert done.code == 0, done.out + done.err
     assert json.loads(company.python("owner", LEFT)) == []
-    passed(f"nothing is left: {len(instances)} instances have ended, {dollars}")
+    passed(f"nothing is left: {len(instances)} instances have ended")
 
 
-def account_for_carl(company: Outside) -> tuple[str, str]:
-    """Make the account of a company, and a profile in it for carl; return its VPC and subnets."""
+def account_for_carl(company: Outside) -> tuple[str, str, str]:
+    """Make a company's account, and a profile for carl; return its VPC, subnets and role."""
     documents = {
         name: company("owner", "cloudtune", "aws", "policy", name).out
         for name in ("person", "maker")
@@ -184,7 +195,18 @@ def account_for_carl(company: Outside) -> tuple[str, str]:
     (folder / "config").write_text(
         f"[default]\nrole_arn = {role}\nsource_profile = base\nregion = us-east-1\n"
     )
-    return vpc, subnets
+    return vpc, subnets, role
+
+
+def account_for_dora(company: Outside, role: str) -> str:
+    """Give dora's computer a credential_process; return the name of the bucket."""
+    folder = company.world.home / "computers" / "dora" / ".aws"
+    folder.mkdir(parents=True)
+    (folder / "credentials").write_text("")
+    (folder / "keys").write_text(company.python("owner", KEYS.format(role=role)))
+    process = "credential_process = cat /home/me/.aws/keys"
+    (folder / "config").write_text(f"[default]\n{process}\nregion = us-east-1\n")
+    return "cloudtune-123456789012-us-east-1"
 
 
 def until(stream: IO[str], pattern: str) -> str:
