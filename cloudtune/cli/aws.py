@@ -89,8 +89,7 @@ def setup(
     from cloudtune.infra.aws.account.template import PURPOSES
 
     clients, account = _look(region)
-    own_tags = _tags(tags) if tags else account.settings.tags
-    template = account.template_for(_listed(instances), own_tags, boundary)
+    template = account.template_for(_listed(instances), _tags(tags), boundary)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]

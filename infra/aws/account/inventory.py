@@ -68,10 +68,11 @@ class Inventory:
     def template_for(
         self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = ""
     ) -> Document:
-        """Return the template that setup deploys; `types` and `boundary` left out as before."""
+        """Return the template that setup deploys; what is left out is as before."""
         place = replace(self.place, types=types or self.place.types)
+        own_tags = tags or self.settings.tags
         bound = boundary or self.settings.boundary
-        return template(place, tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
+        return template(place, own_tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
 
     def parameters_for(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
