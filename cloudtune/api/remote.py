@@ -24,7 +24,7 @@ from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
 from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
-from cloudtune.infra.node.boot import telling_lines
+from cloudtune.infra.node.boot import UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
@@ -35,7 +35,7 @@ from cloudtune.running.runner import Watch
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, job_of_ledger
-from cloudtune.train.storage import StorageError
+from cloudtune.train.storage import StorageError, upload_address
 
 Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
@@ -193,7 +193,7 @@ def _launched(
         return {"UserData": user_data}
 
     store.remove(BOOT)  # of the head before this one
-    boot_log = store.upload_address(BOOT, launch.UPLOAD_SECONDS)
+    boot_log = upload_address(store.uri_of(BOOT), UPLOAD_SECONDS)
     head = launch.launch(
         *(_calls(remote), folder.name, remote, offer, request), boot_log=boot_log, say=to_stderr
     )
@@ -210,6 +210,7 @@ class Following:
         self._contact = Contact(sent.folder, self._calls.errors, say)
         self._say = say
         self._boot_lines = 0
+        self._has_begun = False
         self._asked_at = time.monotonic()
         self._looked_at = -math.inf
         self._code: int | None = None
@@ -230,10 +231,13 @@ class Following:
 
     def _look(self) -> int | None:
         state = self._store.state()
-        if state is None or state.attempt != self.sent.remote.attempt:
+        if state is not None and state.attempt != self.sent.remote.attempt:
+            state = None  # of the head before this one
+        if not self._has_begun:
             self._report_boot()
+            self._has_begun = state is not None and self._boot_lines > 0  # uploaded every 3 s
         fetch(self._store, self.sent.folder, RUN)
-        if state is not None and state.attempt == self.sent.remote.attempt and state.over:
+        if state is not None and state.code is not None:
             return state.code
         if time.monotonic() >= self._asked_at + _DEAD_SECONDS:
             self._asked_at = time.monotonic()

@@ -41,6 +41,9 @@ TAGS = click.option(
     multiple=True,
     help="Tag for everything that setup and runs create. Repeatable.",
 )
+BOUNDARY = click.option(
+    "--boundary", default="", metavar="ARN", help="Permissions boundary of the two roles."
+)
 _OK = 0
 _LACKING = 1
 
@@ -62,6 +65,7 @@ def aws() -> None:
     "--subnets", metavar="IDS", help="Its subnets to use, one a zone (default: all of them)."
 )
 @TAGS
+@BOUNDARY
 @YES
 @OUTPUT
 def setup(
@@ -71,6 +75,7 @@ def setup(
     vpc: str | None,
     subnets: str | None,
     tags: tuple[str, ...],
+    boundary: str,
     output: str,
     yes: bool,
 ) -> int:
@@ -84,8 +89,7 @@ def setup(
     from cloudtune.infra.aws.account.template import PURPOSES
 
     clients, account = _look(region)
-    own_tags = _tags(tags) if tags else account.settings.tags
-    template = account.template_for(_listed(instances), own_tags)
+    template = account.template_for(_listed(instances), _tags(tags), boundary)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
@@ -230,9 +234,10 @@ def policy(who: str, region: str, instances: str | None, account: str | None, fo
 @REGION
 @INSTANCES
 @TAGS
+@BOUNDARY
 @ACCOUNT
 def template(
-    region: str, instances: str | None, tags: tuple[str, ...], account: str | None
+    region: str, instances: str | None, tags: tuple[str, ...], boundary: str, account: str | None
 ) -> None:
     """Print the CloudFormation template of `setup`, to read it or to deploy it yourself.
 
@@ -242,7 +247,7 @@ def template(
     from cloudtune.infra.aws.account.template import template as template_of
 
     place = _place(account, region, instances)
-    click.echo(json.dumps(template_of(place, _tags(tags)), indent=2))
+    click.echo(json.dumps(template_of(place, _tags(tags), boundary), indent=2))
 
 
 def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> int:

@@ -275,6 +275,7 @@ class Runner:
             join_seconds=self.join_seconds,
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
+            boot_logs=f"{self._storage}/boot",
         )
         joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
@@ -308,10 +309,13 @@ class Runner:
     def _provider(self) -> Provider:
         return provider_named(self.experiment.cloud.provider)
 
+    @property
+    def _storage(self) -> str:
+        return f"{home.storage(self.experiment.storage).rstrip('/')}/{self.run}"
+
     def _training(self) -> Training:
-        storage = f"{home.storage(self.experiment.storage).rstrip('/')}/{self.run}"
         losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
-        return training_of(self.experiment, storage, self.last_epoch, losses)
+        return training_of(self.experiment, self._storage, self.last_epoch, losses)
 
 
 def training_of(

@@ -155,13 +155,13 @@ def find_run(run: str | None) -> Path:
     """
     # For `--help`, which loads this module, they would be most of what it takes.
     from cloudtune.infra.heads.launch import REMOTE  # noqa: PLC0415
-    from cloudtune.infra.heads.remote_runs import adopt, refresh  # noqa: PLC0415
+    from cloudtune.infra.heads.remote_runs import adopt, is_carried  # noqa: PLC0415
 
     if run is not None and "://" in run:
         return adopt(run, runs())
     for place in sorted(runs().glob(f"*/{REMOTE}")):
         if place.parent.name.startswith(run or ""):
-            refresh(place.parent)  # its ledger may not have been here
+            is_carried(place.parent)  # brings it: its ledger may not have been here
     folders = run_folders()
     if run is not None:
         return the_one(run, folders)

@@ -139,6 +139,33 @@ def filesystem(uri: str) -> tuple[Any, str]:
     return filesystem, path.rstrip("/")
 
 
+def upload_address(uri: str, seconds: int) -> str:
+    """Return an address where anyone may write a file of S3 by HTTP PUT; "" for a folder's.
+
+    Raises:
+        StorageError: S3 can't be reached.
+    """
+    if not uri.startswith("s3://"):
+        return ""
+    with storage_errors(uri):
+        return s3.upload_address(uri, seconds)
+
+
+def content(uri: str) -> bytes:
+    """Return what is in a file; b"" where there is none.
+
+    Raises:
+        StorageError: the storage can't be reached.
+    """
+    with storage_errors(uri):
+        files, path = filesystem(uri)
+        try:
+            with files.open_input_stream(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return b""
+
+
 def is_local(filesystem: Any) -> bool:
     """Whether a file system is a folder of this machine."""
     return bool(filesystem.type_name == "local")

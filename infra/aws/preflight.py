@@ -4,25 +4,21 @@ EC2 answers a launch with `DryRun` as it would answer the launch, as far as righ
 go; what it has no room for it doesn't tell. The rest is looked at where the caller may look.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws.account.inventory import (
     QUOTAS,
-    default_image,
     lets_itself_in,
     quota,
 )
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.infra.aws.errors import error_code, refusal_kind
+from cloudtune.infra.aws.errors import CALL_ERRORS, error_code, refusal_kind
+from cloudtune.infra.aws.price_refresh import price_of
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.catalog import InstanceType, Market, quota_of
 
-_BEFORE_TURING = ("g2.", "g3.", "g3s.", "p2.", "p3.", "p3dn.")
-"""Types with NVIDIA's Kepler, Maxwell and Volta GPUs."""
 _WOULD_HAVE = "DryRunOperation"
 _HINTS: Mapping[str, str] = {
     "InvalidAMIID.Malformed": "cloud.image names no image",
@@ -57,30 +53,20 @@ def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> 
         if error_code(error) not in reported:  # the same for each type
             yield line
         reported.add(error_code(error))
-    if not reported and attempts:
-        yield from _looked_at(ec2, attempts[0].request)
-
-
-def without_driver(
-    endpoint: Endpoint, types: Sequence[InstanceType], image: str | None
-) -> Iterator[str]:
-    """Yield a line if AWS's base image has no driver for some of the types.
-
-    Its driver is NVIDIA's open kernel modules, which need Turing or newer (by their README).
-    """
-    old = sorted({kind.name for kind in types if kind.name.startswith(_BEFORE_TURING)})
-    if old and image == default_image(endpoint):
-        yield (
-            f"{', '.join(old)}: AWS's deep learning base image has no driver for GPUs before "
-            "Turing; leave these types out, or name an image that has one (cloud.image)"
-        )
+    groups = attempts[0].request.get("SecurityGroupIds")
+    if groups and not reported:
+        yield from _closed(ec2, groups)
 
 
 def quotas_lacking(
-    endpoint: Endpoint, types: Sequence[InstanceType], markets: Sequence[Market]
+    endpoint: Endpoint,
+    types: Sequence[InstanceType],
+    markets: Sequence[Market],
+    regions: Callable[[], Sequence[str]],
 ) -> Iterator[str]:
     """Yield a line for each quota that not even one instance of its types fits into.
 
+    It names one of the account's `regions` where an instance does.
     Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
     """
     least: dict[str, InstanceType] = {}
@@ -92,40 +78,39 @@ def quotas_lacking(
             yield (
                 f"quota {name}: {vcpus:.0f} vCPUs, and a {smallest.name} has {smallest.vcpus}: ask "
                 f"for more in the console (Service Quotas, EC2, {QUOTAS[name][1]})"
+                f"{_elsewhere(endpoint, name, smallest, regions)}"
             )
 
 
-def _looked_at(ec2: Ec2, request: Mapping[str, Any]) -> Iterator[str]:
-    yield from _image(ec2, request.get("ImageId"))
-    for group in request.get("SecurityGroupIds", ()):
-        yield from _group(ec2, group)
-
-
-def _image(ec2: Ec2, image: str | None) -> Iterator[str]:
-    answer = _asked(ec2, "describe_images", ImageIds=[image])
-    if not answer or not answer["Images"]:
-        return
-    (described,) = answer["Images"]
-    if described.get("Architecture", "x86_64") != "x86_64":
-        yield f"cloud.image {image} is for {described['Architecture']}; the types here are x86_64"
-    if described.get("State", "available") != "available":
-        yield f"cloud.image {image} is {described['State']}"
-
-
-def _group(ec2: Ec2, group: str) -> Iterator[str]:
-    answer = _asked(ec2, "describe_security_groups", GroupIds=[group])
-    if not answer or not answer["SecurityGroups"]:
-        return
-    if not lets_itself_in(answer["SecurityGroups"][0]):
-        yield (
-            f"cloud.security_group {group} doesn't let its own members in, so no instance would "
-            "join: add an inbound rule for all traffic from this same group"
-        )
-
-
-def _asked(ec2: Ec2, call: str, **given: Any) -> Any:
-    """Return an answer; None where the caller may not ask."""
+def _elsewhere(
+    endpoint: Endpoint, name: str, kind: InstanceType, regions: Callable[[], Sequence[str]]
+) -> str:
+    """Return which region has the quota for a type and sells it; "" where none is known to."""
     try:
-        return ec2.look(call, **given)
-    except (BotoCoreError, ClientError):
-        return None
+        places = [replace(endpoint, region=region) for region in regions()]
+    except CALL_ERRORS:
+        return ""
+    vcpus = {place: quota(place, name) or 0.0 for place in places}
+    for place in sorted(places, key=lambda place: -vcpus[place]):
+        if vcpus[place] < kind.vcpus:
+            break
+        if price := price_of(place, kind.name):
+            return (
+                f"; {place.region} has {vcpus[place]:.0f}, and a {kind.name} for ${price:g} an "
+                f"hour on demand: `cloudtune aws setup --region {place.region}`"
+            )
+    return ""
+
+
+def _closed(ec2: Ec2, groups: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each security group that keeps its own members out."""
+    try:
+        described = ec2.look("describe_security_groups", GroupIds=groups)["SecurityGroups"]
+    except CALL_ERRORS:
+        return  # the caller may not ask
+    for group in described:
+        if not lets_itself_in(group):
+            yield (
+                f"cloud.security_group {group['GroupId']} doesn't let its own members in, so no "
+                "instance would join: add an inbound rule for all traffic from this same group"
+            )

@@ -141,11 +141,21 @@ def _attempt(
 # ---- on demand -----------------------------------------------------------------------------
 
 
-def _on_demand(endpoint: Endpoint) -> dict[str, float]:
-    """Return the price of each of our types; of one that is listed twice, the higher price."""
+def price_of(endpoint: Endpoint, instance_type: str) -> float | None:
+    """Return the price of a type on demand; None if it isn't sold there, or AWS doesn't say."""
+    with contextlib.suppress(*CALL_ERRORS, *_UNREADABLE):
+        return _on_demand(endpoint, instanceType=instance_type).get(instance_type)
+    return None
+
+
+def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
+    """Return the price of each of our types; of one that is listed twice, the higher price.
+
+    `only` are further filters of the price list.
+    """
     names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable())}
     prices: dict[str, float] = {}
-    for text in _products(endpoint):
+    for text in _products(endpoint, only):
         product = json.loads(text)
         name = product["product"]["attributes"]["instanceType"]
         quoted = list(_hourly(product["terms"].get("OnDemand", {})))
@@ -154,10 +164,10 @@ def _on_demand(endpoint: Endpoint) -> dict[str, float]:
     return prices
 
 
-def _products(endpoint: Endpoint) -> Iterator[str]:
+def _products(endpoint: Endpoint, only: Mapping[str, str]) -> Iterator[str]:
     with contextlib.closing(client("pricing", endpoint, region=_PRICE_LIST_REGION)) as prices:
         for family in _FAMILIES:
-            fields = {**_FILTERS, **family, "regionCode": endpoint.region}
+            fields = {**_FILTERS, **family, "regionCode": endpoint.region, **only}
             filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]
             pages = prices.get_paginator("get_products").paginate(
                 ServiceCode="AmazonEC2", Filters=filters

@@ -8,9 +8,11 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from cloudtune.errors import UsageError, shown
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
@@ -49,6 +51,8 @@ _HOURS_PER_MONTH = 730.5
 # Families with Graviton cores (docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, 2026-11): one
 # image boots one architecture, and the controller's Python must be the nodes'.
 _ARM = ("g5g.",)
+_BEFORE_TURING = ("g2.", "g3.", "g3s.", "p2.", "p3.", "p3dn.")
+"""Types with NVIDIA's Kepler, Maxwell and Volta GPUs."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,28 @@ def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
     """Return the types with a price that match one of the patterns, each once."""
     offers = catalog(region, ("on-demand",)).matching(patterns, ("on-demand",))
     return list(dict.fromkeys(offer.instance_type for offer in offers))
+
+
+def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns of types without those whose GPUs AWS's base image has no driver for.
+
+    Its driver is NVIDIA's open kernel modules, which need Turing or newer (by their README).
+
+    Raises:
+        UsageError: a pattern names only such types.
+    """
+    names = [row.instance_type.name for row in rentable() if row.on_demand is not None]
+    kept: list[str] = []
+    for pattern in patterns:
+        named = [name for name in names if fnmatchcase(name, pattern)]
+        newer = [name for name in named if not name.startswith(_BEFORE_TURING)]
+        if named and not newer:
+            raise UsageError(
+                f"cloud.instances: {shown(pattern)}: AWS's base image has no driver for GPUs "
+                "before Turing; name an image that has one (cloud.image)"
+            )
+        kept += [pattern] if newer == named else newer
+    return tuple(kept)
 
 
 def rentable() -> tuple[Listing, ...]:

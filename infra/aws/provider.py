@@ -120,6 +120,8 @@ class Aws(Ec2Speaking):
         }
         if settings.subnet or not set(settings.zones) <= set(fields.get("subnets", ())):
             fields.pop("subnets", None)
+        if "image" in fields:
+            fields["instances"] = pricing.without_old_gpus(settings.instances)
         cloud = settings.model_copy(update=fields)
         storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
@@ -179,7 +181,6 @@ class Aws(Ec2Speaking):
             Attempt,
             mistakes,
             quotas_lacking,
-            without_driver,
         )
 
         settings = experiment.cloud
@@ -202,11 +203,10 @@ class Aws(Ec2Speaking):
         here = this_instance() if head is None else None
         return [
             *(here.obstacles(settings) if here else ()),
-            *without_driver(cloud.endpoint, types, settings.image),
             *mistakes(
                 self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
             ),
-            *quotas_lacking(cloud.endpoint, types, markets),
+            *quotas_lacking(cloud.endpoint, types, markets, self.regions),
         ]
 
     def clouds_in_use(

@@ -32,7 +32,8 @@ class Rental:
     `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
     it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
     run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
-    zone in place of its own where `subnets` has one; `tags` are added to our own.
+    zone in place of its own where `subnets` has one; `tags` are added to our own. Instances upload
+    what they print as they boot into the folder `boot_logs` (a URI), if that is in S3.
     """
 
     run: str
@@ -46,6 +47,11 @@ class Rental:
     deadline: float = math.inf
     subnets: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
+    boot_logs: str = ""
+
+    def boot_log(self, intent: str) -> str:
+        """Return the URI of what the instance of an intent prints as it boots."""
+        return f"{self.boot_logs}/{intent}.log"
 
     def leases(self, now: float, until: float) -> tuple[float, float]:
         """Return how long what is asked for now may last in all, and unless it is renewed.

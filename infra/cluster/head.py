@@ -32,7 +32,7 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
-from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, Join, user_data
+from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, UPLOAD_SECONDS, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import (
@@ -47,6 +47,7 @@ from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_at
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import Launch
+from cloudtune.train.storage import StorageError, upload_address
 
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
@@ -87,7 +88,8 @@ def health_checks(silent_seconds: float) -> dict[str, str]:
 class _Intent:
     """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds.
 
-    `first` is the lease that it is born with, `lease` what renewals may come to.
+    `first` is the lease that it is born with, `lease` what renewals may come to. `boot_log` is the
+    address to which it uploads what it prints.
     """
 
     launch: Launch
@@ -95,6 +97,7 @@ class _Intent:
     lease: float
     first: float
     wanted: bool = True
+    boot_log: str = ""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "_Intent":
@@ -329,8 +332,16 @@ class RayHead:
         lease, first = self.rental.leases(now, until)
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
-            self._intents.setdefault(launch.intent, _Intent(launch, now, lease, first))
+            if launch.intent not in self._intents:
+                address = self._boot_log_address(launch.intent)
+                self._intents[launch.intent] = _Intent(launch, now, lease, first, True, address)
             self._write_config()
+
+    def _boot_log_address(self, intent: str) -> str:
+        try:
+            return upload_address(self.rental.boot_log(intent), UPLOAD_SECONDS)
+        except StorageError:
+            return ""  # its console has the same
 
     def give_back(self, intent: str) -> None:
         """Have Ray's autoscaler end the instance of an intent, or never launch it."""
@@ -416,7 +427,7 @@ class RayHead:
         # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
-        script = user_data(join, lease, self.token, self.rental.delivery)
+        script = user_data(join, lease, self.token, self.rental.delivery, intent.boot_log)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},

@@ -24,6 +24,7 @@ from cloudtune.model.events import (
     NodeJoined,
     NodeLost,
 )
+from cloudtune.train.storage import StorageError, content
 
 
 class IsReady(Protocol):
@@ -188,8 +189,14 @@ class Watcher:
         )
 
     def _console(self, intent: str, instance: str) -> str:
-        """Keep what an instance has printed that never joined, and return the end of it."""
-        said = self._ec2.console(instance).rstrip()
+        """Keep what an instance has printed that never joined, and return the end of it.
+
+        What it uploaded itself goes first: EC2 has a console minutes late, or never.
+        """
+        said = ""
+        with contextlib.suppress(StorageError):
+            said = content(self._head.rental.boot_log(intent)).decode(errors="replace").rstrip()
+        said = said or self._ec2.console(instance).rstrip()
         if not said:
             return ""
         path = self._head.folder / f"console-{intent}.log"

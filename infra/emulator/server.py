@@ -107,7 +107,7 @@ class Application:
         if request.path.startswith("/_imds/"):
             return self._metadata(request)
         try:
-            signed = self._access.signed_for(request, self._rules.secret_of)
+            signed = self._rules.signed(self._access, request)
             self.last_request = time.monotonic()
             if signed.service == "ec2":
                 return self._ec2_call(request, signed)

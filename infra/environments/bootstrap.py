@@ -1,16 +1,17 @@
 """What a head builds its own environment from, if its image has no cloudtune.
 
-Its launcher puts cloudtune as a wheel into the bucket, with the versions of Ray and torch. The head
-fetches that, gets uv, and installs; a later head fetches what the first one packed. Its instances
-get the same environment, as they boot the same image.
+Its launcher puts cloudtune as a wheel into the bucket, with the versions of all packages that this
+release was tested with. The head fetches that, gets uv, and installs; a later head fetches what the
+first one packed, whoever launches it. Its instances get the same environment, as they boot the same
+image.
 """
 
 import gzip
 import hashlib
 import io
 import json
-import platform
 import shlex
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -20,13 +21,15 @@ from typing import Any
 
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import (
+    AWAIT_APT,
     Pack,
     activate_lines,
+    end_lines,
     fetch_lines,
     image_pythons,
     search_lines,
 )
-from cloudtune.infra.environments.spec import ROOT, pins
+from cloudtune.infra.environments.spec import ROOT, release_pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, is_local, storage_errors
 
@@ -46,11 +49,8 @@ class Foundation:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
         built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
         return (
-            "end() {\n"
-            '  echo "cloudtune-head: $1"; command -v send_boot_log > /dev/null && sleep 1 && '
-            "send_boot_log\n"
-            "  shutdown -P now; exit 1\n"
-            "}\n"
+            f"{AWAIT_APT}"
+            f"{end_lines('cloudtune-head')}"
             f"{search_lines(image_pythons())}"
             'if [ -z "$python" ]; then\n'
             f"{built}{activate_lines(Path(self.place))}"
@@ -68,7 +68,7 @@ class Foundation:
             "python=$(command -v python3) || end 'the image has no python3'\n"
             "uv=$(command -v uv) || {\n"
             '  "$python" -m pip --version > /dev/null 2>&1 || {\n'
-            "    apt-get update -qq; apt-get install -qq -y python3-pip || "
+            "    await_apt; apt-get update -qq; apt-get install -qq -y python3-pip || "
             "dnf install -q -y python3-pip\n"
             "  } > /dev/null 2>&1\n"
             '  "$python" -m pip install -q --target "$source/uv" uv || end "no uv from its index"\n'
@@ -103,8 +103,8 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     Raises:
         StorageError: the storage can't be reached.
     """
-    python = platform.python_version()
-    wanted = tuple(pins(frozenset()))
+    python = f"3.{sys.version_info.minor}"  # of its patch levels uv brings few, and images others
+    wanted = release_pins()
     inputs = json.dumps(["head", python, wanted, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest

@@ -62,13 +62,13 @@ class Delivery:
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune."""
-        end = 'end() { echo "cloudtune-node: $1"; shutdown -P now; exit 1; }\n'
         if self.pack is None:
             python = self._search()
         else:
             python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
-        return end + python + "".join(map(_run, self.commands)) + took
+        commands = "".join(["await_apt\n" if self.commands else "", *map(_run, self.commands)])
+        return AWAIT_APT + end_lines("cloudtune-node") + python + commands + took
 
     def check(self) -> None:
         """Pass if it has room in the user data of an instance.
@@ -100,6 +100,17 @@ class Delivery:
         return cls(data["python"], tuple(data["commands"]), pack)
 
 
+def end_lines(program: str) -> str:
+    """Return the lines of bash that let a script end its machine, and say why."""
+    return (
+        "end() {\n"
+        f'  echo "{program}: $1"\n'
+        "  command -v send_boot_log > /dev/null && sleep 1 && send_boot_log\n"
+        "  shutdown -P now; exit 1\n"
+        "}\n"
+    )
+
+
 def image_pythons() -> list[str]:
     """Return where a Python of an image is looked for: one made for us, one like this, any."""
     own = f"python3.{sys.version_info.minor}"
@@ -126,6 +137,18 @@ def remark() -> str:
     return f"setup takes about {seconds} s of each instance's boot" if seconds else ""
 
 
+AWAIT_APT = """\
+await_apt() {
+  [ -z "${CLOUDTUNE_MACHINE:-}" ] || return 0
+  export APT_CONFIG=$(mktemp)
+  echo 'DPkg::Lock::Timeout "600";' > "$APT_CONFIG"
+  systemctl stop apt-daily.timer apt-daily-upgrade.timer
+  while [[ $(systemctl is-active apt-daily{,-upgrade}.service) == *activating* ]]; do sleep 1; done
+} 2> /dev/null
+"""
+"""Waits for the upgrades that Ubuntu makes at boot: they hold apt's locks. An emulated machine
+shares its systemd."""
+
 _FETCH = r"""fetch() {
   rm -rf "$into" "$into.part"; mkdir -p "$into.part" || return
   { get | tee /dev/fd/3 | sha256sum > "$into.sum"; } 3>&1 |
@@ -133,6 +156,7 @@ _FETCH = r"""fetch() {
     grep -q "^$sum " "$into.sum" && mv "$into.part" "$into"
 }
 install() {
+  await_apt
   { apt-get update -qq; apt-get install -qq -y $1 || dnf install -q -y $1; } > /dev/null 2>&1
 }
 if [ -e "$into/.complete" ]; then

@@ -10,6 +10,7 @@ from typing import Any
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.bootstrap import Foundation
 from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.node.boot import uploading
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import (
@@ -32,9 +33,6 @@ _TRIES = 4
 _FREE_PLAN = "eligible for Free Tier"
 """Of EC2's message to an account on the free plan, whose code says only that it may not be so."""
 _PAUSE_SECONDS = 3.0
-_SEND_SECONDS = 3
-UPLOAD_SECONDS = 3600
-"""How long a head may upload its boot log: it takes minutes to boot."""
 
 
 @dataclass(frozen=True)
@@ -100,31 +98,11 @@ def user_data(remote: Remote, boot_log: str = "") -> str:
         "#!/bin/bash\n"
         f"{lease}"
         "export HOME=/root\n"
-        f"{_sending(boot_log)}"
+        f"{uploading(boot_log)}"
         f"{python.lines()}"
-        f"exec \"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
+        f"\"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
-    )
-
-
-def _sending(address: str) -> str:
-    """Return lines of bash that upload what the script prints from then on, as it grows.
-
-    Whoever waits sees what the head does before it has a Python, and why it ends.
-    """
-    if not address:
-        return ""
-    return (
-        "boot_log=$(mktemp)\n"
-        'exec > >(tee -a "$boot_log") 2>&1\n'
-        f"send_boot_log() {{ curl -sf -m 20 -o /dev/null -T \"$boot_log\" '{address}'; }}\n"
-        "(\n"
-        "  while kill -0 $$; do\n"
-        '    size=$(stat -c %s "$boot_log")\n'
-        '    [ "$size" = "$sent" ] || { send_boot_log && sent=$size; }\n'
-        f"    sleep {_SEND_SECONDS}\n"
-        "  done\n"
-        ") < /dev/null > /dev/null 2>&1 &\n"
+        'end "it ended with $?"\n'
     )
 
 

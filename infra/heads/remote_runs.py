@@ -21,15 +21,6 @@ def is_remote(folder: Path) -> bool:
     return Remote.of(folder) is not None
 
 
-def refresh(folder: Path) -> None:
-    """Bring what is new of a run that a head carries; nothing for one that this machine carries.
-
-    Raises:
-        StorageError: its storage can't be reached.
-    """
-    is_carried(folder)
-
-
 def is_carried(folder: Path) -> bool | None:
     """Whether a head carries a run now; None for one that needs no head.
 

@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cloudtune.train import s3
 from cloudtune.train.checkpoint import leads_out
 from cloudtune.train.storage import StorageError, filesystem, is_local, storage_errors
 
@@ -56,11 +55,6 @@ class State:
     attempt: int
     code: int | None = None
 
-    @property
-    def over(self) -> bool:
-        """Whether its command has ended."""
-        return self.code is not None
-
     def is_alive(self, now: float) -> bool:
         """Whether its command runs, as far as the record says at `now` (Unix time)."""
         return self.code is None and now - self.beat < STALE_SECONDS
@@ -79,6 +73,9 @@ class HeadStore:
             self._fs, root = filesystem(f"{self.uri}/{FOLDER}")
         self._root = root
 
+    def uri_of(self, name: str) -> str:
+        return f"{self.uri}/{FOLDER}/{name}"
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
         path = f"{self._root}/{name}"
@@ -91,18 +88,11 @@ class HeadStore:
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
         with storage_errors(self.uri):
-            try:
+            try:  # a stream unpacks what `write` has packed, by its name
                 with self._fs.open_input_stream(f"{self._root}/{name}") as file:
                     return bytes(file.read())
             except FileNotFoundError:
                 return None
-
-    def upload_address(self, name: str, seconds: int) -> str:
-        """Return an address to which anyone may write a file (HTTP PUT); "" if it's a folder."""
-        if is_local(self._fs):
-            return ""
-        with storage_errors(self.uri):
-            return s3.upload_address(f"{self.uri}/{FOLDER}/{name}", seconds)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""

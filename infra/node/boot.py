@@ -47,6 +47,9 @@ _ANY_PORT = 9
 _STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
 """Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23)."""
 _STORE_SECONDS = 20.0
+_SEND_SECONDS = 3
+UPLOAD_SECONDS = 3600
+"""How long an instance may upload its boot log: it takes minutes to boot."""
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 
@@ -63,10 +66,13 @@ class Join:
     until: float | None = None
 
 
-def user_data(join: Join, lease: str, token: str, delivery: Delivery | None = None) -> str:
+def user_data(
+    join: Join, lease: str, token: str, delivery: Delivery | None = None, boot_log: str = ""
+) -> str:
     """Return the script that EC2 runs when the instance boots; `token` lets it into the cluster.
 
-    `delivery` says how it comes by its Python; None is by looking for one in its image.
+    `delivery` says how it comes by its Python; None is by looking for one in its image. What it
+    prints goes to the console, and to the address `boot_log` if there is one.
 
     The script's first act is the last brake on money (`lease`, the lines of `first_lease`): the
     machine powers itself off, and so terminates, when they say so, whatever becomes of the
@@ -79,9 +85,32 @@ def user_data(join: Join, lease: str, token: str, delivery: Delivery | None = No
     return (
         "#!/bin/bash\n"
         f"{lease}"
+        f"{uploading(boot_log)}"
         f"{(delivery or Delivery()).lines()}"
         f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
         f'exec "$python" -m cloudtune.infra.node.boot {arguments}\n'
+    )
+
+
+def uploading(address: str) -> str:
+    """Return lines of bash that upload what the script prints from then on, as it grows.
+
+    Whoever waits sees what the machine does before it has a Python, and why it ends.
+    """
+    if not address:
+        return ""
+    return (
+        "boot_log=$(mktemp)\n"
+        'exec > >(tee -a "$boot_log") 2>&1\n'
+        f"send_boot_log() {{ curl -sf -m 20 -o /dev/null -T \"$boot_log\" '{address}'; }}\n"
+        "(\n"
+        f"  while kill -0 $$ && ((SECONDS < {UPLOAD_SECONDS})); do\n"
+        '    size=$(stat -c %s "$boot_log")\n'
+        '    [ "$size" = "$sent" ] || { send_boot_log && sent=$size; }\n'
+        f"    sleep {_SEND_SECONDS}\n"
+        "  done\n"
+        "  send_boot_log\n"
+        ") < /dev/null > /dev/null 2>&1 &\n"
     )
 
 

@@ -29,6 +29,10 @@ _ASK_TORCH = """\
 import torch
 print(torch.__version__, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 """
+_NOT_YET = "system not yet initialized"
+"""CUDA's error 802, in torch's warning, while the fabric manager of p4d, p5 or p6 starts."""
+_FABRIC_SECONDS = 180.0
+_FABRIC_PAUSE = 2.0
 # torch's words for errors that end a process's use of the GPU.
 _CUDA_ERROR = re.compile(r"CUDA error: (?!CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED))")
 _ECHO_SECONDS = 5.0
@@ -71,13 +75,19 @@ class NodeGpus:
             return ""
         if self.lack or training.program is not None or not self._gpus:
             return self.lack
-        words = subprocess.run(
-            [sys.executable, "-c", _ASK_TORCH],
-            env={**os.environ, VISIBLE: ",".join(gpu.uuid for gpu in self._gpus)},
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.split()
+        give_up = time.monotonic() + _FABRIC_SECONDS
+        while True:
+            answer = subprocess.run(
+                [sys.executable, "-c", _ASK_TORCH],
+                env={**os.environ, VISIBLE: ",".join(gpu.uuid for gpu in self._gpus)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if _NOT_YET not in answer.stderr or time.monotonic() > give_up:
+                break
+            time.sleep(_FABRIC_PAUSE)
+        words = answer.stdout.split()
         version = (words or ["of an unknown version"])[0]
         seen = (words or ["", "0"])[-1]
         few = seen != str(len(self._gpus))

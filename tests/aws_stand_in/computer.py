@@ -9,7 +9,6 @@ import fcntl
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -112,9 +111,8 @@ def _give_credentials(own: Path, access: Access) -> None:
 def _programs(home: Path) -> Path:
     programs = home / "computers" / ".programs"
     programs.mkdir(parents=True, exist_ok=True)
-    python = shlex.quote(sys.executable)
     image.write_program(programs / "python3", image.python_program())
-    image.write_program(programs / "cloudtune", f'#!/bin/sh\nexec {python} -m cloudtune "$@"\n')
+    image.write_program(programs / "cloudtune", '#!/bin/sh\nexec python3 -m cloudtune "$@"\n')
     return programs
 
 

@@ -81,6 +81,7 @@ class _Call:
         of_instance = {
             "ec2:InstanceType": [launch.instance_type],
             "ec2:InstanceMarketType": ["spot" if launch.is_spot else "on-demand"],
+            "ec2:MetadataHttpTokens": [launch.http_tokens],
         }
         spot = ["spot-instances-request"] if launch.is_spot else []
         for kind in ("network-interface", "volume", "instance", *spot):

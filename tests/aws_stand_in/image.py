@@ -20,19 +20,20 @@ from pathlib import Path
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OWN = ("/tmp", "/run", "/var/tmp", "/root", "/home", "/opt", "/mnt", "/srv")
 _PROGRAMS = "/usr/local/sbin"
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _FILES = 1024  # what EC2's images let a process open, unless it asks for more
 
 
 def python_folders() -> list[Path]:
     """Return the folders without which this Python doesn't run, none within another."""
-    repository = Path(__file__).resolve().parents[2]
-    folders = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, repository)}
+    folders = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, _REPOSITORY)}
     return sorted(path for path in folders if not folders & {*path.parents})
 
 
 def python_program() -> str:
-    """Return a program `python3` that is the Python of this process."""
-    return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n'
+    """Return a program `python3` that is the Python of this process, with this very cloudtune."""
+    ours = shlex.quote(f"PYTHONPATH={_REPOSITORY}/.package")
+    return f'#!/bin/sh\nexec env {ours} {shlex.quote(sys.executable)} "$@"\n'
 
 
 def aws_program() -> str:

@@ -43,6 +43,11 @@ class Launch:
         return self._get(f"{specification}.CapacityReservationId")
 
     @property
+    def http_tokens(self) -> str:
+        """Whether the metadata service wants IMDSv2's tokens: "optional" if nothing is said."""
+        return self._get("MetadataOptions.HttpTokens") or "optional"
+
+    @property
     def is_spot(self) -> bool:
         return self._get("InstanceMarketOptions.MarketType") == "spot"
 

@@ -130,6 +130,15 @@ class Principals:
         return None
 
 
+def control_policies() -> list[Mapping[str, Any]]:
+    """Return the organization's service control policies: managed policies of the path /scp/.
+
+    AWS has them in another account; they count for everybody but the root of our stand-in.
+    """
+    managed = [policy for policy in _iam().managed_policies.values() if policy.path == "/scp/"]
+    return [json.loads(policy.versions[0].document) for policy in managed]
+
+
 def _role_policies(name: str) -> list[Mapping[str, Any]]:
     """Return the policies of a role; none if the role is gone."""
     role = next((it for it in _iam().get_roles() if it.name == name), None)

@@ -25,18 +25,18 @@ class AccountQuota:
     families: tuple[str, ...]
     example: str
 
-    def vcpus(self, scenario: Sequence[Quota]) -> int:
-        """Return its value; a quota of the scenario goes first."""
-        pool = Pool(self.example, self.market, "us-east-1a")
+    def vcpus(self, scenario: Sequence[Quota], region: str = "us-east-1") -> int:
+        """Return its value in a region; a quota of the scenario goes first."""
+        pool = Pool(self.example, self.market, f"{region}a")
         limits = [quota.vcpus for quota in scenario if quota.vcpus is not None and quota.fits(pool)]
         return min(limits, default=VCPUS)
 
-    def to_json(self, scenario: Sequence[Quota]) -> dict[str, Any]:
+    def to_json(self, scenario: Sequence[Quota], region: str) -> dict[str, Any]:
         return {
             "ServiceCode": "ec2",
             "QuotaCode": self.code,
             "QuotaName": self.name,
-            "Value": float(self.vcpus(scenario)),
+            "Value": float(self.vcpus(scenario, region)),
             "Unit": "None",
             "Adjustable": True,
             "GlobalQuota": False,
@@ -80,12 +80,12 @@ def as_faults(scenario: Sequence[Quota]) -> list[Quota]:
 
 
 def answer(
-    action: str, given: Mapping[str, Any], scenario: Sequence[Quota]
+    action: str, given: Mapping[str, Any], scenario: Sequence[Quota], region: str
 ) -> tuple[int, str] | None:
     """Return the status and the JSON with which Service Quotas answers; None: moto may."""
     if given.get("ServiceCode") != "ec2" or action not in ("GetServiceQuota", "ListServiceQuotas"):
         return None
-    listed = [quota.to_json(scenario) for quota in QUOTAS]
+    listed = [quota.to_json(scenario, region) for quota in QUOTAS]
     if action == "ListServiceQuotas":
         return 200, json.dumps({"Quotas": listed})
     code = given.get("QuotaCode")

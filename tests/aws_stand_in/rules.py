@@ -30,7 +30,8 @@ from cloudtune.infra.emulator.scenario import Scenario
 from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
 from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
-from tests.aws_stand_in.principals import Principal, Principals
+from tests.aws_stand_in.presigned import presigned
+from tests.aws_stand_in.principals import Principal, Principals, control_policies
 from tests.aws_stand_in.rates import AccountRates
 from tests.aws_stand_in.stacks import Stacks
 
@@ -59,6 +60,11 @@ class StandIn(AccessRules):
 
     def secret_of(self, key: str, token: str) -> str | None:
         return self._principals.secret_of(key, token)
+
+    def signed(self, access: Access, request: Request) -> Signed:
+        if "X-Amz-Signature" not in request.args:
+            return super().signed(access, request)
+        return presigned(access, request, self._principals.secret_of)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         return not self._rates.let_in(region, action, parameters)
@@ -96,7 +102,7 @@ class StandIn(AccessRules):
         if signed.service == "servicequotas":
             action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
             given = request.get_json(force=True)
-            answer = quotas.answer(action, given, self._scenario.quotas())
+            answer = quotas.answer(action, given, self._scenario.quotas(), signed.region)
             if answer is not None:
                 status, body = answer
                 return Response(body, status, mimetype="application/x-amz-json-1.1")
@@ -191,12 +197,7 @@ def _stamp(at: float) -> str:
 class DeniedError(Exception):
     """Somebody wants to do what no policy of theirs allows; the text is IAM's sentence."""
 
-    def __init__(self, who: Principal, asked: Asked, *, explicitly: bool) -> None:
-        why = (
-            "with an explicit deny in an identity-based policy"
-            if explicitly
-            else f"because no identity-based policy allows the {asked.action} action"
-        )
+    def __init__(self, who: Principal, asked: Asked, why: str) -> None:
         quote = '"' if asked.action.startswith("s3:") else ""
         where = "" if asked.resource == "*" else f" on resource: {quote}{asked.resource}{quote}"
         super().__init__(
@@ -214,14 +215,21 @@ def check_rights(who: Principal, wanted: Iterable[Asked]) -> None:
     if who.policies is None:
         return
     policies = who.policies()
+    demanded = control_policies()
     for asked in wanted:
         context = {"aws:PrincipalArn": [who.arn], **asked.context}
         try:
             answer = verdict(policies, replace(asked, context=context))
+            refused = verdict(demanded, replace(asked, context=context)) == "denied"
         except ValueError as error:
             raise Ec2Error("MalformedPolicyDocument", str(error)) from None
+        if refused:
+            raise DeniedError(who, asked, "with an explicit deny in a service control policy")
+        if answer == "denied":
+            raise DeniedError(who, asked, "with an explicit deny in an identity-based policy")
         if answer != "allowed":
-            raise DeniedError(who, asked, explicitly=answer == "denied")
+            no_policy = f"because no identity-based policy allows the {asked.action} action"
+            raise DeniedError(who, asked, no_policy)
 
 
 def _denial(denied: DeniedError, request: Request) -> Response:

@@ -224,6 +224,7 @@ class _Change:
                 RoleName=role,
                 Description=given["Description"],
                 AssumeRolePolicyDocument=json.dumps(given["AssumeRolePolicyDocument"]),
+                **{name: given[name] for name in ("PermissionsBoundary",) if name in given},
             )
             self._stack.ids[name] = role
         iam.tag_role(RoleName=role, Tags=given["Tags"])

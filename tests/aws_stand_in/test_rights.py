@@ -1,5 +1,7 @@
 """What a caller may do on a strict cloud is what their policies say, resource by resource."""
 
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ from botocore.exceptions import ClientError
 from benchmarks.rights import World, documented, failures, rights
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.provider import RUN_TAG
+from cloudtune.train.storage import upload_address
 from tests.aws_stand_in.account import Account, allow
 from tests.aws_stand_in.images import IMAGES
 from tests.aws_stand_in.test_principals import role_keys
@@ -123,6 +126,38 @@ def test_s3_hides_what_isnt_there_from_who_may_not_list(account: Account) -> Non
     lists = allow("s3:ListBucket", resource="arn:aws:s3:::hidden")
     hugo = account.person("hugo", reads, lists)("s3")
     assert refusal(lambda: hugo.get_object(Bucket="hidden", Key="no"))[0] == "NoSuchKey"
+
+
+def test_whoever_has_a_signed_address_may_write_that_object_and_no_other(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.client("s3").create_bucket(Bucket="signed")
+    account.person("writer", allow("s3:PutObject", resource="arn:aws:s3:::signed/*"))
+    account.person("reader", allow("s3:GetObject"))
+    create = account.client("iam").create_access_key
+    keys = {who: create(UserName=who)["AccessKey"] for who in ("writer", "reader")}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", account.access.endpoint)
+
+    def put(who: str, change: tuple[str, str] = ("", ""), seconds: int = 60) -> int:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys[who]["AccessKeyId"])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", keys[who]["SecretAccessKey"])
+        address = upload_address("s3://signed/r/boot.log", seconds).replace(*change)
+        plain = {"Content-Type": "text/plain"}  # else urllib says that it is a form
+        asked = urllib.request.Request(address, b"one\n", plain, method="PUT")
+        try:
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return refused.code
+
+    assert put("writer") == 200
+    kept = account.client("s3").get_object(Bucket="signed", Key="r/boot.log")["Body"]
+    assert kept.read() == b"one\n"
+    kept.close()
+    assert put("writer", ("boot.log", "order.json")) == 403
+    assert put("writer", seconds=-1) == 403
+    assert put("reader") == 403, "it has its signer's rights"
 
 
 def test_several_objects_are_deleted_only_by_who_may(account: Account) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import psutil
 
@@ -83,6 +84,15 @@ class World:
         """End all that runs on a computer at once, as when somebody closes it for good."""
         for running in (folder_of(self.home, computer) / RUNNING).iterdir():
             subprocess.run(self.command("kill", "-KILL", running.name), check=True)
+
+    def network(self, computer: str, state: Literal["up", "down"]) -> None:
+        """Take the network away from all that runs on a computer, or bring it back."""
+        for running in (folder_of(self.home, computer) / RUNNING).iterdir():
+            inside = ("nsenter", f"--net=/proc/{running.name}/ns/net")
+            asked = self.command(*inside, "ip", "-4", "-o", "addr", "show", "eth0")
+            found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+            number = found.split("10.78.")[1].partition(".")[0]
+            subprocess.run(self.command("ip", "link", "set", f"c{number}", state), check=True)
 
     def _end(self) -> None:
         process = self._process

@@ -65,10 +65,14 @@ class Inventory:
     quotas: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
-    def template_for(self, types: tuple[str, ...], tags: Mapping[str, str]) -> Document:
-        """Return the template that setup deploys; without `types` those of the last setup."""
+    def template_for(
+        self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = ""
+    ) -> Document:
+        """Return the template that setup deploys; what is left out is as before."""
         place = replace(self.place, types=types or self.place.types)
-        return template(place, tags, with_bucket=self.has_own_bucket or not self.bucket)
+        own_tags = tags or self.settings.tags
+        bound = boundary or self.settings.boundary
+        return template(place, own_tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
 
     def parameters_for(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
@@ -136,7 +140,8 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         caller=caller["Arn"],
         settings=settings,
         stack=its_stack,
-        is_current=written == template(place, settings.tags, with_bucket=has_own_bucket),
+        is_current=written
+        == template(place, settings.tags, settings.boundary, with_bucket=has_own_bucket),
         has_own_bucket=has_own_bucket,
         vpc=vpc,
         subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},
@@ -210,13 +215,6 @@ def run_defaults(endpoint: Endpoint) -> RunDefaults:
     }
     disk = None if image is None else reader("", partial(reader.root_disk, image))
     return RunDefaults(cloud, settings.storage, disk)
-
-
-def default_image(endpoint: Endpoint) -> str | None:
-    """Return the id of AWS's base image in a region; None if it may not be read."""
-    reader = _Reader(Clients(endpoint))
-    image: str | None = reader("", reader.image)
-    return image
 
 
 def quota(endpoint: Endpoint, name: str) -> float | None:

@@ -19,8 +19,11 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
-HEAD_FILES: Final = ("order.json", "parcel.tar.gz", "remote.json")
-"""What heads read of `infra.heads.store`, a layer above, and run as root."""
+HEAD_FILES: Final = (
+    *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
+    "record/*",
+)
+"""What heads and people keep in a run's folder `head` (`infra.heads.store`, a layer above)."""
 
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
@@ -92,18 +95,18 @@ def trust() -> Document:
 def node(place: Place) -> Document:
     """Return the rights of instances that train: the bucket, and nothing else.
 
-    They run other people's code. It may not write what later heads run as root: environments, and
-    the orders of heads.
+    They run other people's code. It may neither read nor write the code, orders and records of
+    runs, nor write environments: later heads run those as root. A role knows no run, so that
+    checkpoints of all runs can be read and written.
     """
     folder = f"arn:aws:s3:::{place.bucket}/{PREFIX}"
-    orders = [f"{folder}/*/head/{name}" for name in HEAD_FILES]
-    denied = {
-        "Sid": "LeaveHeadsAlone",
-        "Effect": "Deny",
-        "Action": ["s3:DeleteObject", "s3:PutObject"],
-        "Resource": [f"{folder}/environments/*", *orders],
-    }
-    return _document(_bucket(place), [denied])
+    writing = ["s3:DeleteObject", "s3:PutObject"]
+    heads = [f"{folder}/*/head/{name}" for name in HEAD_FILES]
+    denied = [
+        _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
+        _deny("LeaveEnvironmentsAsTheyAre", writing, [f"{folder}/environments/*"]),
+    ]
+    return _document(_bucket(place), denied)
 
 
 def head(place: Place) -> Document:
@@ -178,8 +181,8 @@ _GROUP_ACTIONS = (
 _ROLE_ACTIONS = (
     "AddRoleToInstanceProfile CreateInstanceProfile CreateRole DeleteInstanceProfile DeleteRole "
     "DeleteRolePolicy GetRole ListAttachedRolePolicies ListInstanceProfilesForRole "
-    "ListRolePolicies PassRole PutRolePolicy RemoveRoleFromInstanceProfile TagRole UntagRole "
-    "UpdateAssumeRolePolicy UpdateRole"
+    "ListRolePolicies PassRole PutRolePermissionsBoundary PutRolePolicy "
+    "RemoveRoleFromInstanceProfile TagRole UntagRole UpdateAssumeRolePolicy UpdateRole"
 )
 _BUCKET_ACTIONS = (
     "CreateBucket DeleteBucket GetBucketPublicAccessBlock GetLifecycleConfiguration "
@@ -208,6 +211,10 @@ def _allow(
         "Resource": resource,
     }
     return listed if condition is None else {**listed, "Condition": condition}
+
+
+def _deny(sid: str, actions: Sequence[str], resources: Sequence[str]) -> Document:
+    return {"Sid": sid, "Effect": "Deny", "Action": actions, "Resource": resources}
 
 
 _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}

@@ -38,13 +38,15 @@ class Settings:
     """What a stack was set up with, and the resources that runs use.
 
     `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
-    `storage` is the prefix in the bucket. Ids are "" where there is no stack yet.
+    `boundary` is the ARN of the roles' permissions boundary, "" without. `storage` is the prefix in
+    the bucket. Ids are "" where there is no stack yet.
     """
 
     vpc: str = ""
     subnets: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     types: tuple[str, ...] = ("*",)
+    boundary: str = ""
     security_group: str = ""
     instance_profile: str = ""
     storage: str = ""
@@ -62,6 +64,7 @@ class Settings:
                 subnets=dict(json.loads(outputs["Subnets"])),
                 tags=dict(json.loads(outputs["Tags"])),
                 types=tuple(outputs["Types"].split(",")),
+                boundary=outputs.get("Boundary", ""),
                 security_group=outputs["SecurityGroup"],
                 instance_profile=outputs["InstanceProfile"],
                 storage=outputs["Storage"],
@@ -74,12 +77,13 @@ class Settings:
 
 
 def template(
-    place: Place, own_tags: Mapping[str, str], *, with_bucket: bool = True
+    place: Place, own_tags: Mapping[str, str], boundary: str = "", *, with_bucket: bool = True
 ) -> dict[str, Any]:
     """Return the template of a region's stack.
 
     Its parameters are `Vpc`, an id, and `Subnets`, ids by zone as JSON. `own_tags` go onto
-    everything that has tags. `with_bucket=False` is for a bucket that an earlier stack left behind.
+    everything that has tags, `boundary` onto the roles. `with_bucket=False` is for a bucket that an
+    earlier stack left behind.
     """
     tags = [{"Key": key, "Value": value} for key, value in {TAG: "1", **own_tags}.items()]
     resources: dict[str, Any] = {
@@ -104,6 +108,9 @@ def template(
         **_role("Node", place.node, policies.node(place), tags),
         **_role("Head", place.head, policies.head(place), tags),
     }
+    if boundary:
+        for role in ("NodeRole", "HeadRole"):
+            resources[role]["Properties"]["PermissionsBoundary"] = boundary
     if with_bucket:
         resources["Bucket"] = _bucket(place, tags)
     outputs = {
@@ -114,6 +121,7 @@ def template(
         "SecurityGroup": {"Fn::GetAtt": ["Group", "GroupId"]},
         "InstanceProfile": {"Ref": "NodeProfile"},
         "Storage": f"s3://{place.bucket}/{PREFIX}",
+        **({"Boundary": boundary} if boundary else {}),
     }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",

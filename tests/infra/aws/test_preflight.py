@@ -15,10 +15,11 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.aws import preflight
 from cloudtune.infra.aws.account.inventory import inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
-from cloudtune.infra.aws.provider import AWS
+from cloudtune.infra.aws.provider import AWS, Aws
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.client import EmulatorControl
@@ -93,11 +94,15 @@ def test_each_mistake_is_a_line_and_nothing_is_launched(
     assert told.count("\n") == 1, "once, not for each type"
 
 
-def test_a_type_whose_gpu_the_base_image_does_not_drive_is_named(tmp_path: Path) -> None:
-    told = refused(experiment(tmp_path, instances=["g4dn.xlarge", "p3.2xlarge"]))
-    assert "p3.2xlarge: AWS's deep learning base image has no driver for GPUs before" in told
-    wanted = experiment(tmp_path, instances=["p3.2xlarge"], image="ami-0123456789abcdef0")
-    assert "no driver" not in refused(wanted), "an image of one's own may have one"
+def test_types_whose_gpus_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
+        experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
+    offered = experiment(tmp_path, instances=["g4dn.*", "p*"]).cloud.instances
+    assert "p4d.24xlarge" in offered
+    assert "g4dn.*" in offered
+    assert not [name for name in offered if name.startswith(("p*", "p2.", "p3."))]
+    own = {"image": "ami-0123456789abcdef0"}
+    assert experiment(tmp_path, instances=["p*"], **own).cloud.instances == ("p*",)
 
 
 def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> None:
@@ -124,12 +129,24 @@ def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
         runner.preflight(wanted)
 
 
-def test_a_quota_that_no_instance_fits_into_is_told_of(access: Access, tmp_path: Path) -> None:
+def test_a_quota_that_no_instance_fits_into_is_told_of_with_a_region_that_has_more(
+    access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = ("eu-west-1", "us-east-1", "us-west-2")
+    monkeypatch.setattr(Aws, "regions", lambda _: regions)
     control = EmulatorControl(access)
     control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
     told = refused(experiment(tmp_path))
     assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in told
     assert "Running On-Demand G and VT instances" in told
+    assert told.count("\n") == 1, "no region has more"
+    prices = {"us-west-2": 0.6}
+    monkeypatch.setattr(preflight, "price_of", lambda place, _: prices.get(place.region))
+    control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
+    assert (
+        "; us-west-2 has 768, and a g4dn.xlarge for $0.6 an hour on demand: "
+        "`cloudtune aws setup --region us-west-2`" in refused(experiment(tmp_path))
+    )
     control.replace([])
 
 

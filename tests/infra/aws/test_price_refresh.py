@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.aws.price_refresh import check_credentials, latest_quotes, live_prices
+from cloudtune.infra.aws.price_refresh import (
+    check_credentials,
+    latest_quotes,
+    live_prices,
+    price_of,
+)
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import Emulator
@@ -160,6 +165,18 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     }  # fmt: skip
     assert prices.as_of == "2026-11-21"
     assert any(each.startswith("p3.2xlarge on-demand: $0/h refused") for each in prices.warnings)
+
+
+def test_the_price_of_one_type_is_asked_for_by_its_name(aws: Aws) -> None:
+    fill(aws)
+    assert price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
+    fields = [{each["Field"]: each["Value"] for each in asked["Filters"]} for _, asked in aws.asked]
+    assert {(it["instanceType"], it["regionCode"]) for it in fields} == {
+        ("g4dn.xlarge", "eu-west-1")
+    }
+    assert price_of(aws.endpoint, "g6.xlarge") is None
+    aws.status = 400
+    assert price_of(aws.endpoint, "g4dn.xlarge") is None
 
 
 def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:

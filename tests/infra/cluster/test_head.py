@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,19 @@ def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
 def test_asked_again_an_intent_is_the_same_to_the_letter(
     head: RayHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    head.rental = replace(head.rental, boot_logs="s3://b/r1/boot")
+    signed = f"https://b.s3.amazonaws.com/r1/boot/i000.log?{os.urandom(4).hex()}"
+    addresses = iter([signed])  # signed again, it differs
+    monkeypatch.setattr("cloudtune.infra.cluster.head.upload_address", lambda *_: next(addresses))
     head.want(SPOT)
     before = told(head)
+    script = before["available_node_types"]["i000"]["node_config"]["UserData"]
+    assert f"-T \"$boot_log\" '{signed}'" in script
     later = time.time() + 500.0
     monkeypatch.setattr(time, "time", lambda: later)
-    head.want(SPOT)
-    assert told(head) == before
+    for controller in (head, RayHead(head.folder, head.rental)):
+        controller.want(SPOT)
+        assert told(controller) == before
 
 
 def test_a_spot_instance_is_asked_for_once_and_ends_when_it_is_interrupted() -> None:

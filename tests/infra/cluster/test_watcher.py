@@ -52,7 +52,9 @@ def watcher_of(
         give_back=lambda _: None,
         answers=lambda: True,
         nodes=list,
-        rental=SimpleNamespace(run="a-run", endpoint=endpoint),
+        rental=SimpleNamespace(
+            run="a-run", endpoint=endpoint, boot_log=lambda intent: f"{folder}/boot/{intent}.log"
+        ),
         folder=folder,
     )
     ec2 = SimpleNamespace(
@@ -159,6 +161,14 @@ def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
     path = tmp_path / "console-i000.log"
     assert path.read_text() == said
     assert gone.console == f"exec: python3: not found (all of it: {path})"
+
+    uploaded = tmp_path / "boot" / "i000.log"
+    uploaded.parent.mkdir()
+    uploaded.write_text("cloudtune-node: setup.commands failed: false\n")
+    assert watcher._console("i000", "i-1").startswith("cloudtune-node: setup.commands failed"), (
+        "EC2 may have no console"
+    )
+    assert path.read_text() == uploaded.read_text()
 
 
 def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """An instance comes by its Python: from the bucket by its role, or in its image; or it ends."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from tests.aws_stand_in.account import Account, start
 from tests.aws_stand_in.image import aws_program, write_program
+from tests.builders.wheels import wheel
 
 READS = {
     "Version": "2012-10-17",
@@ -53,7 +56,7 @@ class Node:
         done = subprocess.run(
             ["/bin/bash"],
             input=script,
-            env={"PATH": f"{self.bin}:/usr/bin:/bin", **environment},
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", "TMPDIR": str(self.bin), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -196,8 +199,8 @@ def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
     code, console = node.boots(Delivery())
     assert code == 0, console
     where = node.bin / f"python3.{sys.version_info.minor}"
-    version = ".".join(map(str, sys.version_info[:3]))
-    assert console == [f"cloudtune-node: Python {version} at {where}", f"python={where}"]
+    own = ".".join(map(str, sys.version_info[:3]))
+    assert console == [f"cloudtune-node: Python {own} at {where}", f"python={where}"]
 
 
 def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
@@ -222,6 +225,19 @@ def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
     assert code == 1
     assert console[1:] == ["a b", "cloudtune-node: setup.commands failed: false", "shutdown -P now"]
     assert done.exists()
+
+
+def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) -> None:
+    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    looks = tmp_path / "looks"
+    busy = f"[ $(wc -l < {looks}) -gt 2 ] || echo activating; echo inactive; exit 3"
+    script(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
+    delivery = Delivery(commands=(f"wc -l < {looks}; cat $APT_CONFIG",))
+    code, console = node.boots(delivery)
+    assert (code, console[1:3]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
+    looks.write_text("")
+    console = node.boots(delivery, CLOUDTUNE_MACHINE="i-1", APT_CONFIG="/dev/null")[1]
+    assert console[1] == "0", "an emulated machine shares its systemd"
 
 
 def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None:
@@ -276,21 +292,30 @@ def test_a_controller_unpacks_what_it_has_not_built(built: Built, tmp_path: Path
 
 
 def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(
-    offline: Path, node: Node, tmp_path: Path
+    offline: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, root = str(tmp_path / "storage"), tmp_path / "opt"
     laid = lay(storage, root)
-    assert laid == lay(storage, root) == Foundation.of(laid.to_json())
+    with monkeypatch.context() as patch:  # a laptop with other patch levels
+        patch.setattr(platform, "python_version", lambda: "3.11.2")
+        other = {"ray": "2.58.0", "torch": version("torch")}
+        patch.setattr("cloudtune.infra.environments.spec.version", other.get)
+        assert laid == lay(storage, root) == Foundation.of(laid.to_json())
+        other["torch"] = "2.6.0"
+        assert lay(storage, root).place != laid.place, "the script was tried with that one"
     (node.bin / "uv").symlink_to(uv_program())
     uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    wheel(tmp_path, "cmaes", "99.0")  # released since
+    uv["UV_FIND_LINKS"] += f",{tmp_path}"
     base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
     code, console = node.runs(laid.lines(), **uv, PATH=f"{node.bin}:/usr/bin:/bin:{base}")
     assert code == 0, console
     python = f"{laid.place}/venv/bin/python"
-    version = ".".join(map(str, sys.version_info[:3]))
-    assert console[-2:] == [f"cloudtune-head: Python {version} at {python}", f"python={python}"]
+    own = ".".join(map(str, sys.version_info[:3]))
+    assert console[-2:] == [f"cloudtune-head: Python {own} at {python}", f"python={python}"]
     there = built_at(Path(laid.place))
     assert there is not None
+    assert f"cmaes=={version('cmaes')}" in there.packages
     told = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
     where = subprocess.run(told, capture_output=True, text=True, check=True).stdout
     assert where.startswith(laid.place)

@@ -1,5 +1,6 @@
 """What an environment is made from: each mistake with its place, and a hash of all that counts."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.infra.environments import spec as specs
-from cloudtune.infra.environments.spec import check, requirement_files, spec_of
+from cloudtune.infra.environments.spec import check, release_pins, requirement_files, spec_of
 from tests.infra.environments.conftest import experiment
 
 
@@ -115,6 +116,20 @@ def test_the_hash_changes_with_each_thing_that_counts_and_with_nothing_else(
     monkeypatch.setattr(specs, "version", lambda name: "9.9")
     others.append(digest())
     assert len({first, *others}) == 1 + len(others)
+
+
+def test_a_head_has_the_releases_versions_unless_another_torch_needs_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {pin.partition("==")[0] for pin in release_pins()}
+    assert {"ray", "torch", "sympy", "boto3"} <= names
+    other = {"ray": "2.58.0", "torch": "2.6.0"}
+    monkeypatch.setattr("cloudtune.infra.environments.spec.version", other.get)
+    pinned = dict(pin.split("==") for pin in release_pins() if not pin.startswith("#"))
+    assert (pinned["torch"], pinned["ray"]) == ("2.6.0", version("ray"))
+    assert "sympy" not in pinned, "torch 2.6 wants 1.13.1"
+    assert "typing_extensions" not in pinned
+    assert pinned["boto3"] == version("boto3")
 
 
 def test_a_script_that_names_torch_has_its_own_and_ray_is_the_controllers(tmp_path: Path) -> None:

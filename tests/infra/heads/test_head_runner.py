@@ -1,10 +1,12 @@
 """What a head does with its order: the files laid out, its command run, its record brought away."""
 
+import os
 import signal
+import subprocess
+import sys
 import tarfile
 import threading
 import time
-from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads import bundle, head_runner
 from cloudtune.infra.heads.bundle import Order, packed, unpack
 from cloudtune.infra.heads.head_runner import Carrier
+from cloudtune.infra.heads.launch import Remote, user_data
 from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
 
@@ -105,7 +108,7 @@ def test_a_command_is_run_with_its_clock_and_its_words_are_brought(
     assert made.carry(lambda: renewed.append(time.time())) == 5
     state = store.state()
     assert state is not None
-    assert (state.code, state.instance, state.over) == (5, "i-1", True)
+    assert (state.code, state.instance) == (5, "i-1")
     output, errors = (
         store.read("record/run/output.log@000000000000"),
         store.read("record/run/errors.log@000000000000"),
@@ -166,20 +169,28 @@ def test_who_asks_a_run_to_stop_is_heard_once(
     asking.join()
 
 
-def test_a_head_without_an_order_says_so_and_ends(
+def test_a_head_without_an_order_says_so_and_its_script_ends_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended: list[object] = []
     monkeypatch.setattr(head_runner, "metadata", lambda _path, **_more: "i-1")
-    monkeypatch.setattr(
-        "cloudtune.infra.heads.head_runner.shutil.which", lambda _name: "/sbin/shutdown"
-    )
-
-    def run(command: list[str], **_how: Mapping[str, object]) -> None:
-        ended.append(command)
-
-    monkeypatch.setattr("cloudtune.infra.heads.head_runner.subprocess.run", run)
     monkeypatch.setattr("sys.argv", ["carrier", "--at", f"{tmp_path}/r", "--until", "2e9"])
     assert head_runner.main() == 1
-    assert ended == [["/sbin/shutdown", "-P", "now"]]
     assert "there is no order, or no parcel" in capsys.readouterr().out
+    remote = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
+    script = user_data(remote).replace("cloudtune.infra.heads.head_runner", "no_such_module")
+    script = script[script.index("end() {") :]
+    shutdown = tmp_path / "shutdown"
+    shutdown.write_text('#!/bin/sh\necho "shutdown $@"\n')
+    shutdown.chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/bash", "-c", script],
+        env={"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[-3].endswith("No module named no_such_module"), "whatever ends it is uploaded"
+    assert lines[-2:] == ["cloudtune-node: it ended with 1", "shutdown -P now"]

@@ -1,10 +1,13 @@
-"""What a head prints as it boots reaches whoever waits for it."""
+"""What an instance prints as it boots reaches whoever waits for it."""
 
 import http.server
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,10 +15,14 @@ from botocore.exceptions import ClientError
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.errors import error_code, is_definite, is_permanent
+from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.launch import Remote, user_data
+from cloudtune.infra.node import boot
+from cloudtune.infra.node.boot import Join
 from cloudtune.infra.provider import HeadOffer
 
+FAILED = "cloudtune-node: setup.commands failed: false"
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
 
 
@@ -51,23 +58,39 @@ def uploads() -> Iterator[_Uploads]:
         thread.join()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="heads upload with curl")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="instances upload with curl")
 def test_the_boot_is_uploaded_while_it_runs_and_when_it_fails(
-    uploads: _Uploads, monkeypatch: pytest.MonkeyPatch
+    uploads: _Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_SEND_SECONDS", 0.2)
-    lines = launch._sending(uploads.address)
-    script = f"{lines}echo one; sleep 1; echo two; sleep 0.5; send_boot_log; sleep 0.5"
+    monkeypatch.setattr(boot, "_SEND_SECONDS", 0.2)
+    node = Join("10.0.0.1:6379", "i000", 1)
+    started = user_data(REMOTE, uploads.address)
+    for script in (started, boot.user_data(node, "", "t", boot_log=uploads.address)):
+        assert boot.uploading(uploads.address) in script
+    delivery = Delivery(commands=("sleep 1", "echo two", "false"), python=sys.executable)
+    script = f"{boot.uploading(uploads.address)}echo one\n{delivery.lines()}"
+    shutdown = tmp_path / "shutdown"
+    shutdown.write_text("#!/bin/sh\n")
+    shutdown.chmod(0o755)
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        ["/bin/bash", "-c", script], capture_output=True, text=True, check=True, timeout=30
+        ["/bin/bash", "-c", script],
+        env={**own, "CLOUDTUNE_MACHINE": "i-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
-    assert done.stdout == "one\ntwo\n", "the console has it as well"
-    assert "one\n" in uploads.kept, "before the script ended"
-    assert uploads.kept[-1] == "one\ntwo\n"
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert (lines[0], *lines[2:]) == ("one", "two", FAILED), "the console has it as well"
+    assert uploads.kept[0].startswith("one\n")
+    assert uploads.kept[0] != done.stdout, "before the script ended"
+    assert uploads.kept[-1] == done.stdout, "with its last line, before the machine ends"
 
 
 def test_a_storage_in_a_folder_has_no_uploads() -> None:
-    assert "boot_log" not in user_data(REMOTE)
+    assert "curl" not in user_data(REMOTE)
     assert "-T \"$boot_log\" 'https://x'" in user_data(REMOTE, "https://x")
 
 

@@ -1,5 +1,6 @@
 """What a head and those who look on tell each other through a run's storage."""
 
+import gzip
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,15 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
-from cloudtune.infra.heads.store import PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
+from cloudtune.infra.heads.store import (
+    PARCEL,
+    PIECE_BYTES,
+    STATE,
+    HeadStore,
+    Mirror,
+    State,
+    fetch,
+)
 from cloudtune.train.storage import StorageError
 
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
@@ -136,6 +145,12 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     store.listed = lambda: listed  # type: ignore[method-assign]
     assert fetch(store, tmp_path / "deep" / "here", "run/") == 1
     assert not (tmp_path / "up").exists()
+
+
+def test_what_a_head_is_given_is_read_as_it_was_written(store: HeadStore) -> None:
+    data = gzip.compress(b"code")
+    store.write(PARCEL, data)
+    assert store.read(PARCEL) == data
 
 
 def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A node's GPUs, real by a stand-in for nvidia-smi, or numbers only."""
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cloudtune.infra.node import gpu_sharing
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Training
 from tests.infra.mps_stand_in import write_control, write_smi
@@ -91,3 +93,20 @@ def test_gpus_that_are_missing_or_unknown_to_torch_are_a_problem_where_there_are
     told = NodeGpus(1).gpu_problem(script)
     assert told == f"GPUs of which its torch {torch.__version__} can use 0"
     assert NodeGpus(4).gpu_problem(replace(script, has_gpus=False)) == ""
+
+
+def test_gpus_whose_fabric_manager_starts_are_waited_for(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = programs / "python"
+    said = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
+    python.write_text(
+        "#!/bin/sh\n"
+        f"[ -e {programs}/up ] && exec echo 2.9.0 2\n"
+        f"touch {programs}/up; echo '{said}' >&2; echo 2.9.0 0\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(gpu_sharing, "_FABRIC_PAUSE", 0.01)
+    script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
+    assert NodeGpus(2).gpu_problem(script) == ""

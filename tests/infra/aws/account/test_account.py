@@ -18,7 +18,7 @@ from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
-from tests.aws_stand_in.account import start
+from tests.aws_stand_in.account import allow, start
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 from tests.infra.aws.account.test_policies import types_of
@@ -167,7 +167,11 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     assert f"--subnets: {first} isn't a subnet of vpc-" in strange.err
     assert stacks() == []
 
-    named = ("--vpc", vpc, "--subnets", f"{first},{third}", "--tag", "team=vision")
+    network = ("--vpc", vpc, "--subnets", f"{first},{third}")
+    boundary = boto3.client("iam", REGION).create_policy(
+        PolicyName="at-most", PolicyDocument=json.dumps(allow("*"))
+    )["Policy"]["Arn"]
+    named = (*network, "--tag", "team=vision", "--boundary", boundary)
     done = called(capsys, "aws", "setup", "--yes", *named)
     assert done.code == 0, done.err
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
@@ -178,6 +182,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     assert group["SecurityGroups"][0]["VpcId"] == vpc
     role = boto3.client("iam", REGION).get_role(RoleName="cloudtune-head-us-east-1")["Role"]
     assert {"Key": "team", "Value": "vision"} in role["Tags"]
+    assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == boundary
     assert renting(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
     fewer = called(capsys, "aws", "setup", "--yes", "--subnets", second)
     assert "This will\n  update the settings of the stack\n" in fewer.out

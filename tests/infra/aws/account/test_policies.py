@@ -9,7 +9,7 @@ import pytest
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.heads.launch import REMOTE
-from cloudtune.infra.heads.store import ORDER, PARCEL
+from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, RECORD, STATE, STOP
 from tests.aws_stand_in.policies import Asked, verdict
 
 
@@ -39,24 +39,34 @@ def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> No
 
 
 NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1/cloudtune"
+NODE = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
 
 
 @pytest.mark.parametrize(
-    ("key", "account", "expected"),
+    ("key", "reads", "writes"),
     [
-        ("small-1/trials/t00/model.pt", "111122223333", "allowed"),
-        ("small-1/trials/t00/head/weights.pt", "111122223333", "allowed"),
-        ("small-1/trials/t00/model.pt", "999999999999", "not allowed"),  # a squatted name
-        ("environments/abc/manifest.json", "111122223333", "denied"),
-        *((f"other-2/head/{name}", "111122223333", "denied") for name in (ORDER, PARCEL, REMOTE)),
+        ("own-1/trials/t00/model.pt", "allowed", "allowed"),
+        ("own-1/trials/t00/head/weights.pt", "allowed", "allowed"),
+        ("other-2/trials/t00/model.pt", "allowed", "allowed"),
+        ("environments/abc/manifest.json", "allowed", "denied"),
+        ("environments/abc/1-0.tar.zst", "allowed", "denied"),
+        *(
+            (f"other-2/head/{name}", "denied", "denied")
+            for name in (
+                *(BOOT, ORDER, PARCEL, REMOTE, STATE, STOP),
+                *(f"{RECORD}/run/ledger.jsonl@000000000000", f"{RECORD}/profiles/a.json"),
+            )
+        ),
     ],
 )
-def test_training_code_writes_checkpoints_and_nothing_that_heads_run(
-    key: str, account: str, expected: str
+def test_what_training_code_reads_and_writes_in_the_bucket(
+    key: str, reads: str, writes: str
 ) -> None:
-    node = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
-    write = Asked("s3:PutObject", f"{NODES_BUCKET}/{key}", {"s3:ResourceAccount": [account]})
-    assert verdict([node], write) == expected
+    for action, expected in [("Get", reads), ("Put", writes), ("Delete", writes)]:
+        for account, answer in [("111122223333", expected), ("999999999999", "not allowed")]:
+            name = f"{NODES_BUCKET}/{key}"  # which another account may have squatted
+            asked = Asked(f"s3:{action}Object", name, {"s3:ResourceAccount": [account]})
+            assert verdict([NODE], asked) == (answer if expected != "denied" else "denied")
 
 
 def actions(statement: Mapping[str, Any]) -> list[str]:
