@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,19 +149,26 @@ class Outside:
 @pytest.fixture(scope="module")
 def outside(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
+    with isolated_account(tmp_path_factory.mktemp("outside")) as account:
+        done = account("owner", "cloudtune", "aws", "setup", "--yes")
+        assert done.code == 0, done.out + done.err
+        for who in ("ann", "bob"):
+            account.give_rights(who)
+        yield account
+        assert not account.alive()
+
+
+@contextmanager
+def isolated_account(folder: Path) -> Iterator[Outside]:
+    """Give an account on a cloud of its own; skips the test where there can't be one."""
     from tests.aws_stand_in import network  # with it comes moto, which takes a second
     from tests.aws_stand_in.world import World
 
     if why := network.unavailable():
         pytest.skip(f"an isolated cloud is not to be had: {why}")
-    made = Outside(World(tmp_path_factory.mktemp("outside") / "world", "--boot-seconds", "0.5"))
+    account = Outside(World(folder / "world", "--boot-seconds", "0.5"))
     try:
-        with made.world:
-            done = made("owner", "cloudtune", "aws", "setup", "--yes")
-            assert done.code == 0, done.out + done.err
-            for who in ("ann", "bob"):
-                made.give_rights(who)
-            yield made
-            assert not made.alive()
+        with account.world:
+            yield account
     finally:
-        made.end()
+        account.end()

@@ -248,7 +248,7 @@ class Runner:
             if left := sweeping.sweep(ec2, self.run, journal):
                 unconfirmed = CleanupError(
                     f"the cloud did not confirm the end of {', '.join(ids(left))}; they may still "
-                    "bill. Run `cloudtune gc`, or end them by the cloud's own tools.",
+                    "bill. Run `cloudtune gc`, or end them with the cloud's own tools.",
                     ids(left),
                 )
         except CleanupError as error:

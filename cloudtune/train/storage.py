@@ -158,12 +158,16 @@ def content(uri: str) -> bytes:
         StorageError: the storage can't be reached.
     """
     with storage_errors(uri):
-        files, path = filesystem(uri)
-        try:
-            with files.open_input_stream(path) as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            return b""
+        return read_file(*filesystem(uri)) or b""
+
+
+def read_file(files: Any, path: str) -> bytes | None:
+    """Return what is in a file of pyarrow's file system, unpacked by its name; None without one."""
+    try:
+        with files.open_input_stream(path) as file:
+            return bytes(file.read())
+    except FileNotFoundError:
+        return None
 
 
 def is_local(filesystem: Any) -> bool:

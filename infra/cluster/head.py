@@ -330,11 +330,13 @@ class RayHead:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
         now = unix_time()
         lease, first = self.rental.leases(now, until)
+        is_known = launch.intent in self._intents
+        # It may ask S3, so not under the lock.
+        address = "" if is_known else self._boot_log_address(launch.intent)
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
-            if launch.intent not in self._intents:
-                address = self._boot_log_address(launch.intent)
-                self._intents[launch.intent] = _Intent(launch, now, lease, first, True, address)
+            intent = _Intent(launch, now, lease, first, boot_log=address)
+            self._intents.setdefault(launch.intent, intent)
             self._write_config()
 
     def _boot_log_address(self, intent: str) -> str:

@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.train.checkpoint import leads_out
-from cloudtune.train.storage import StorageError, filesystem, is_local, storage_errors
+from cloudtune.train.storage import (
+    StorageError,
+    filesystem,
+    is_local,
+    read_file,
+    storage_errors,
+)
 
 FOLDER = "head"
 PARCEL = "parcel.tar.gz"
@@ -88,11 +94,7 @@ class HeadStore:
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
         with storage_errors(self.uri):
-            try:  # a stream unpacks what `write` has packed, by its name
-                with self._fs.open_input_stream(f"{self._root}/{name}") as file:
-                    return bytes(file.read())
-            except FileNotFoundError:
-                return None
+            return read_file(self._fs, f"{self._root}/{name}")
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""

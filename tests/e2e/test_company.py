@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from tests.guard import watched
-from tests.outside import Outside
+from tests.outside import Outside, isolated_account
 
 # It boots machines of its own, from nothing: minutes, on slow cores.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -99,17 +99,8 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def company(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
-    from tests.aws_stand_in import network
-    from tests.aws_stand_in.world import World
-
-    if why := network.unavailable():
-        pytest.skip(f"an isolated cloud is not to be had: {why}")
-    made = Outside(World(tmp_path_factory.mktemp("company") / "world", "--boot-seconds", "0.5"))
-    try:
-        with made.world:
-            yield made
-    finally:
-        made.end()
+    with isolated_account(tmp_path_factory.mktemp("company")) as account:
+        yield account
 
 
 def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -> None:
