@@ -304,6 +304,18 @@ def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
     )
 
 
+def test_a_limit_is_kept_only_with_all_of_the_work_done() -> None:
+    """Every run ends in time and in money, and most have no instance for long."""
+    pool = {"losses_per_hour": 60.0, "availability": 0.2}
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
+    limits = Limits(5 * 3600.0, 40.0)
+    forecast = make_plan(asked, limits, force=True, runs=7).plan.forecast
+    assert forecast.dollars.p95 < 40.0
+    assert forecast.in_time == forecast.in_money == forecast.within
+    assert forecast.within is not None
+    assert forecast.within < 1.0
+
+
 @pytest.mark.parametrize("market", ["spot", "any"])
 def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(market: str) -> None:
     """Most runs get no instance for long; on demand the same limits are kept."""
