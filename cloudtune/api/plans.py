@@ -128,8 +128,8 @@ class Plan:
     def front(self) -> pd.DataFrame:
         """The Pareto front of plans: `seconds` and `dollars`, one row per plan."""
         rows = [
-            {"seconds": plan.estimate.seconds, "dollars": plan.estimate.dollars}
-            for plan in self.proposal.front
+            {"seconds": point.plan.estimate.seconds, "dollars": point.plan.estimate.dollars}
+            for point in self.proposal.front
         ]
         return frame(rows, ("seconds", "dollars"), numbers=("seconds", "dollars"))
 

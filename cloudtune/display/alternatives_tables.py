@@ -67,30 +67,25 @@ def _kept(proposal: Proposal, plan: RunPlan) -> str:
 
 def front(proposal: Proposal) -> Sheet:
     """Return the points of the front, from the fastest to the cheapest, by their numbers."""
-    chosen = proposal.plan.estimate
+    chosen = (proposal.as_planned or proposal.plan).estimate
     rows = tuple(
         (
-            f"{number}",
-            fleet_text(plan),
-            *_price(plan.estimate),
-            difference(plan.estimate, chosen),
-            _over(proposal, plan),
+            f"{point.number}",
+            "" if point.plan.staged is None else fleet_text(point.plan.staged),
+            *_price(point.plan.estimate),
+            difference(point.plan.estimate, chosen),
+            _kept(proposal, point.plan),
         )
-        for number, plan in enumerate(proposal.front, start=1)
+        for point in proposal.front
     )
     return Sheet(
         title=beside("The front", proposal.basis.text)
         + ": the cheapest for its time (--point N takes one, --save FILE keeps it)",
-        columns=("point", "machines", "time", "cost", "against this plan", "limits"),
+        columns=("point", "machines", "time", "cost", "against this plan", "kept in"),
         rows=rows,
-        left=frozenset({"machines", "against this plan", "limits"}),
+        left=frozenset({"machines", "against this plan", "kept in"}),
         wraps=frozenset({"machines"}),
     )
-
-
-def _over(proposal: Proposal, plan: Plan) -> str:
-    broken = proposal.exceeded(plan)
-    return f"over {' and '.join(broken)}" if broken else ""
 
 
 def difference(other: Estimate, chosen: Estimate) -> str:

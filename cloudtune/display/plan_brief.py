@@ -23,7 +23,7 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import STATIC, for_one_screen
+from cloudtune.planning.alternatives import NOTABLE, STATIC, for_one_screen
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, WHOSE
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
-    from cloudtune.planning.alternatives import Alternative
+    from cloudtune.planning.alternatives import Alternative, Point
     from cloudtune.planning.proposal import Proposal
 
 _STAGES = 8
@@ -42,8 +42,6 @@ _SPEEDS = 2
 """Notes, and speeds of different types, that are printed at most."""
 _RARE = 0.05
 """The share of runs that may take more than is shown; of fewer runs than 20 none does."""
-_ENOUGH = 0.1
-"""A neighbour on the front is worth a line if it is so much faster, or so much cheaper."""
 
 
 class Row(NamedTuple):
@@ -302,11 +300,11 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     """Yield the next faster and the next cheaper plan, a fixed cluster, and the other market."""
     chosen = proposal.plan.estimate
     steady = proposal.plan.forecast.source == "stages"
-    for name, number, plan in _neighbours(proposal) if steady else ():
-        over = proposal.exceeded(plan)
-        hint = f"over the {over[0]}" if over else f"--point {number}"
-        label = f"{name} ({hint})"
-        yield _line(label, fleet(plan), plan.estimate, chosen)
+    for name, point in _neighbours(proposal) if steady else ():
+        over = proposal.broken(point.plan)
+        hint = f"over the {over[0]}" if over else f"--point {point.number}"
+        machines = "" if point.plan.staged is None else fleet(point.plan.staged)
+        yield _line(f"{name} ({hint})", machines, point.plan.estimate, chosen)
     by_name = {other.name: other for other in proposal.alternatives}
     for name in for_one_screen(proposal.plan):
         other = by_name.get(name)
@@ -331,17 +329,16 @@ def _line(label: str, fleet: str, estimate: Estimate, chosen: Estimate) -> tuple
     )
 
 
-def _neighbours(proposal: Proposal) -> Iterator[tuple[str, int, Plan]]:
+def _neighbours(proposal: Proposal) -> Iterator[tuple[str, Point]]:
     """Yield the nearest points of the front that are clearly faster, and clearly cheaper."""
     chosen = proposal.plan.estimate
-    front = list(enumerate(proposal.front, start=1))
-    for number, plan in reversed(front):
-        if plan.estimate.seconds < (1 - _ENOUGH) * chosen.seconds:
-            yield "faster", number, plan
+    for point in reversed(proposal.front):
+        if point.plan.estimate.seconds < (1 - NOTABLE) * chosen.seconds:
+            yield "faster", point
             break
-    for number, plan in front:
-        if plan.estimate.dollars < (1 - _ENOUGH) * chosen.dollars:
-            yield "cheaper", number, plan
+    for point in proposal.front:
+        if point.plan.estimate.dollars < (1 - NOTABLE) * chosen.dollars:
+            yield "cheaper", point
             break
 
 

@@ -230,6 +230,7 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 _SOURCES = {
     "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
+    "runs": "Forecast: the same policy in {samples:,} simulated runs, with made-up metrics",
     "policy": "Forecast: the same policy in {samples:,} simulated runs, with made-up metrics",
     "pools": "Forecast: the same policy in {samples:,} simulated runs, on spot that comes and goes",
 }

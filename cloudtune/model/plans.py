@@ -194,10 +194,10 @@ class Forecast:
     """What a run may come to, over `samples` simulated runs; `seed` makes them the same again.
 
     `source` says how they are made: "stages" draws the durations of a plan's stages, "policy" plays
-    the very policy with made-up metrics; so does "pools", of a run that follows stages, on spot
-    pools that come and go. `trials` are those that start; `epochs` those of the trial
-    that does best; `gpu_hours` are paid for, whether trials train in them or not; `instances` is
-    the most at once.
+    the very policy with made-up metrics; so do "runs", of a run that follows stages near its
+    limits, and "pools", of one on spot that comes and goes. `trials` are those that start; `epochs`
+    those of the trial that does best; `gpu_hours` are paid for, whether trials train in them or
+    not; `instances` is the most at once.
 
     `in_time`, `in_money` and `within` are the probabilities that the deadline, the budget and both
     are kept; None where there is no such limit. `results` is the share of the runs in which any
@@ -258,7 +258,7 @@ class RunPlan:
     @property
     def followed(self) -> Plan | None:
         """The stages, where the run does just what they say; None where it decides as it goes."""
-        return self.staged if self.forecast.source in {"stages", "pools"} else None
+        return self.staged if self.forecast.source in {"stages", "runs", "pools"} else None
 
     @property
     def estimate(self) -> Estimate:

@@ -23,6 +23,8 @@ from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 _POINTS = 15
+NOTABLE = 0.1
+"""A neighbour on the front is worth a line if it is faster or cheaper by such a share."""
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
@@ -36,6 +38,14 @@ _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
 STATIC = "best static cluster"
 ALL = (STATIC, "naive elastic", "cheapest", "fastest", "on spot", "on-demand")
 """The names of what else stages could be."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A plan of the front, by its number from the fastest to the cheapest."""
+
+    number: int
+    plan: RunPlan
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,25 @@ def front(planned: Planned) -> tuple[Plan, ...]:
     return tuple(stages.EXACT.front(_free(planned.asked.request), _POINTS))
 
 
+def points(planned: Planned, *, near: bool = False) -> Iterator[Point]:
+    """Yield the front, forecast as alternatives are.
+
+    With `near` only the two points beside the plan that are clearly faster and clearly cheaper.
+    """
+    asked = planned.asked
+    chosen = planned.plan.followed
+    plans = list(enumerate(front(planned), start=1))
+    if asked is None or chosen is None:
+        return
+    if near:
+        mine = chosen.estimate
+        faster = [it for it in plans if it[1].estimate.seconds < (1 - NOTABLE) * mine.seconds]
+        cheaper = [it for it in plans if it[1].estimate.dollars < (1 - NOTABLE) * mine.dollars]
+        plans = [*faster[-1:], *cheaper[:1]]
+    for number, plan in plans:
+        yield Point(number, _as_run(planned, asked.request, plan))
+
+
 def at_point(planned: Planned, number: int) -> Planned:
     """Return the same run by another point of the front, as they are numbered from 1.
 
@@ -63,15 +92,15 @@ def at_point(planned: Planned, number: int) -> Planned:
         UsageError: there is no such point, or it breaks a limit.
     """
     asked = planned.asked
-    points = front(planned)
-    if asked is None or not points:
+    plans = front(planned)
+    if asked is None or not plans:
         raise UsageError(
             f"--point: {planned.plan.strategy} decides as results come in, so there is no front "
             "of stages"
         )
-    if not 1 <= number <= len(points):
-        raise UsageError(f"--point {number}: the front has points 1 to {len(points)}")
-    point = points[number - 1]
+    if not 1 <= number <= len(plans):
+        raise UsageError(f"--point {number}: the front has points 1 to {len(plans)}")
+    point = plans[number - 1]
     kept = asked.request.limits
     if not kept.admit(point.estimate):
         raise UsageError(
@@ -149,10 +178,11 @@ def as_planned(planned: Planned) -> RunPlan:
 def for_one_screen(plan: RunPlan) -> tuple[str, ...]:
     """Return the names of the alternatives that matter most, in order.
 
-    Of a plan on spot pools only the other market: others' stages would differ from it by luck.
+    Of a plan whose forecast plays the policy only the other market: figures of others' stages would
+    differ from its own by how they were made.
     """
-    steady = plan.forecast.source == "stages"
-    return (STATIC, "on spot", "on-demand") if steady else ("on-demand",)
+    markets = ("on spot", "on-demand")
+    return (STATIC, *markets) if plan.forecast.source == "stages" else markets
 
 
 def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 from statistics import NormalDist
-from typing import Protocol
 
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -30,6 +29,13 @@ DRAWS = 1000
 RUNS = 31
 """Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median."""
 MIN_RUNS = 3
+ALWAYS = 0.98
+"""If a smaller share of drawn runs keep the limits, the forecast plays them.
+
+The others drop trials near a limit, and cost less than their draws.
+"""
+MAX_EPOCHS = 2_000
+"""A job of stages with more epochs isn't played for that: it would be one run of many seconds."""
 FORECAST_EVENTS = 50_000
 """Events of all simulated runs together, times their offers, at most: some seconds of planning.
 
@@ -40,14 +46,6 @@ _OFFERS = 6
 _POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
 """A run without limits that goes on after this many events is taken to be endless."""
-
-
-class Estimator(Protocol):
-    """Says what a run may come to."""
-
-    def forecast(self) -> Forecast:
-        """Return the spreads of a run's seconds and dollars, and how likely it keeps its limits."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,22 @@ class PlayedRuns:
         played = [policy]
         while len(played) < self._affordable(events):
             played.append(self._play(len(played))[0])
-        source = "pools" if self.follows else "policy"
+        source = self._source
         done = [self._in_full(policy) for policy in played]
         return _forecast_of(
             [figures(policy) for policy in played], played, done, self.limits, source
         )
+
+    @property
+    def _source(self) -> str:
+        if not self.follows:
+            return "policy"
+        return "pools" if self._on_pools else "runs"
+
+    @property
+    def _on_pools(self) -> bool:
+        offers = () if self.staged is None else self.staged.offers
+        return any(r.behaviours for r in self.rentables if r.offer in offers)
 
     def _affordable(self, events: int) -> int:
         """Return how many runs of about `events` events are played: 2^k - 1."""

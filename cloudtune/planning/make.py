@@ -8,7 +8,16 @@ from functools import partial
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import RENEW_SECONDS
-from cloudtune.model.plans import BY_PLAN, Limits, Machines, Plan, Rentable, RunPlan, largest_fleet
+from cloudtune.model.plans import (
+    BY_PLAN,
+    Forecast,
+    Limits,
+    Machines,
+    Plan,
+    Rentable,
+    RunPlan,
+    largest_fleet,
+)
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
@@ -16,7 +25,7 @@ from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
-from cloudtune.planning.forecasting import DRAWS, RUNS, Estimator, PlayedRuns, StageDraws
+from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import (
@@ -143,7 +152,9 @@ def _searched(
     if choice_of(problem.experiment).planned:
         problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
     request = None if asked is None else asked.request
-    plan = run_plan(problem, limits, elapsed, request=request, staged=staged, runs=runs)
+    plays = options.confidence is None
+    looks = partial(run_plan, problem, limits, elapsed, request=request, staged=staged)
+    plan = looks(runs=runs, plays=plays)
     return _expected_cheapest(Planned(problem, plan, options, limits, elapsed, asked), runs)
 
 
@@ -266,7 +277,7 @@ def _cliffs(planned: Planned) -> Iterator[str]:
     if planned.elapsed > shown_at:
         first = _other(planned, planned.limits, shown_at)
         if first is not None and first[2].stages != staged.stages:
-            taking = _taking(first, planned.limits, shown_at)
+            taking = _taking(planned, first, planned.limits, shown_at)
             gone = format_seconds(planned.elapsed - shown_at)
             yield f"not the plan that `cloudtune plan` shows, {taking}: {gone} are gone"
 
@@ -275,13 +286,24 @@ def _instead(planned: Planned, limits: Limits) -> str:
     other = _other(planned, limits, planned.elapsed)
     if other is None:
         return "no plan fits"
-    return f"it would be another plan, {_taking(other, limits, planned.elapsed)}"
+    return f"it would be another plan, {_taking(planned, other, limits, planned.elapsed)}"
 
 
-def _taking(other: tuple[Problem, Asked, Plan], limits: Limits, elapsed: float) -> str:
+def _taking(
+    planned: Planned, other: tuple[Problem, Asked, Plan], limits: Limits, elapsed: float
+) -> str:
     problem, asked, staged = other
-    estimate = run_plan(problem, limits, elapsed, request=asked.request, staged=staged).estimate
-    return f"{format_seconds(estimate.seconds)} for {format_dollars(estimate.dollars)}"
+    plan = run_plan(
+        problem,
+        limits,
+        elapsed,
+        request=asked.request,
+        staged=staged,
+        runs=_GLANCE,
+        plays=planned.options.confidence is None,
+    )
+    taken = f"{format_seconds(plan.estimate.seconds)} for {format_dollars(plan.estimate.dollars)}"
+    return taken if plan.forecast.source == "stages" else f"about {taken}"
 
 
 def _other(planned: Planned, limits: Limits, elapsed: float) -> tuple[Problem, Asked, Plan] | None:
@@ -318,7 +340,8 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
         without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
     except InfeasibleError:
         return planned
-    other = run_plan(without, limits, elapsed, request=asked.request, staged=staged, runs=runs)
+    looks = partial(run_plan, without, limits, elapsed, request=asked.request, staged=staged)
+    other = looks(runs=runs, plays=options.confidence is None)
     if sure and plan.estimate.dollars < (1 - NOISE) * other.estimate.dollars:
         return planned
     if not sure:
@@ -382,13 +405,14 @@ def run_plan(
     draws: int = DRAWS,
     runs: int = RUNS,
     reacts: bool = True,
+    plays: bool = True,
 ) -> RunPlan:
     """Return what is known beforehand of a run, by the names that its experiment gives.
 
     `staged` are the stages that it goes by, planned for `request`. The forecast draws their
-    durations `draws` times, replanned if the strategy does that (not without
-    `reacts`); where the run does anything else than follow them, the policy is played up to `runs`
-    times.
+    durations `draws` times, replanned if the strategy does that (not without `reacts`). Up to
+    `runs` times the policy is played where the run does anything else than follow them, or, with
+    `plays`, where it may have to drop trials to keep the limits.
 
     Raises:
         UsageError: a choice has no such name, or the run would never end.
@@ -397,19 +421,18 @@ def run_plan(
     choice = choice_of(experiment)
     cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
-    estimator: Estimator
-    by_stages = request is not None and staged is not None and follows(choice)
+    by_stages = staged is not None and follows(choice)
     begin = elapsed + SETUP_SECONDS
+    played = PlayedRuns(
+        experiment, problem.rentables, limits, begin, staged, runs, follows=by_stages
+    )
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
         replans = reacts and PLANNED[choice.strategy].replans
-        estimator = StageDraws(request, staged, experiment.seed, draws, replans)
-        if reacts and any(request.rentable(offer).behaviours for offer in offers):
-            # What a run does about pools that go is the policy's to say, not the plan's.
-            rentables = problem.rentables
-            estimator = PlayedRuns(experiment, rentables, limits, begin, staged, runs, follows=True)
+        drawn = StageDraws(request, staged, experiment.seed, draws, replans)
+        forecast = _of_stages(drawn, played, plays=plays) if reacts else drawn.forecast()
     else:
-        estimator = PlayedRuns(experiment, problem.rentables, limits, begin, staged, runs)
+        forecast = played.forecast()
     return RunPlan(
         strategy=choice.strategy,
         allocator=choice.allocator,
@@ -417,12 +440,28 @@ def run_plan(
         offers=offers,
         fleet=_largest_fleet(problem, limits, choice, staged),
         max_instances=cloud.max_instances,
-        forecast=estimator.forecast(),
+        forecast=forecast,
         charges=charges_of(experiment),
         vcpu_quotas=cloud.vcpu_quotas,
         staged=staged,
         rules=str(switches_of(experiment)),
     )
+
+
+def _of_stages(drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecast:
+    """Return the forecast of a run that follows its stages, and reacts to what comes.
+
+    What a run does about spot pools that go, and which trials it drops near a limit, is the
+    policy's to say, not the plan's.
+    """
+    if any(drawn.request.rentable(offer).behaviours for offer in drawn.plan.offers):
+        return played.forecast()
+    forecast = drawn.forecast()
+    stages = [stage.stage for stage in drawn.plan.stages]
+    epochs = sum(stage.trials * stage.epochs for stage in stages)
+    if not plays or epochs > MAX_EPOCHS or (forecast.within or 1.0) >= ALWAYS:
+        return forecast
+    return played.forecast()
 
 
 def _largest_fleet(

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
-from cloudtune.model.plans import Limits, Plan, Rentable, RunPlan
+from cloudtune.model.plans import Limits, Rentable, RunPlan
 from cloudtune.model.scaling import Provenance, ScalingProfile, Seen
 from cloudtune.model.serialization import encode
 from cloudtune.model.text import Scale, fleet_text, proof
@@ -16,10 +16,11 @@ from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import (
     ALL,
     Alternative,
+    Point,
     alternatives,
     as_planned,
     for_one_screen,
-    front,
+    points,
 )
 from cloudtune.planning.make import Planned, worst_bill
 from cloudtune.planning.reach import fits, needs
@@ -81,10 +82,9 @@ class Proposal:
     are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
     its alternatives. `considered` counts the offers that could be chosen from. `storage` is where
     checkpoints go. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill
-    if everything goes wrong, as `worst_why` says. `usable` is what stages may take of the limits.
-    `epochs` are reports; `scale` converts them to the experiment's unit. `head` is an hour of the
-    instance that carries the run; None where a machine of its user's does. It takes `head_seconds`
-    of the deadline to start.
+    if everything goes wrong, as `worst_why` says. `epochs` are reports; `scale` converts them to
+    the experiment's unit. `head` is an hour of the instance that carries the run; None where a
+    machine of its user's does. It takes `head_seconds` of the deadline to start.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Proposal:
     limits: Limits
     plan: RunPlan
     alternatives: tuple[Alternative, ...]
-    front: tuple[Plan, ...]
+    front: tuple[Point, ...]
     prices: PriceNote
     profiles: tuple[ProfileNote, ...]
     considered: int
@@ -112,7 +112,6 @@ class Proposal:
     head: float | None = None
     head_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
-    usable: Limits | None = None
     as_planned: RunPlan | None = None
     unsure: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -120,11 +119,6 @@ class Proposal:
     derived: str = ""
     remarks: tuple[str, ...] = ()
     short_of: str = ""
-
-    @property
-    def kept(self) -> Limits:
-        """The limits of only the stages: the run needs time and money before and after them."""
-        return self.limits if self.usable is None else self.usable
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
@@ -139,17 +133,6 @@ class Proposal:
         if not rare and forecast.within is not None and forecast.within < sure:
             return tuple(limited)
         return rare
-
-    def exceeded(self, plan: Plan) -> tuple[str, ...]:
-        """Return which limits ("deadline", "budget") the estimate of stages is above."""
-        limits = self.kept
-        pairs = {
-            "deadline": (plan.estimate.seconds, limits.deadline),
-            "budget": (plan.estimate.dollars, limits.budget),
-        }
-        return tuple(
-            name for name, (taken, limit) in pairs.items() if limit is not None and taken > limit
-        )
 
 
 def propose(planned: Planned, *, others: Others = "all") -> Proposal:
@@ -179,10 +162,9 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         objective=None if asked is None else asked.aim,
         confidence=planned.options.confidence,
         limits=planned.limits,
-        usable=None if asked is None else asked.request.limits,
         plan=plan,
         alternatives=_alternatives(planned, others),
-        front=front(planned) if _shows_front(plan, others) else (),
+        front=_front(planned, others),
         prices=PriceNote(catalog.source, catalog.as_of, catalog.age_days(today), catalog.warnings),
         profiles=tuple(dict.fromkeys(notes)),
         considered=len(planned.problem.rentables),
@@ -209,9 +191,12 @@ def _alternatives(planned: Planned, others: Others) -> tuple[Alternative, ...]:
     return tuple(alternatives(planned, ALL if others == "all" else for_one_screen(planned.plan)))
 
 
-def _shows_front(plan: RunPlan, others: Others) -> bool:
-    """Whether the front is shown: on one screen only where its points compare with the plan."""
-    return others == "all" or (others == "screen" and plan.forecast.source == "stages")
+def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
+    """Return the front; for one screen what is near the plan, where they can be compared."""
+    if others == "all":
+        return tuple(points(planned))
+    comparable = others == "screen" and planned.plan.forecast.source == "stages"
+    return tuple(points(planned, near=True)) if comparable else ()
 
 
 def _short_of(planned: Planned) -> str:
@@ -268,14 +253,15 @@ def _assumptions(planned: Planned) -> Iterator[str]:
     asked = planned.asked
     sure = planned.options.confidence
     charges = plan.charges
-    if plan.forecast.source in {"policy", "pools"}:
+    if plan.forecast.source != "stages":
         yield (
             "the forecast's metrics are made up: which trials go on, and so how much is trained, "
             "will differ; seconds and dollars are the profile's and the catalog's"
         )
     yield from (*planned.remarks, *planned.problem.notes)
     if asked is not None and sure is None:
-        yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve"
+        likely = " and room for what most runs take" if PLANNED[plan.strategy].replans else ""
+        yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve{likely}"
     elif asked is not None:
         yield f"planned so that the limits hold with {sure:g} probability"
     if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
@@ -379,8 +365,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
         "front": [
-            {"point": number, **_stages_json(proposal, staged)}
-            for number, staged in enumerate(proposal.front, start=1)
+            {"point": point.number, **_point_json(proposal, point.plan)} for point in proposal.front
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
@@ -394,12 +379,12 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     return _strict(data)
 
 
-def _stages_json(proposal: Proposal, plan: Plan) -> dict[str, Any]:
+def _point_json(proposal: Proposal, plan: RunPlan) -> dict[str, Any]:
     return {
         **encode(plan.estimate),
-        "machines": fleet_text(plan),
+        "machines": "" if plan.staged is None else fleet_text(plan.staged),
         "peak_instances": plan.peak_instances,
-        "breaks": proposal.exceeded(plan),
+        "breaks": proposal.broken(plan),
     }
 
 

@@ -8,7 +8,7 @@ from cloudtune.model.plans import Charges, Forecast, Group, Limits, Plan, Rentab
 from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.model.text import EPOCHS
 from cloudtune.planners.cost_model import price
-from cloudtune.planning.alternatives import Alternative
+from cloudtune.planning.alternatives import Alternative, Point
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.profiles.provenance import Basis
 from tests.builders import Setting, certain, offer, profile, run_plan
@@ -114,7 +114,12 @@ def proposal(**told: object) -> Proposal:
             Alternative("fewest GPUs", run_of(slow, 0.0)),
             Alternative("all spot", run_of(shrinking(SPOT, 2))),
         ),
-        front=(shrinking(FIXED, 2), shrinking(SPOT, 1), MIXED, slow),
+        front=(
+            Point(1, run_of(shrinking(FIXED, 2))),
+            Point(2, run_of(shrinking(SPOT, 1))),
+            Point(3, run_of(MIXED)),
+            Point(4, run_of(slow, 0.0)),
+        ),
         prices=PriceNote("our table of EC2 prices", "2026-03-31", 122),
         profiles=(
             ProfileNote("p9.big", "resnet50, published", "2026-01-02", 210),

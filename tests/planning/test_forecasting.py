@@ -64,14 +64,14 @@ def test_stages_and_played_runs_forecast_the_same(
         return plan.forecast, played.forecast()
 
     stages, played = both(Limits(9 * free.seconds, 9 * free.dollars))
-    assert (stages.source, played.source) == ("stages", "pools")
+    assert (stages.source, played.source) == ("stages", "runs")
     for one, other in ((stages.seconds, played.seconds), (stages.dollars, played.dollars)):
         assert one.p50 == pytest.approx(other.p50, rel=0.06)
         assert one.p95 - one.p5 == pytest.approx(other.p95 - other.p5, rel=0.25)
-    stages, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
-    assert stages.within is not None
-    assert 0.5 < stages.within < 0.95
-    assert played.within == pytest.approx(stages.within, abs=0.1)
+    shown, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
+    assert shown.within is not None
+    assert 0.5 < shown.within < 0.95
+    assert shown == played, "near a limit runs drop trials, which draws of stages can't know"
 
 
 def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from cloudtune.display.pages.figures import Trace
     from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
+    from cloudtune.planning.alternatives import Point
     from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
@@ -74,7 +75,7 @@ def front(proposal: Proposal) -> Figure:
     chosen = proposal.plan
     limits = proposal.limits
     points = [
-        *(plan.estimate for plan in proposal.front),
+        *(point.plan.estimate for point in proposal.front),
         *(other.plan.estimate for other in proposal.alternatives),
         chosen.estimate,
     ]
@@ -103,16 +104,17 @@ def _text(estimate: Estimate) -> str:
     return f"{format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
 
 
-def _front(plans: Sequence[Plan], clock: TimeUnit) -> Trace:
+def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": "the front: cheapest for its time",
-        "x": clock.all(plan.estimate.seconds for plan in plans),
-        "y": [plan.estimate.dollars for plan in plans],
+        "x": clock.all(point.plan.estimate.seconds for point in points),
+        "y": [point.plan.estimate.dollars for point in points],
         "customdata": [
-            [number, _text(plan.estimate), plain(fleet_text(plan))]
-            for number, plan in enumerate(plans, start=1)
+            [point.number, _text(point.plan.estimate), plain(fleet_text(point.plan.staged))]
+            for point in points
+            if point.plan.staged is not None
         ],
         "line": {"shape": "hv", "color": COLOURS[0], "width": 1.5},
         "marker": {"size": 7},
