@@ -125,35 +125,48 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
     """Return what a run paid beside what its plan, and others, cost where they are simulated."""
     followed = report.job.plan.followed
     title = f"What run {report.job.run} paid, and what others would have"
-    mine = ("", format_seconds(report.seconds), format_dollars(report.dollars), "", "")
+    fleet = _fleet(report.job.plan) if followed is None else fleet_text(followed)
+    taken = (format_seconds(report.seconds), format_dollars(report.dollars))
     rows = [
-        ("this run, paid", *mine),
-        _bill("its plan, simulated", against.planned, against, report.dollars),
+        ("this run, paid", fleet, *_trained(report), *taken, "", ""),
+        _bill("its plan, simulated", against.planned, against, report),
         *(
-            _bill(f"{other.name}, simulated", other.plan, against, report.dollars)
+            _bill(f"{other.name}, simulated", other.plan, against, report)
             for other in against.others
         ),
     ]
-    fleet = _fleet(report.job.plan) if followed is None else fleet_text(followed)
-    rows[0] = (rows[0][0], fleet, *rows[0][2:])
-    return Sheet(
+    trained = ("trials", f"{report.job.experiment.scale.unit}s of the best")
+    sheet = Sheet(
         title=beside(title, basis),
-        columns=("", "machines", "time", "cost", "19 of 20 runs", "against the bill"),
+        columns=("", "machines", *trained, "time", "cost", "19 of 20 runs", "against the bill"),
         rows=tuple(rows),
         left=frozenset({"", "machines", "against the bill"}),
-        wraps=frozenset({"", "machines"}),
+        wraps=frozenset({"", "machines", trained[1]}),
     )
+    # By stages all of them train the same.
+    return sheet if followed is None else sheet.without(*trained)
 
 
-def _bill(name: str, plan: RunPlan, against: Against, paid: float) -> tuple[str, ...]:
+def _trained(report: Report) -> tuple[str, str]:
+    """Return how many configurations a run has tried, and how far it trained its best."""
+    best = report.policy.best
+    scale = report.job.experiment.scale
+    last = 0 if best is None else report.policy.trials[best.trial].epoch
+    return f"{len(report.policy.trials)}", f"{last * scale.every:,}"
+
+
+def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[str, ...]:
     kept = against.limits.admit(plan.estimate)
+    forecast = plan.forecast
+    every = report.job.experiment.scale.every
     return (
         name,
         _fleet(plan) if plan.followed is None else fleet_text(plan.followed),
-        format_seconds(plan.estimate.seconds),
-        format_dollars(plan.estimate.dollars),
-        f"below {format_dollars(plan.forecast.dollars.p95)}",
-        _than(plan.estimate.dollars, paid) + ", over a limit" * (not kept),
+        f"{forecast.trials.p50:,.0f}",
+        f"{forecast.epochs.p50 * every:,.0f}",
+        *_price(plan.estimate),
+        f"below {format_dollars(forecast.dollars.p95)}",
+        _than(plan.estimate.dollars, report.dollars) + ", over a limit" * (not kept),
     )
 
 
@@ -211,6 +224,8 @@ def against_json(against: Against) -> dict[str, Any]:
 def _plan_json(plan: RunPlan, against: Against) -> dict[str, Any]:
     return {
         "simulated": True,
+        "trials": plan.forecast.trials.p50,
+        "epochs": plan.forecast.epochs.p50,
         "machines": "" if plan.followed is None else fleet_text(plan.followed),
         "seconds": plan.estimate.seconds,
         "dollars": plan.estimate.dollars,

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
 from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
+from tests.builders.live import elastic_job, report_of
 
 Called = Callable[..., str]
 
@@ -130,3 +132,27 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     shown = called("report", "mine", "--against")
     assert "best static cluster, simulated" in " ".join(shown.split())
     assert f"trains {random['trials']} configuration" in shown
+
+
+def test_a_search_is_shown_against_a_fixed_fleet_with_what_each_trains(
+    called: Called, tmp_path: Path
+) -> None:
+    """Its bill alone says little: a fixed fleet may cost less as it tries fewer configurations."""
+    report = report_of(elastic_job("best"))
+    folder = tmp_path / "runs" / "search"
+    folder.mkdir(parents=True)
+    write_ledger(folder, report.job.to_json(), report.entries)
+    others = json.loads(called("report", "search", "--against", "-o", "json"))["others"]
+    fixed = others["the same on a fixed fleet"]
+    lines = called("report", "search", "--against").splitlines()
+    heading = next(line for line in lines if "trials" in line)
+    assert "against the bill" in heading
+    mine, other = (
+        next(line for line in lines if line.startswith(name))
+        for name in (" this run", " the same")
+    )
+    best = report.policy.best
+    assert best is not None
+    own = (len(report.policy.trials), report.policy.trials[best.trial].epoch)
+    for line, counts in ((mine, own), (other, (fixed["trials"], fixed["epochs"]))):
+        assert "  ".join(f"{count:.0f}" for count in counts) in re.sub(" +", "  ", line)
