@@ -148,8 +148,7 @@ def test_a_search_is_shown_against_a_fixed_fleet_with_what_each_trains(
     heading = next(line for line in lines if "trials" in line)
     assert "against the bill" in heading
     mine, other = (
-        next(line for line in lines if line.startswith(name))
-        for name in (" this run", " the same")
+        next(line for line in lines if line.startswith(name)) for name in (" this run", " the same")
     )
     best = report.policy.best
     assert best is not None
