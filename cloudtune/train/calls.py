@@ -124,6 +124,7 @@ def report(
 
     Raises:
         MissingMetricError: the metrics lack the experiment's.
+        UsageError: a metric is no number, or the checkpoint no `Checkpoint`.
     """
     current_session().report(metrics, checkpoint, epoch=epoch, step=step)
 

@@ -221,6 +221,12 @@ class Session:
     ) -> None:
         """End an epoch; see the function of this name."""
         numbers = numbers_of(metrics)
+        if checkpoint is not None and not hasattr(checkpoint, "as_directory"):
+            kind = type(checkpoint).__name__
+            raise UsageError(
+                f"report() takes a checkpoint such as cloudtune.Checkpoint.from_directory(folder), "
+                f"not a {kind}"
+            )
         number = self.progress.number(self.epoch, numbers, position)
         if number is None:
             return

@@ -49,8 +49,10 @@ _DOUBT = 1.1
 """What takes more than that many times the limits, by few samples, isn't worth a closer look."""
 _DOUBT_OF_REPLANNED = 1.3
 """The same of a run that replans, and makes up for a part of it."""
-_GLANCES = 600
-"""The most plans that are judged by few samples."""
+_GLANCES = (100, 600)
+"""The most plans that are judged by few samples: the former of a large job, the latter of a small one."""
+_DRAWN = 150_000
+"""The trials of all stages of the plans that are judged so: some ten seconds."""
 _LOOKS = 80
 """The most plans that are looked at closely."""
 _STARTS = 3
@@ -135,6 +137,13 @@ class _Search:
         rentables = (rentable for rentable in self.request.rentables if rentable.offer in offers)
         return replace(self.request, rentables=tuple(rentables))
 
+    @property
+    def glances(self) -> int:
+        """The most plans that are judged by few samples."""
+        fewest, most = _GLANCES
+        drawn = sum(stage.trials for stage in self.request.work)
+        return max(fewest, min(most, _DRAWN // drawn))
+
     # ---- which plans --------------------------------------------------------------------------
 
     def ask(self) -> None:
@@ -192,7 +201,7 @@ class _Search:
             best = self.best
             if best is not None and self._measures(plan) >= self._measures(best):
                 return
-            if len(self.glanced) >= _GLANCES or len(self.judged) >= _LOOKS:
+            if len(self.glanced) >= self.glances or len(self.judged) >= _LOOKS:
                 return
             if self._may_be_sure(plan):
                 self._judge(plan)
@@ -202,7 +211,7 @@ class _Search:
         surest = sorted(self.glanced, key=self.glanced.__getitem__)
         for start in surest[:_STARTS]:
             choices = start
-            while self.best is None and len(self.glanced) < _GLANCES:
+            while self.best is None and len(self.glanced) < self.glances:
                 near = map(self._priced, neighbours(self.familiar, choices))
                 fresh = [plan for plan in near if plan.choices not in self.glanced]
                 surer = min(filter(self._possible, fresh), key=self._glance, default=None)

@@ -268,6 +268,12 @@ def test_metrics_are_a_mapping() -> None:
         run_granted(lambda config: cloudtune.report(0.5))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("given", [{}, {"weights": 1}, "folder"])
+def test_files_of_a_checkpoint_are_in_a_folder(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"Checkpoint\.from_directory\(folder\), not a (dict|str)"):
+        run_granted(lambda config: cloudtune.report({"acc": 1.0}, given))
+
+
 def saving(config: dict[str, Any]) -> None:
     folder = Path(config["folder"])
     for epoch in cloudtune.epochs():
