@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError
@@ -106,5 +107,5 @@ class EmulatorControl:
             with refusal:
                 kind = UsageError if refusal.code < 500 else CloudtuneError
                 raise kind(refusal.read().decode(errors="replace")) from None
-        except OSError as error:
+        except (OSError, HTTPException) as error:  # the latter where it ends in mid-answer
             raise CloudtuneError(f"no emulator answers at {self.endpoint}: {error}") from None
