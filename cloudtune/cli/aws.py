@@ -44,6 +44,14 @@ TAGS = click.option(
 BOUNDARY = click.option(
     "--boundary", default="", metavar="ARN", help="Permissions boundary of the two roles."
 )
+ROLE_PATH = click.option(
+    "--role-path",
+    "path",
+    default="",
+    metavar="/PATH/",
+    callback=lambda _context, _option, text: _path(text),
+    help="Path of the two roles and instance profiles, such as /team/ (default: /).",
+)
 _OK = 0
 _LACKING = 1
 
@@ -66,6 +74,7 @@ def aws() -> None:
 )
 @TAGS
 @BOUNDARY
+@ROLE_PATH
 @YES
 @OUTPUT
 def setup(
@@ -76,6 +85,7 @@ def setup(
     subnets: str | None,
     tags: tuple[str, ...],
     boundary: str,
+    path: str,
     output: str,
     yes: bool,
 ) -> int:
@@ -89,7 +99,7 @@ def setup(
     from cloudtune.infra.aws.account.template import PURPOSES
 
     clients, account = _look(region)
-    template = account.template_for(_listed(instances), _tags(tags), boundary)
+    template = account.template_for(_listed(instances), _tags(tags), boundary, path)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
@@ -208,6 +218,7 @@ def check(
 @REGION
 @INSTANCES
 @ACCOUNT
+@ROLE_PATH
 @click.option(
     "--format",
     "form",
@@ -215,7 +226,9 @@ def check(
     default="json",
     help="The policy itself, or a template that creates it as a managed policy.",
 )
-def policy(who: str, region: str, instances: str | None, account: str | None, form: str) -> None:
+def policy(
+    *, who: str, region: str, instances: str | None, account: str | None, path: str, form: str
+) -> None:
     """Print an IAM policy: for a person, for setup, for heads or for the other instances.
 
     `person` allows to plan, run, watch and clean up, through heads. `setup` and `teardown` also
@@ -224,7 +237,7 @@ def policy(who: str, region: str, instances: str | None, account: str | None, fo
     from cloudtune.infra.aws.account import policies
     from cloudtune.infra.aws.account.template import managed_policy
 
-    document = getattr(policies, who)(_place(account, region, instances))
+    document = getattr(policies, who)(_place(account, region, instances, path))
     if form == "cloudformation":
         document = managed_policy(f"cloudtune-{who}-{region}", document)
     click.echo(json.dumps(document, indent=2))
@@ -235,9 +248,16 @@ def policy(who: str, region: str, instances: str | None, account: str | None, fo
 @INSTANCES
 @TAGS
 @BOUNDARY
+@ROLE_PATH
 @ACCOUNT
 def template(
-    region: str, instances: str | None, tags: tuple[str, ...], boundary: str, account: str | None
+    *,
+    region: str,
+    instances: str | None,
+    tags: tuple[str, ...],
+    boundary: str,
+    path: str,
+    account: str | None,
 ) -> None:
     """Print the CloudFormation template of `setup`, to read it or to deploy it yourself.
 
@@ -246,7 +266,7 @@ def template(
     """
     from cloudtune.infra.aws.account.template import template as template_of
 
-    place = _place(account, region, instances)
+    place = _place(account, region, instances, path)
     click.echo(json.dumps(template_of(place, _tags(tags), boundary), indent=2))
 
 
@@ -288,12 +308,18 @@ def _look(region: str) -> tuple[Any, Inventory]:
     return clients, inventory_of(clients, region)
 
 
-def _place(account: str | None, region: str, instances: str | None) -> Place:
+def _place(account: str | None, region: str, instances: str | None, path: str) -> Place:
     from cloudtune.infra.aws.account.inventory import all_types
     from cloudtune.infra.aws.account.policies import Place
 
     place = _look(region)[1].place if account is None else Place(account, region, all_types())
-    return replace(place, types=_listed(instances) or place.types)
+    return replace(place, types=_listed(instances) or place.types, path=path or place.path)
+
+
+def _path(text: str) -> str:
+    if text and not (text.startswith("/") and text.endswith("/")):
+        raise UsageError(f"--role-path {text}: begin and end it with /, such as /team/")
+    return text
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class _Change:
             self._role(name, given, is_new=is_new)
         elif resource["Type"] == "AWS::IAM::InstanceProfile":
             iam, profile = self._clients("iam"), given["InstanceProfileName"]
-            iam.create_instance_profile(InstanceProfileName=profile)
+            iam.create_instance_profile(InstanceProfileName=profile, Path=given.get("Path", "/"))
             ids[name] = profile
             (role,) = given["Roles"]
             iam.add_role_to_instance_profile(InstanceProfileName=profile, RoleName=role)
@@ -224,7 +224,7 @@ class _Change:
                 RoleName=role,
                 Description=given["Description"],
                 AssumeRolePolicyDocument=json.dumps(given["AssumeRolePolicyDocument"]),
-                **{name: given[name] for name in ("PermissionsBoundary",) if name in given},
+                **{name: given[name] for name in ("Path", "PermissionsBoundary") if name in given},
             )
             self._stack.ids[name] = role
         iam.tag_role(RoleName=role, Tags=given["Tags"])

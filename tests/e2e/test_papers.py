@@ -1,10 +1,11 @@
 """The papers' strategies with real workers: what each row claims is seen in the run, and billed."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from cloudtune.engine.ledger import Entry, read_entries, read_header
 from cloudtune.infra.aws.pricing import catalog
@@ -104,7 +105,7 @@ class Run(NamedTuple):
         return widths
 
 
-def ran(bench: Bench, strategy: dict[str, object], **changes: Any) -> Run:
+def ran(bench: Bench, strategy: Mapping[str, object], **changes: Any) -> Run:
     """Run an experiment to its end; its winner, its bill and what it leaves are checked here."""
     script = changes.pop("script", "")
     epoch = changes.pop("epoch", 0.3)
@@ -112,8 +113,16 @@ def ran(bench: Bench, strategy: dict[str, object], **changes: Any) -> Run:
     if script:
         (bench.folder / "train.py").write_text(script)
     bench.profile(epoch=epoch, start=2.0)
-    experiment = {**yaml.safe_load(path.read_text()), "strategy": strategy, "limits": LIMITS}
-    path.write_text(yaml.safe_dump({**experiment, **changes}))
+    experiment: dict[str, Any] = {
+        "name": "small",
+        "train": "train.py:train",
+        "metric": {"name": "loss", "mode": "min"},
+        "search": {"lr": {"uniform": [0.01, 0.1]}},
+        "limits": LIMITS,
+        "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2},
+        "strategy": strategy,
+    }
+    path.write_text(json.dumps({**experiment, **changes}))  # JSON is YAML
     done = bench("run", path)
     assert done.code == 0, done.out + done.err
     assert "0 instances left (checked " in done.out

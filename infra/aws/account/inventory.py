@@ -66,10 +66,11 @@ class Inventory:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     def template_for(
-        self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = ""
+        self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = "", path: str = ""
     ) -> Document:
         """Return the template that setup deploys; what is left out is as before."""
-        place = replace(self.place, types=types or self.place.types)
+        path = path or self.place.path
+        place = replace(self.place, types=types or self.place.types, path=path)
         own_tags = tags or self.settings.tags
         bound = boundary or self.settings.boundary
         return template(place, own_tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
@@ -126,7 +127,7 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
     its_stack = reader(f"stack {STACK}", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs
     settings = Settings.of_outputs(outputs) if outputs else Settings(types=all_types())
-    place = Place(caller["Account"], region, settings.types)
+    place = Place(caller["Account"], region, settings.types, settings.path)
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)

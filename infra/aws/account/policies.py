@@ -42,13 +42,14 @@ _LAUNCHED_FROM = (
 class Place:
     """An account and a region, and what setup calls its resources there.
 
-    `types` are patterns of the instance types that runs may rent. Roles belong to an account and
+    `types` are patterns of the instance types that runs may rent, `path` is that of the roles. Roles belong to an account and
     their rights to a region, so each region has its own roles; names of buckets are global.
     """
 
     account: str
     region: str
     types: tuple[str, ...] = ("*",)
+    path: str = "/"
 
     @property
     def bucket(self) -> str:
@@ -72,9 +73,9 @@ class Place:
         """Return the ARN of all resources of a kind in the region."""
         return f"arn:aws:ec2:{self.region}:{self.account}:{resource}/*"
 
-    def role(self, name: str) -> str:
-        """Return the ARN of a role."""
-        return f"arn:aws:iam::{self.account}:role/{name}"
+    def iam(self, kind: str, name: str) -> str:
+        """Return the ARN of one of the roles, or of an instance profile."""
+        return f"arn:aws:iam::{self.account}:{kind}{self.path}{name}"
 
 
 def head_role(region: str) -> str:
@@ -153,17 +154,17 @@ def maker(place: Place) -> Document:
 
     CloudFormation creates the resources with the rights of its caller.
     """
-    profiles = [f"arn:aws:iam::{place.account}:instance-profile/{name}" for name in place.roles]
-    roles = [place.role(name) for name in place.roles]
+    kinds = ("role", "instance-profile")
+    roles = [place.iam(kind, name) for kind in kinds for name in place.roles]
     bucket = f"arn:aws:s3:::{place.bucket}"
     stack = f"arn:aws:cloudformation:{place.region}:{place.account}:stack/{STACK}/*"
     group = [place.ec2("security-group"), place.ec2("vpc")]
-    spot_role = place.role(f"aws-service-role/{SPOT_SERVICE}/*")
+    spot_role = f"arn:aws:iam::{place.account}:role/aws-service-role/{SPOT_SERVICE}/*"
     return _document(
         [
             _allow("ChangeStack", _of("cloudformation", _STACK_ACTIONS), stack),
             _allow("MakeGroup", _of("ec2", _GROUP_ACTIONS), group),
-            _allow("MakeRoles", _of("iam", _ROLE_ACTIONS), [*roles, *profiles]),
+            _allow("MakeRoles", _of("iam", _ROLE_ACTIONS), roles),
             _allow("AllowSpot", ["iam:CreateServiceLinkedRole"], spot_role),
             _allow("MakeBucket", _of("s3", _BUCKET_ACTIONS), bucket),
         ]
@@ -251,7 +252,7 @@ def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
         _allow("LaunchTagged", ["ec2:RunInstances"], place.ec2("instance"), tagged),
         _allow("LaunchFromThese", ["ec2:RunInstances"], used),
         _allow("TagAtLaunch", ["ec2:CreateTags"], created, at_launch),
-        _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.role(role), for_ec2),
+        _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.iam("role", role), for_ec2),
     ]
 
 

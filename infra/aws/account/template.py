@@ -38,7 +38,7 @@ class Settings:
     """What a stack was set up with, and the resources that runs use.
 
     `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
-    `boundary` is the ARN of the roles' permissions boundary, "" without. `storage` is the prefix in
+    `boundary` is the ARN of the roles' permissions boundary, "" without, `path` is their path. `storage` is the prefix in
     the bucket. Ids are "" where there is no stack yet.
     """
 
@@ -47,6 +47,7 @@ class Settings:
     tags: Mapping[str, str] = field(default_factory=dict)
     types: tuple[str, ...] = ("*",)
     boundary: str = ""
+    path: str = "/"
     security_group: str = ""
     instance_profile: str = ""
     storage: str = ""
@@ -65,6 +66,7 @@ class Settings:
                 tags=dict(json.loads(outputs["Tags"])),
                 types=tuple(outputs["Types"].split(",")),
                 boundary=outputs.get("Boundary", ""),
+                path=outputs.get("RolePath", "/"),
                 security_group=outputs["SecurityGroup"],
                 instance_profile=outputs["InstanceProfile"],
                 storage=outputs["Storage"],
@@ -108,9 +110,12 @@ def template(
         **_role("Node", place.node, policies.node(place), tags),
         **_role("Head", place.head, policies.head(place), tags),
     }
-    if boundary:
-        for role in ("NodeRole", "HeadRole"):
-            resources[role]["Properties"]["PermissionsBoundary"] = boundary
+    for kind in ("Node", "Head"):
+        if boundary:
+            resources[f"{kind}Role"]["Properties"]["PermissionsBoundary"] = boundary
+        if place.path != "/":
+            resources[f"{kind}Role"]["Properties"]["Path"] = place.path
+            resources[f"{kind}Profile"]["Properties"]["Path"] = place.path
     if with_bucket:
         resources["Bucket"] = _bucket(place, tags)
     outputs = {
@@ -122,6 +127,7 @@ def template(
         "InstanceProfile": {"Ref": "NodeProfile"},
         "Storage": f"s3://{place.bucket}/{PREFIX}",
         **({"Boundary": boundary} if boundary else {}),
+        **({"RolePath": place.path} if place.path != "/" else {}),
     }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",

@@ -172,7 +172,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
         PolicyName="at-most", PolicyDocument=json.dumps(allow("*"))
     )["Policy"]["Arn"]
     named = (*network, "--tag", "team=vision", "--boundary", boundary)
-    done = called(capsys, "aws", "setup", "--yes", *named)
+    done = called(capsys, "aws", "setup", "--yes", *named, "--role-path", "/vision/")
     assert done.code == 0, done.err
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
     settings = renting(tmp_path).cloud
@@ -183,6 +183,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     role = boto3.client("iam", REGION).get_role(RoleName="cloudtune-head-us-east-1")["Role"]
     assert {"Key": "team", "Value": "vision"} in role["Tags"]
     assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == boundary
+    assert role["Arn"].endswith(":role/vision/cloudtune-head-us-east-1")
     assert renting(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
     fewer = called(capsys, "aws", "setup", "--yes", "--subnets", second)
     assert "This will\n  update the settings of the stack\n" in fewer.out
