@@ -63,6 +63,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits most of the time: whole runs, then machines; the others compute."""
     items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in WAITING])
     for item in items:
+        walk = item.get_closest_marker("walk")
+        if walk and not os.environ.get("WALKS"):
+            item.add_marker(pytest.mark.skip(reason=f"{walk.args[0]}; `make walks` runs it"))
         if item.get_closest_marker("cluster"):  # machines boot from nothing: minutes, on busy cores
             item.add_marker(pytest.mark.timeout(1800))
 

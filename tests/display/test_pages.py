@@ -325,7 +325,7 @@ def check_quiet(page: Page) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
@@ -372,7 +372,7 @@ def check_followed(page: Page) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser, tmp_path, plan_page(proposal(name=EVIL)))
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 6
@@ -383,7 +383,7 @@ def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_what_is_put_into_a_page_by_hand_does_not_run(browser: Browser, tmp_path: Path) -> None:
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"

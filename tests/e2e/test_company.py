@@ -15,8 +15,7 @@ import pytest
 from tests.guard import watched
 from tests.outside import Outside, isolated_account
 
-# It boots machines of its own, from nothing: minutes, on slow cores.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("five minutes in an account of its own")]
 
 ACCOUNT = """
 import boto3, json

@@ -17,7 +17,7 @@ from tests.guard import watched
 from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it boots heads and nodes from nothing")]
 
 
 @pytest.fixture(scope="module", autouse=True)

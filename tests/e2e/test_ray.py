@@ -18,7 +18,7 @@ from tests.e2e.test_run import check_replay
 from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it starts Ray clusters of three nodes")]
 
 PREEMPTION = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
 OTHER_JOB = """

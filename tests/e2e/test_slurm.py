@@ -13,7 +13,7 @@ from tests.bench import Bench, follow, wait_for
 from tests.guard import watched
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it starts a real Slurm cluster")]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -45,6 +45,7 @@ def nothing_left() -> Iterator[None]:
     yield from watched()
 
 
+@pytest.mark.walk("accelerate takes seconds to import, in every worker")
 def test_the_recipe_trains_at_each_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = PAGE.read_text("utf-8").partition("## accelerate")[2].split("```")[1]
     body = recipe.removeprefix("python\n").replace("    ...\n", textwrap.indent(STEPS, "    "))

@@ -106,6 +106,7 @@ def epoch_of(node: Node, session: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.walk("the libraries of the ports take half a minute to import")
 @pytest.mark.parametrize(
     ("node", "name"), [(name, name) for name in CONFIGS], indirect=["node"], ids=list(CONFIGS)
 )

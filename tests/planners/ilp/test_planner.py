@@ -214,13 +214,6 @@ def test_limits_that_nothing_meets_are_refused_with_the_nearest_plans() -> None:
         assert (caught.value.fastest, caught.value.cheapest) == (told, cheapest)
 
 
-def test_a_width_that_fits_nowhere_is_refused() -> None:
-    request = replace(job(), rentables=(rentable({16.0: 1.0}),))
-    with pytest.raises(InfeasibleError, match=r"raise cloud\.max_instances") as caught:
-        IlpPlanner().plan(request)
-    assert (caught.value.fastest, caught.value.cheapest) == (None, None)
-
-
 def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
     with pytest.raises(UsageError, match=r"480 arcs .* takes 400 at most; use --planner exact"):
         IlpPlanner(max_arcs=400).plan(job(stages=3))
