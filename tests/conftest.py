@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.client import ClientCreator
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -36,7 +35,7 @@ TOGETHER = {  # what one starts is for all of them
 }
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]
+pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside", "tests.warm"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New
@@ -95,23 +94,6 @@ class Apart(LoadScopeScheduling):  # type: ignore[misc]
         first = next(iter(fitting or self.workqueue))
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def botos_methods() -> Iterator[None]:
-    """Make the methods of a service's clients once: EC2 has hundreds, each with documentation."""
-    create = vars(ClientCreator)["_create_methods"]
-    made: dict[str, dict[str, Any]] = {}
-
-    def methods(creator: ClientCreator, service_model: Any) -> dict[str, Any]:
-        name = service_model.service_name
-        if name not in made:
-            made[name] = create(creator, service_model)
-        return dict(made[name])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClientCreator, "_create_methods", methods)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
