@@ -130,7 +130,8 @@ def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
     write(tmp_path / "profile.json", [profile(module)])
     known = str(tmp_path / "profile.json")
     plan = cloudtune.plan(fields, deadline="10m", profile=known)
-    for source, ending in zip((plan, tmp_path / "plan.json"), endings, strict=True):
+    sources: list[Any] = [plan, tmp_path / "plan.json"]
+    for source, ending in zip(sources, endings, strict=True):
         assert list(folder.iterdir()) == []
         assert "Plan of small" in str(plan)
         with pytest.raises(ending):
