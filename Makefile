@@ -15,7 +15,7 @@ SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
 	@echo "              others (5 minutes, no account needed); make demo-crash kills it in the middle"
-	@echo "make test     run the checks and the tests (8 minutes); with WALKS=1 the long walks too, as CI"
+	@echo "make test     run the checks and the tests; with WALKS=1 the long walks too"
 	@echo "make walks    run the long walks alone: a company's account from nothing, other libraries, …"
 	@echo "make quick    run what needs no cluster, no emulated machine and no other process (3 minutes)"
 	@echo "make check    run the checks alone (ruff, mypy, import contracts, layout), and print how many"

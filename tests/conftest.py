@@ -21,8 +21,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 WHOLE_RUNS = "tests/e2e/"
 WAITING = (
-    "tests/e2e/test_laptop.py",  # the longest first
-    "tests/e2e/test_trouble.py",
+    "tests/e2e/test_company.py",  # the longest first
+    "tests/e2e/test_laptop.py",
+    "tests/e2e/test_resume.py",
+    "tests/e2e/test_run.py",
     WHOLE_RUNS,
     "tests/architecture/test_checks.py",
     "tests/infra/",
