@@ -25,7 +25,6 @@ from tests.bench import called
 from tests.browser import CHROMIUM, Browser, Page, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
 from tests.builders.proposals import proposal
-from tests.guard import watched
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, limits=LIMITS)
@@ -294,13 +293,7 @@ in_a_browser = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def nothing_left() -> Iterator[None]:
-    """Chromium starts processes whenever it likes; see when it has ended."""
-    yield from watched()
-
-
-@pytest.fixture(scope="module")
-def browser(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with started(tmp_path_factory.mktemp("chromium")) as found:
         yield found
 

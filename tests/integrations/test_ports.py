@@ -14,8 +14,9 @@ import torch
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
-from tests.guard import watched
 from tests.one_node import Node, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ROOT / "examples" / "ports"
@@ -73,12 +74,6 @@ def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
             *("prepare_model", "get_context", "report"),
         )
     ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """The node starts a new zygote whenever it likes: see when it has closed."""
-    yield from watched()
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
-from tests.guard import watched
 from tests.strangers import answers, as_another_user, other_addresses
 
 LOOPBACK = "127.0.0.1"
@@ -42,6 +41,9 @@ sys.stdin.read()
 
 STRANGER = """
 import os, sys
+
+# Of a cluster that is up while the others are tested.
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
 os.environ |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 if sys.argv[2] == "without":
@@ -110,14 +112,8 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def nothing_left() -> Iterator[None]:
-    """Ray starts workers whenever it likes; the cluster leaves none."""
-    yield from watched()
-
-
-@pytest.fixture(scope="module")
 def cluster(
-    nothing_left: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
+    leaves_nothing: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("run")
     rental = Rental("r1", endpoint_of(emulator.access), {}, 3600.0, time.time() + 3600.0, {}, {})
