@@ -26,6 +26,8 @@ from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
 from tests.strangers import answers, as_another_user, other_addresses
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")  # of a cluster that is up meanwhile
+
 LOOPBACK = "127.0.0.1"
 
 DRIVER = """
@@ -41,9 +43,6 @@ sys.stdin.read()
 
 STRANGER = """
 import os, sys
-
-# Of a cluster that is up while the others are tested.
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
 os.environ |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 if sys.argv[2] == "without":
