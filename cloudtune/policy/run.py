@@ -231,8 +231,6 @@ class RunPolicy:
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state contradicts itself; large simulations leave it out."""
-        if not self._checked:
-            return
         check(self.state)
         if self.itinerary is not None:
             self.itinerary.check(self.state)
@@ -252,7 +250,7 @@ class RunPolicy:
         commands = [*self._react(event, noted), *self._decide(noted)]
         commands += self._stalls.follow(event, commands)
         # Of most epochs nothing follows: they leave the trials where they are.
-        if commands or not isinstance(event, EpochDone):
+        if self._checked and (commands or not isinstance(event, EpochDone)):
             self.check_invariants()
         return tuple(commands)
 
