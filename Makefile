@@ -10,12 +10,13 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-crash test quick check lint gpu format docs check-strategies clean
+.PHONY: help setup demo demo-crash test walks quick check lint gpu format docs check-strategies clean
 
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
 	@echo "              others (5 minutes, no account needed); make demo-crash kills it in the middle"
-	@echo "make test     run every check and every test (the layout's among them)"
+	@echo "make test     run the checks and the tests; with WALKS=1 the long walks too"
+	@echo "make walks    run the long walks alone: a company's account from nothing, other libraries, …"
 	@echo "make quick    run what needs no cluster, no emulated machine and no other process (3 minutes)"
 	@echo "make check    run the checks alone (ruff, mypy, import contracts, layout), and print how many"
 	@echo "              lines of code and words of docs there are"
@@ -64,7 +65,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 # Hundreds of processes import the same sources: none is to compile them anew.
-test: export PYTHONDONTWRITEBYTECODE :=
+test walks: export PYTHONDONTWRITEBYTECODE :=
 
 # Two workers begin with whole runs, which wait most of the time, two with all other tests
 # (tests/conftest.py).
@@ -73,6 +74,12 @@ PARALLEL := --numprocesses=4 --no-loadscope-reorder
 # With STATUS=FILE the exit code of pytest goes there, and its closing line stays the last one.
 test: $(STAMP)
 	@$(BIN)/pytest $(PARALLEL) $(if $(STATUS),; echo $$? >'$(STATUS)')
+
+# Tests that are marked `walk`. A name given to make is in the environment of what it runs, so
+# `make test WALKS=1` has them too.
+walks: export WALKS := 1
+walks: $(STAMP)
+	@$(BIN)/pytest -m walk -q $(PARALLEL)
 
 # What is left out, and why: tests/quick.py.
 quick: $(STAMP)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.client import ClientCreator
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -22,8 +21,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 WHOLE_RUNS = "tests/e2e/"
 WAITING = (
-    "tests/e2e/test_laptop.py",  # the longest first
-    "tests/e2e/test_trouble.py",
+    "tests/e2e/test_company.py",  # the longest first
+    "tests/e2e/test_laptop.py",
+    "tests/e2e/test_resume.py",
+    "tests/e2e/test_run.py",
     WHOLE_RUNS,
     "tests/architecture/test_checks.py",
     "tests/infra/",
@@ -36,7 +37,7 @@ TOGETHER = {  # what one starts is for all of them
 }
 
 # A test leaves no thread and no process, and pytest ends.
-pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside"]
+pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside", "tests.warm"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
 # told as it is, without a search for something smaller, which can take longer than a test may. New
@@ -63,6 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits most of the time: whole runs, then machines; the others compute."""
     items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in WAITING])
     for item in items:
+        walk = item.get_closest_marker("walk")
+        if walk and not os.environ.get("WALKS"):
+            item.add_marker(pytest.mark.skip(reason=f"{walk.args[0]}; `make walks` runs it"))
         if item.get_closest_marker("cluster"):  # machines boot from nothing: minutes, on busy cores
             item.add_marker(pytest.mark.timeout(1800))
 
@@ -92,23 +96,6 @@ class Apart(LoadScopeScheduling):  # type: ignore[misc]
         first = next(iter(fitting or self.workqueue))
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def botos_methods() -> Iterator[None]:
-    """Make the methods of a service's clients once: EC2 has hundreds, each with documentation."""
-    create = vars(ClientCreator)["_create_methods"]
-    made: dict[str, dict[str, Any]] = {}
-
-    def methods(creator: ClientCreator, service_model: Any) -> dict[str, Any]:
-        name = service_model.service_name
-        if name not in made:
-            made[name] = create(creator, service_model)
-        return dict(made[name])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClientCreator, "_create_methods", methods)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,14 +39,21 @@ _left_key: Final = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a thread or a process, once its own fixtures are done.
 
     A plugin's own fixture is the first of those of a test and the last to end, and comes after
-    those of a module or of the session: what they have started isn't the test's. Where such a
-    fixture starts more whenever it likes, its module has a `nothing_left` of its own, of the scope
-    of the module.
+    those of a module or of the session: what they have started isn't the test's.
     """
+    if "leaves_nothing" in request.fixturenames:
+        yield
+    else:
+        yield from watched()
+
+
+@pytest.fixture(scope="module")
+def leaves_nothing() -> Iterator[None]:
+    """Look at the end of a module instead: its fixtures start processes whenever they like."""
     yield from watched()
 
 

@@ -147,7 +147,7 @@ class Outside:
 
 
 @pytest.fixture(scope="module")
-def outside(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+def outside(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     with isolated_account(tmp_path_factory.mktemp("outside")) as account:
         done = account("owner", "cloudtune", "aws", "setup", "--yes")

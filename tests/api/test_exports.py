@@ -172,6 +172,7 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
+@pytest.mark.walk("mlflow takes seconds to import")
 def test_mlflow_has_a_run_a_trial(
     folder: Path,
     epochs: dict[str, Any],
@@ -200,6 +201,7 @@ def test_mlflow_has_a_run_a_trial(
     assert "--out out already has an export of digits-1" in again.err
 
 
+@pytest.mark.walk("wandb takes seconds to start")
 def test_wandb_has_a_run_a_trial_offline(
     folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,7 +46,8 @@ WORKER = """
 import sys
 from pathlib import Path
 from cloudtune.train.user_script import load_function
-print(load_function(Path(sys.argv[1]), sys.argv[2])({"lr": 2.0}))
+for name in sys.argv[2:]:
+    print(load_function(Path(sys.argv[1]), name)({"lr": 2.0}))
 """
 
 
@@ -75,8 +76,8 @@ def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path
         *tmp_path.glob("*.pkl"),
     ]:  # as the folder is copied to an instance
         path.rename(elsewhere / path.name)
-    assert float(python(WORKER, tmp_path, str(elsewhere), found[0]["train"])) == 109.0
-    assert float(python(WORKER, tmp_path, str(elsewhere), found[2]["train"])) == 111.0
+    names = [each["train"] for each in found[1:]]
+    assert python(WORKER, tmp_path, str(elsewhere), *names) == "109.0\n111.0\n"
 
 
 def sent(function: Callable[..., object], folder: Path) -> Any:
@@ -95,14 +96,14 @@ def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
     assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
 
 
-@pytest.mark.parametrize("ending", [RuntimeError, KeyboardInterrupt])
 def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: type[BaseException]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     folder = tmp_path / "mine"
     folder.mkdir()
     trained: list[float] = []
+    endings: list[type[BaseException]] = [RuntimeError, KeyboardInterrupt]
 
     def train(config: dict[str, Any]) -> float:
         return float(config["lr"])
@@ -111,7 +112,7 @@ def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
         with home.with_module(job.experiment):  # another run of the same function
             pass
         trained.append(load_function(folder, job.experiment.train)({"lr": 2.0}))  # type: ignore[arg-type]
-        raise ending
+        raise endings[len(trained) - 1]
 
     monkeypatch.setattr(runner, "run_job", carry_out)
     fields = {
@@ -129,7 +130,8 @@ def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
     write(tmp_path / "profile.json", [profile(module)])
     known = str(tmp_path / "profile.json")
     plan = cloudtune.plan(fields, deadline="10m", profile=known)
-    for source in (plan, tmp_path / "plan.json"):
+    sources: list[Any] = [plan, tmp_path / "plan.json"]
+    for source, ending in zip(sources, endings, strict=True):
         assert list(folder.iterdir()) == []
         assert "Plan of small" in str(plan)
         with pytest.raises(ending):

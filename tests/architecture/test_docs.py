@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def rows(text: str) -> Iterator[list[str]]:
             yield [cell.strip(" `") for cell in line.strip("|").split(" | ")]
 
 
+@cache
+def all_tests() -> str:
+    return "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
 def first_sentence(module: str) -> str:
     doc = importlib.import_module(module).__doc__
     assert doc is not None
@@ -95,7 +101,7 @@ def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
 
 def test_each_row_of_the_papers_has_a_test() -> None:
     page = (ROOT / "docs/papers.md").read_text("utf-8")
-    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = all_tests()
     for paper in ("## Fluid", "## HyperSched", "## SEER"):
         listed = re.findall(r"^- \*\*(\w+)\*\* (.*)$", below(page, paper), re.MULTILINE)
         assert listed
@@ -105,13 +111,11 @@ def test_each_row_of_the_papers_has_a_test() -> None:
                 assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short_and_its_screen_is_what_the_command_shows() -> None:
+    shown = screen.screen()
     assert len(README.splitlines()) <= 120
-    assert len(screen.screen().splitlines()) <= 16
-
-
-def test_its_screen_is_what_the_command_shows() -> None:
-    assert f"\n{screen.screen()}\n```\n" in README, "run `make docs`"
+    assert len(shown.splitlines()) <= 16
+    assert f"\n{shown}\n```\n" in README, "run `make docs`"
 
 
 @pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
@@ -308,8 +312,7 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", TODAY, ids=lambda page: page.name)
 def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+[a-z])`", page.read_text(encoding="utf-8")))
-    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    assert {name for name in named if f"def {name}(" not in tests} == set()
+    assert {name for name in named if f"def {name}(" not in all_tests()} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

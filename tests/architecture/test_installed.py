@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.walk("it builds wheels, and checks types without a cache")
+
 ROOT = Path(__file__).parents[2]
 LINKED = ("infra", "planners", "profiles")
 TREE = (".package", "cloudtune", *LINKED, "pyproject.toml", "README.md", "LICENSE")

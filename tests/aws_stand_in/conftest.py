@@ -9,7 +9,7 @@ from tests.aws_stand_in.account import Account, start
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     """A stand-in shared by a module's tests, ended with all its machines."""
     home = tmp_path_factory.mktemp("ec2")
     account = Account(start(home, boot_seconds=0.2))

@@ -81,6 +81,7 @@ def test_mps_that_limits_nothing_is_found_out(mps: Callable[[str], Findings]) ->
     assert set(found.failed) == {"threads_are_limited", "memory_is_limited"}
 
 
+@pytest.mark.walk("it trains for half a minute")
 def test_trials_that_share_the_cores_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_trials_that_share_the_cores_are_measured(
     assert "| mlp |" in packing.table(found.figures)
 
 
+@pytest.mark.walk("its workers import torch")
 def test_a_node_without_a_controller_says_why_a_session_ended() -> None:
     with node.Bench() as bench:
         bench.start("no.1", 1.0, load="mlp", steps="several")

@@ -59,7 +59,7 @@ class HeuristicContract:
         """Return deadlines from the tightest that can be met to one that is no limit."""
         fastest, cheapest = extremes(self.planner, setting)
         begin, end = fastest.estimate.seconds, cheapest.estimate.seconds
-        return [begin, *(begin + (end - begin) * n / 7 for n in range(1, 7)), end, 2 * end]
+        return [*(begin + (end - begin) * n / 4 for n in range(4)), end, 2 * end]
 
     def test_an_impossible_job_is_refused_with_plans_that_are_there(self, setting: Setting) -> None:
         fastest, cheapest = extremes(self.planner, setting)

@@ -25,7 +25,6 @@ from tests.bench import called
 from tests.browser import CHROMIUM, Browser, Page, started
 from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
 from tests.builders.proposals import proposal
-from tests.guard import watched
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, limits=LIMITS)
@@ -294,13 +293,7 @@ in_a_browser = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def nothing_left() -> Iterator[None]:
-    """Chromium starts processes whenever it likes; see when it has ended."""
-    yield from watched()
-
-
-@pytest.fixture(scope="module")
-def browser(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with started(tmp_path_factory.mktemp("chromium")) as found:
         yield found
 
@@ -325,7 +318,7 @@ def check_quiet(page: Page) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
@@ -372,7 +365,7 @@ def check_followed(page: Page) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
     page = opened(browser, tmp_path, plan_page(proposal(name=EVIL)))
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 6
@@ -383,7 +376,7 @@ def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
 
 
 @in_a_browser
-@pytest.mark.timeout(600)
+@pytest.mark.walk("a browser takes seconds to draw a page")
 def test_what_is_put_into_a_page_by_hand_does_not_run(browser: Browser, tmp_path: Path) -> None:
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"

@@ -12,11 +12,9 @@ from typing import IO
 
 import pytest
 
-from tests.guard import watched
 from tests.outside import Outside, isolated_account
 
-# It boots machines of its own, from nothing: minutes, on slow cores.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("five minutes in an account of its own")]
 
 ACCOUNT = """
 import boto3, json
@@ -92,13 +90,8 @@ print(json.dumps([*ours, *volumes]))
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield from watched()
-
-
 @pytest.fixture(scope="module")
-def company(nothing_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+def company(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     with isolated_account(tmp_path_factory.mktemp("company")) as account:
         yield account
 

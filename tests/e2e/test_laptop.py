@@ -7,23 +7,15 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.bench import Done
-from tests.guard import watched
 from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1"
-pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """The cloud of this module starts processes whenever it likes."""
-    yield from watched()
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it boots heads and nodes from nothing")]
 
 
 FROM_PYTHON = """

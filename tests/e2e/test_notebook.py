@@ -14,7 +14,7 @@ from cloudtune.engine.ledger import read_entries
 from cloudtune.model.events import EpochDone
 from tests.bench import Bench, wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("two runs in a notebook's kernel")]
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 LONG = """

@@ -8,7 +8,7 @@ from cloudtune.engine.ledger import read_entries
 from cloudtune.profiles.store import read
 from tests.bench import Bench
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it measures a script in every width")]
 
 
 def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:

@@ -15,10 +15,9 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from tests.bench import Bench, follow
 from tests.e2e.test_run import check_replay
-from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it starts Ray clusters of three nodes")]
 
 PREEMPTION = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
 OTHER_JOB = """
@@ -33,14 +32,8 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Ray starts processes for the clusters of this module whenever it likes."""
-    yield from watched()
-
-
 @pytest.fixture(scope="module")
-def folder(nothing_left: None) -> Iterator[Path]:
+def folder(leaves_nothing: None) -> Iterator[Path]:
     """A folder for the sockets of Ray: its path is short."""
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as path:
         yield Path(path)

@@ -10,20 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.bench import Bench, follow, wait_for
-from tests.guard import watched
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
-pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Slurm starts processes for the jobs of this module whenever it likes."""
-    yield from watched()
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("it starts a real Slurm cluster")]
 
 
 @pytest.fixture(scope="module")
-def lab(nothing_left: None) -> Iterator[SlurmCluster]:
+def lab(leaves_nothing: None) -> Iterator[SlurmCluster]:
     """A cluster of three CPU nodes."""
     with (
         tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder,

@@ -12,7 +12,7 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, TrialFailed, TrialLost
 from tests.bench import Bench
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("a run of a strategy that no user has")]
 
 
 def test_sessions_as_only_such_a_run_asks_for_them(bench: Bench) -> None:

@@ -151,6 +151,7 @@ sys.exit(17)
 """
 
 
+@pytest.mark.walk("three minutes until a head counts as dead")
 def test_a_program_outlives_a_head_that_dies_hears_what_is_left_and_runs_again(
     bench: Bench,
 ) -> None:

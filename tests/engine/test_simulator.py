@@ -209,7 +209,7 @@ def test_the_more_the_epochs_spread_the_longer_barriers_take() -> None:
     def seconds(spread: float) -> float:
         jobs = [
             Setting(16, 2, 8, 2, profile=profile(LINEAR, spread=spread), seed=seed)
-            for seed in range(20)
+            for seed in range(5)
         ]
         return sum(play(job).seconds for job in jobs) / len(jobs)
 

@@ -18,7 +18,7 @@ BOOT_SECONDS = 0.4
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def emulator(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator shared by a module's tests, ended with all its machines.
 
     Not by those of several modules: one that is asked nothing for two minutes ends by itself.

@@ -1,14 +1,14 @@
 """accelerate as docs/scripts.md has it: its place by the environment, the batch kept."""
 
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Training
-from tests.guard import watched
 from tests.one_node import Node, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scripts.md"
 BEFORE = """
@@ -40,11 +40,7 @@ accuracy = -float(accelerator.reduce(loss.detach(), "mean"))
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield from watched()
-
-
+@pytest.mark.walk("accelerate takes seconds to import, in every worker")
 def test_the_recipe_trains_at_each_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = PAGE.read_text("utf-8").partition("## accelerate")[2].split("```")[1]
     body = recipe.removeprefix("python\n").replace("    ...\n", textwrap.indent(STEPS, "    "))

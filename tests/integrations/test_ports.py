@@ -14,8 +14,9 @@ import torch
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
-from tests.guard import watched
 from tests.one_node import Node, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS = ROOT / "examples" / "ports"
@@ -75,12 +76,6 @@ def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
     ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """The node starts a new zygote whenever it likes: see when it has closed."""
-    yield from watched()
-
-
 @pytest.fixture
 def node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -106,6 +101,7 @@ def epoch_of(node: Node, session: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.walk("the libraries of the ports take half a minute to import")
 @pytest.mark.parametrize(
     ("node", "name"), [(name, name) for name in CONFIGS], indirect=["node"], ids=list(CONFIGS)
 )

@@ -35,7 +35,7 @@ from tests.builders.experiments import FIELDS
 
 
 @pytest.fixture(scope="module")
-def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+def access(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A strict account that setup has seen."""
     home = tmp_path_factory.mktemp("emulator")
     emulator = start(home)

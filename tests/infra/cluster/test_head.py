@@ -175,6 +175,7 @@ print("goes on", flush=True)
 """
 
 
+@pytest.mark.walk("it starts two Ray heads")
 def test_listing_the_nodes_of_a_dead_head_does_not_end_the_process(tmp_path: Path) -> None:
     """`ray.nodes()` ends its process where another server answers at the head's address."""
     (tmp_path / "code").mkdir()

@@ -24,8 +24,9 @@ from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
-from tests.guard import watched
 from tests.strangers import answers, as_another_user, other_addresses
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")  # of a cluster that is up meanwhile
 
 LOOPBACK = "127.0.0.1"
 
@@ -110,14 +111,8 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def nothing_left() -> Iterator[None]:
-    """Ray starts workers whenever it likes; the cluster leaves none."""
-    yield from watched()
-
-
-@pytest.fixture(scope="module")
 def cluster(
-    nothing_left: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
+    leaves_nothing: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("run")
     rental = Rental("r1", endpoint_of(emulator.access), {}, 3600.0, time.time() + 3600.0, {}, {})

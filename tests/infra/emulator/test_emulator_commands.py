@@ -30,7 +30,7 @@ AT_START = [{"kind": "slow-boot", "type": "p3.8xlarge", "seconds": 500}]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def running(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """An emulator at the place of a user's, started with faults of a file."""
     home = tmp_path_factory.mktemp("home")
     (home / "faults.json").write_text(json.dumps(AT_START))

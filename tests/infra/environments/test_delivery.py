@@ -86,7 +86,7 @@ def script(path: Path, text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     home = tmp_path_factory.mktemp("strict")
     made = Account(start(home, boot_seconds=0.4))
     made.client("s3").create_bucket(Bucket="bucket")

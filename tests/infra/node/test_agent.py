@@ -24,8 +24,10 @@ from cloudtune.infra.node.messages import (
     Training,
 )
 from cloudtune.infra.processes import is_running
-from tests.guard import is_alive, watched
+from tests.guard import is_alive
 from tests.one_node import Node, kinds, node_in, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -101,12 +103,6 @@ STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(Non
 def training(folder: Path) -> Training:
     told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
     return dataclasses.replace(told, losses_per_hour=1e9)  # saves are due each second
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """The node starts spare workers and a new zygote whenever it likes: see when it has closed."""
-    yield from watched()
 
 
 @pytest.fixture(scope="module")

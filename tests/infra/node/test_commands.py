@@ -11,8 +11,10 @@ from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.running.runner import program_of
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
-from tests.guard import is_alive, watched
+from tests.guard import is_alive
 from tests.one_node import Node, kinds, node_in, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 # As for torchrun: it meets the others itself, rank 0 writes.
 SCRIPT = """
@@ -54,11 +56,6 @@ for epoch in range(done + 1, args.epochs + 1):
         signal.sigwait([signal.SIGCONT])  # an epoch is long: it is seen, before the next has ended
 """
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume}/last.pt --trouble {trouble}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield from watched()
 
 
 @pytest.fixture(scope="module")

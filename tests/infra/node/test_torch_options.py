@@ -10,9 +10,10 @@ from cloudtune.infra.node.boot import Join, node_environment
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Epoch, Failure, Training
 from cloudtune.infra.node.this_machine import physical_cores
-from tests.guard import watched
 from tests.infra.mps_stand_in import write_smi
 from tests.one_node import Node, node_in, part_of, reports
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 TRAIN = """
 import os, tempfile
@@ -71,11 +72,6 @@ def train(config):
                 cloudtune.Checkpoint.from_directory(folder),
             )
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    yield from watched()
 
 
 @pytest.fixture(scope="module")

@@ -19,20 +19,13 @@ from cloudtune.runs import control, home
 from tests.bench import called, wait_for
 from tests.builders.experiments import FIELDS
 from tests.contracts.provider import ProviderContract
-from tests.guard import watched
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Ray starts processes for the cluster of this module whenever it likes."""
-    yield from watched()
-
-
 @pytest.fixture(scope="module")
-def somebodys(nothing_left: None) -> Iterator[SomebodysCluster]:
+def somebodys(leaves_nothing: None) -> Iterator[SomebodysCluster]:
     """A cluster of one node with two GPUs."""
     with (
         tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,

@@ -25,21 +25,14 @@ from tests.bench import wait_for
 from tests.builders.experiments import FIELDS
 from tests.builders.proposals import speed
 from tests.contracts.provider import ProviderContract
-from tests.guard import watched
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
 pytestmark = pytest.mark.cluster
 RUN = "a-run"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Slurm starts processes for the jobs of this module whenever it likes."""
-    yield from watched()
-
-
 @pytest.fixture(scope="module")
-def lab(nothing_left: None) -> Iterator[SlurmCluster]:
+def lab(leaves_nothing: None) -> Iterator[SlurmCluster]:
     """A cluster of one CPU node and one GPU node."""
     with (
         tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder,

@@ -29,7 +29,9 @@ STEPS = 8
 
 
 @pytest.fixture(autouse=True)
-def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def account(
+    warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """An emulated account, which boto3 finds as it finds AWS."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     access = start(tmp_path / "emulator").access

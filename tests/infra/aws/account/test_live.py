@@ -21,7 +21,7 @@ BUCKET = "cloudtune-123456789012-us-east-1"
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """A strict account that setup has seen."""
     home = tmp_path_factory.mktemp("emulator")
     made = start(home, boot_seconds=0.2)
