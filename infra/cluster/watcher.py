@@ -17,6 +17,7 @@ from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import QUEUED, Calls, Instance
 from cloudtune.model.events import (
+    FORGOTTEN,
     InstanceGone,
     InstanceLaunched,
     InterruptionNotice,
@@ -167,9 +168,7 @@ class Watcher:
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
-            self._emit(
-                lambda at: InstanceGone(at, intent, at, "the cloud knows nothing of it any more")
-            )
+            self._emit(lambda at: InstanceGone(at, intent, at, FORGOTTEN))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
