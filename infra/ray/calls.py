@@ -29,6 +29,8 @@ _SHORT_SECONDS = 5.0
 """What Ray may take to find GPUs that are free."""
 _LONG_SECONDS = 900.0
 """What a node that the autoscaler brings may take, or an environment that Ray makes on one."""
+_START_SECONDS = 60.0
+"""What a process may take to start on a node whose GPUs it has, by a Python that is there."""
 _END_SECONDS = 2.0
 
 
@@ -116,17 +118,24 @@ class RayCalls:
             actor = Reserved.options(**options).remote(
                 instance, tags[RUN_TAG], end, request.get("first", end)
             )
-            began = time.monotonic()
+            began = starting_since = time.monotonic()
+            python = request["code"].get("py_executable")
             while True:
-                now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
+                said = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
                 wanted = request.get("wanted", lambda: True)()
-                if wanted and now and now["State"] == "ALIVE":
+                if wanted and said and said["State"] == "ALIVE":
                     return instance
-                if now and now["State"] == "DEAD":
-                    raise _why(now)
-                waited = time.monotonic() - began
-                stays = waited > _SHORT_SECONDS and not request["scales"]
-                if not wanted or waited > _LONG_SECONDS or (stays and not self._is_starting(gpus)):
+                if said and said["State"] == "DEAD":
+                    raise _why(said)
+                now = time.monotonic()
+                if not self._is_starting(gpus):
+                    starting_since = now
+                if python is not None and now - starting_since > _START_SECONDS:
+                    ray.kill(actor)
+                    raise NoStartError(f"no process starts on a node: has it {python}, with Ray?")
+                patience = _LONG_SECONDS if request["scales"] else _SHORT_SECONDS
+                is_refused = starting_since == now and now - began > patience
+                if not wanted or is_refused or now - began > _LONG_SECONDS:
                     ray.kill(actor)
                     raise NoRoomError(f"no node has {gpus} free GPUs for {instance}")
                 time.sleep(_POLL_SECONDS)

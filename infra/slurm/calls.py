@@ -50,7 +50,7 @@ _STATES: Final = {
 }
 """Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended."""
 _KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
-    ("InvalidAccount", "account", "denied"),
+    ("InvalidAccount", "invalid account", "denied"),
     ("AccessDenied", "permission denied", "denied"),
     ("AccessDenied", "not permitted", "denied"),
     ("LimitReached", "violates accounting/qos policy", "quota"),

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -88,12 +89,17 @@ def node_down(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     node = lab.ask("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
     lab.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     follow(run, bench, "NodeJoined", 3)
-    lab.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
     return run
 
 
 def refused(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
-    run = bench.start("run", ready(bench, lab, ", request: {qos: tight}"))
+    """A QOS takes no second job; and the nodes' Python is one that is named."""
+    path = ready(bench, lab, ", request: {qos: tight}")
+    python = bench.folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    path.write_text(f"{path.read_text()}setup: {{python_path: {python}}}\n")
+    run = bench.start("run", path)
     follow(run, bench, "LaunchFailed")
     follow(run, bench, "EpochDone")
     assert bench.recorded("LimitReached")
@@ -148,3 +154,12 @@ def test_limits_and_winner_hold_and_nothing_is_left(
         gpu_seconds += SLOTS * (end - begin)
         assert span["end"] - span["begin"] == pytest.approx(end - begin, abs=2.5)
     bench.judge(fault.__name__, DEADLINE, GPU_HOURS, gpu_seconds)
+
+
+def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
+    path = ready(bench, lab)
+    path.write_text(f"{path.read_text()}setup: {{python_path: /no/such/python}}\n")
+    done = bench("run", path)
+    assert done.code == 6, done.out + done.err
+    assert "/no/such/python has no cloudtune, or isn't there (setup.python_path)" in done.out
+    assert not ours(lab, "pending,running")

@@ -232,3 +232,5 @@ def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
     assert calls.is_definite(refused)
     assert calls.refusal_kind(calls.code(refused)) == "denied"
     assert calls.is_permanent(refused.code)
+    limit = SlurmError("QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy (…)")
+    assert calls.refusal_kind(limit.code) == "quota"
