@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -127,6 +129,14 @@ def launch_token(run: str, intent: str, instance_type: str, market: str, zone: s
     """Return the token of a launch intent: the same intent never buys twice."""
     key = f"{run}\n{intent}\n{instance_type}\n{market}\n{zone}"
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def lease_end(text: str) -> float:
+    """Return the end of a lease (Unix time) as its tag has it; inf where it has none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.inf
 
 
 def ids(instances: Iterable[Instance]) -> list[str]:
@@ -302,7 +312,7 @@ class Provider(Protocol):
 
     def errors(self) -> tuple[type[Exception], ...]:
         """Return what `calls`, or a call, raises when it fails."""
-        ...
+        return self.calls(Endpoint("")).errors
 
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, Any]:
         """Return what `Calls.run_instance` is given for a launch besides `Cloud.request`.

@@ -2,10 +2,8 @@
 
 import contextlib
 import hashlib
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +13,15 @@ from ray.exceptions import RayError
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node.ray_agent import actor_named
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    PRICE_TAG,
+    QUEUED,
+    RUN_TAG,
+    Instance,
+    lease_end,
+)
 from cloudtune.infra.ray.reserved_node import Reserved
 from cloudtune.infra.ray.view import ClusterView
 from cloudtune.model.events import RefusalKind
@@ -110,7 +116,7 @@ class RayCalls:
         words = [tags[RUN_TAG], tags[INTENT_TAG], request["instance_type"], tags[LEASE_TAG]]
         name = _MARK + " ".join([*words, f"${kind['usd_per_hour']:g}/h"])
         instance = _id(name)
-        end = _lease_end(tags[LEASE_TAG])
+        end = lease_end(tags[LEASE_TAG])
         options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "num_gpus": gpus}
         if kind["selector"]:
             options["label_selector"] = kind["selector"]
@@ -222,11 +228,3 @@ def _instance(actor: Mapping[str, Any]) -> Instance:
         reason=cause.partition("\n")[0].partition(". ")[0],
         tags={PRICE_TAG: price.strip("$/h")},
     )
-
-
-def _lease_end(text: str) -> float:
-    """Return the end of a lease (Unix time) as its tag has it."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return math.inf

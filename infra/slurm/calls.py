@@ -15,13 +15,19 @@ import os
 import re
 import subprocess
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    QUEUED,
+    RUN_TAG,
+    Instance,
+    lease_end,
+)
 from cloudtune.infra.slurm.job_script import NOTICE_SECONDS, job_script
 
 if TYPE_CHECKING:
@@ -170,15 +176,15 @@ class SlurmCalls:
     def _jobs(self) -> list[dict[str, Any]]:
         """Return our jobs; of those that have ended what accounting says, if it does."""
         jobs = {job["id"]: job for job in self._listed()}
-        live = {name for name, job in jobs.items() if job["state"] in _STATES}
-        unbilled = self._seen - live - self._bill.keys()
+        live = {name: job for name, job in jobs.items() if job["state"] in _STATES}
+        unbilled = self._seen - live.keys() - self._bill.keys()
         if (unbilled or not self._has_past) and time.monotonic() >= self._asks_bill_at:
             try:
                 self._bill |= _billed(unbilled if self._has_past else ())
                 self._has_past = True
             except SlurmError:
                 self._asks_bill_at = time.monotonic() + _NO_BILL_SECONDS
-        return list({**jobs, **self._bill}.values())
+        return list({**jobs, **self._bill, **live}.values())
 
     def _listed(self) -> list[dict[str, Any]]:
         """Return the jobs that the controller knows."""
@@ -231,13 +237,8 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
     `--deadline` Slurm would remove a job that waits for a minute, or shorten its time needlessly.
     """
-    signal = f"--signal=B:TERM@{NOTICE_SECONDS}"
-    try:
-        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return [signal]
-    minutes = math.ceil(max(60.0, min(end - unix_time(), limit_seconds)) / 60)
-    return [f"--time={minutes}", signal]
+    minutes = math.ceil(max(60.0, min(lease_end(lease) - unix_time(), limit_seconds)) / 60)
+    return [f"--time={minutes}", f"--signal=B:TERM@{NOTICE_SECONDS}"]
 
 
 def _seconds(text: str) -> float | None:

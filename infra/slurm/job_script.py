@@ -47,15 +47,18 @@ cat > "$folder/boot" <<'CLOUDTUNE'
 @boot@
 CLOUDTUNE
 notice() {
-  squeue --noheader --jobs=$SLURM_JOB_ID --format=%e > "$folder/notice.part" &&
-    mv "$folder/notice.part" "$folder/notice"
+  for _ in 1 2 3 4 5; do  # the signal may come twice, and ends what runs here
+    squeue --noheader --jobs=$SLURM_JOB_ID --format=%e > "$folder/notice.part" &&
+      mv "$folder/notice.part" "$folder/notice" && return
+    sleep 1
+  done
 }
 export -f notice
 export PATH="$folder/bin:$PATH" @machine@="slurm-$SLURM_JOB_ID"
 export @instance@="slurm-$SLURM_JOB_ID" @notice@="$folder/notice"@counted@
 trap notice TERM
 srun --overlap --ntasks=1 --gpus=0 --mem=0 --quiet \
-  bash -c 'trap notice TERM; while sleep 1; do :; done' > /dev/null 2>&1 9<&- &
+  bash -c 'trap notice TERM; while :; do sleep 1; done' > /dev/null 2>&1 9<&- &
 listens=$!
 bash "$folder/boot" 9<&- &
 boots=$!
