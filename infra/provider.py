@@ -158,7 +158,7 @@ class Calls(Protocol):
 
     def code(self, error: BaseException, /) -> str:
         """Return the cloud's own word for an error, for people."""
-        ...
+        return type(error).__name__
 
     def is_definite(self, error: BaseException, /) -> bool:
         """Whether an error of a launch says for certain that nothing was launched."""
@@ -170,7 +170,7 @@ class Calls(Protocol):
 
     def is_permanent(self, code: str, /) -> bool:
         """Whether asking again is pointless."""
-        ...
+        return self.refusal_kind(code) in {"denied", "unknown"}
 
     def run_instance(
         self, token: str, tags: Mapping[str, str], request: Mapping[str, Any], /
@@ -191,7 +191,7 @@ class Calls(Protocol):
 
         "" where the cloud has none, or doesn't tell.
         """
-        ...
+        return ""
 
 
 class Provider(Protocol):

@@ -19,6 +19,7 @@ from cloudtune.infra.provider import (
     PRICE_TAG,
     QUEUED,
     RUN_TAG,
+    Calls,
     Instance,
     lease_end,
 )
@@ -48,14 +49,6 @@ class NoStartError(CloudtuneError):
     """What runs on the node can't be started there, now or later."""
 
 
-ERRORS = (NoRoomError, NoStartError, RayError, ConnectionError)
-
-
-def code_of_ours() -> dict[str, Any]:
-    """Return the runtime environment that has this very cloudtune."""
-    return {"py_modules": [str(Path(__file__).parents[2])], "excludes": ["__pycache__/"]}
-
-
 @contextlib.contextmanager
 def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Be a driver of the cluster meanwhile, if this process isn't one."""
@@ -70,21 +63,22 @@ def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None
 
 
 def join(address: str, code: Mapping[str, Any]) -> None:
-    """Be a driver of the cluster, that brings code."""
+    """Be a driver of the cluster, that brings code, and this very cloudtune."""
+    ours = str(Path(__file__).parents[2])
     ray.init(
         address=address,
         namespace=NAMESPACE,
-        runtime_env={**code_of_ours(), **code},
+        runtime_env={"py_modules": [ours], "excludes": ["__pycache__/"], **code},
         log_to_driver=False,
         logging_level="ERROR",
         configure_logging=False,
     )
 
 
-class RayCalls:
+class RayCalls(Calls):
     """The calls of a cluster: each instance is an actor, whose name says all that tags do."""
 
-    errors: tuple[type[Exception], ...] = ERRORS
+    errors: tuple[type[Exception], ...] = (NoRoomError, NoStartError, RayError, ConnectionError)
     _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity", RELEASED: "busy"}
 
     def __init__(self, address: str) -> None:
@@ -92,17 +86,11 @@ class RayCalls:
         self._seen: dict[str, dict[str, Any]] = {}
         self._listed = False
 
-    def code(self, error: BaseException) -> str:
-        return type(error).__name__
-
     def is_definite(self, error: BaseException) -> bool:
         return isinstance(error, NoRoomError | NoStartError)
 
     def refusal_kind(self, code: str) -> RefusalKind:
         return self._kinds.get(code, "unknown")
-
-    def is_permanent(self, code: str) -> bool:
-        return code not in self._kinds
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:  # noqa: ARG002
         """Reserve GPUs of a node, once there are any.
@@ -192,10 +180,6 @@ class RayCalls:
             ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)
             for actor in actors:
                 ray.kill(actor)
-
-    def console(self, instance: str) -> str:  # noqa: ARG002
-        """Return "": why an actor died is its instance's reason."""
-        return ""
 
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:

@@ -25,6 +25,7 @@ from cloudtune.infra.provider import (
     LEASE_TAG,
     QUEUED,
     RUN_TAG,
+    Calls,
     Instance,
     lease_end,
 )
@@ -43,16 +44,11 @@ _BILL_DAYS = 30
 _NO_BILL_SECONDS = 60.0
 """How long accounting isn't asked again after it didn't answer: most clusters have it, or never."""
 _MARK = f'"{RUN_TAG}"'
+_RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _STATES: Final = {
-    "PENDING": QUEUED,
-    "REQUEUED": QUEUED,
+    **dict.fromkeys(("PENDING", "REQUEUED"), QUEUED),
     "CONFIGURING": "pending",
-    "RUNNING": "running",
-    "SUSPENDED": "running",
-    "STOPPED": "running",
-    "RESIZING": "running",
-    "SIGNALING": "running",
-    "STAGE_OUT": "running",
+    **dict.fromkeys(_RUNNING, "running"),
 }
 """Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended."""
 _KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
@@ -126,7 +122,7 @@ def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProc
         raise SlurmError(f"{command[0]}: timed out after {_TIMEOUT_SECONDS:.0f} s") from None
 
 
-class SlurmCalls:
+class SlurmCalls(Calls):
     """The jobs of this user on the cluster that this machine submits to."""
 
     errors: tuple[type[Exception], ...] = (SlurmError,)
@@ -138,7 +134,7 @@ class SlurmCalls:
         self._asks_bill_at = -math.inf
 
     def code(self, error: BaseException) -> str:
-        return error.code if isinstance(error, SlurmError) else type(error).__name__
+        return error.code if isinstance(error, SlurmError) else super().code(error)
 
     def is_definite(self, error: BaseException) -> bool:
         """Whether nothing was submitted: the controller has answered, and refused."""
@@ -146,9 +142,6 @@ class SlurmCalls:
 
     def refusal_kind(self, code: str) -> RefusalKind:
         return next((kind for word, _, kind in _KINDS if word == code), "unknown")
-
-    def is_permanent(self, code: str) -> bool:
-        return self.refusal_kind(code) not in ("busy", "quota")
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Submit the job of an instance; asked again with the same token, return the same job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -132,23 +132,13 @@ def own_address() -> str:
     Raises:
         UsageError: no node has an address that this machine has a way to.
     """
-    addresses = sorted(set(_look("sinfo", "--noheader", "--Node", "--format=%o").split()))
-    if all(_is_loopback(address) for address in addresses):
-        return "127.0.0.1"
-    for address in addresses:
-        if not _is_loopback(address):
-            try:
-                return address_towards(address)
-            except OSError:
-                continue
-    raise UsageError(f"no way from this machine to the nodes of the cluster: {addresses[:3]}")
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
+    addresses = set(_look("sinfo", "--noheader", "--Node", "--format=%o").split())
+    for address in sorted(addresses, key=lambda it: (it.startswith(("127.", "localhost")), it)):
+        with contextlib.suppress(OSError):  # another may have a way
+            return address_towards(address)
+    raise UsageError(
+        f"no way from this machine to the nodes of the cluster: {sorted(addresses)[:3]}"
+    )
 
 
 def options_of(kind: NodeKind, instance: InstanceType) -> list[str]:
