@@ -48,11 +48,7 @@ class NodeKind:
 
 
 def _look(*command: str) -> str:
-    """Return what a command prints that only reads.
-
-    Raises:
-        UsageError: there is no Slurm here, or its controller doesn't answer.
-    """
+    """Return what a command prints that only reads; a UsageError where there is no Slurm."""
     try:
         return ask(*command)
     except SlurmError as error:
@@ -79,21 +75,15 @@ def kinds() -> dict[str, NodeKind]:
     Raises:
         UsageError: there is no Slurm here, or its controller doesn't answer.
     """
-    alike: dict[tuple[str, str, int, int], NodeKind] = {}
+    alike: dict[tuple[str, str, int, int], list[NodeKind]] = {}
     for node in _nodes():
         cores = 0 if node.node_gpus else node.cores
-        key = (node.partition, node.model, node.node_gpus, cores)
-        before = alike.get(key)
-        if before is None:
-            alike[key] = node
-            continue
-        alike[key] = replace(
-            before,
-            cores=min(before.cores, node.cores),
-            memory=min(before.memory, node.memory),
-            nodes=before.nodes + 1,
-        )
-    alike_kinds = list(alike.values())
+        alike.setdefault((node.partition, node.model, node.node_gpus, cores), []).append(node)
+    alike_kinds = []
+    for nodes in alike.values():
+        cores = min(node.cores for node in nodes)
+        memory = min(node.memory for node in nodes)
+        alike_kinds.append(replace(nodes[0], cores=cores, memory=memory, nodes=len(nodes)))
     partitions = [kind.partition for kind in alike_kinds]
     names = {}
     for kind in alike_kinds:
