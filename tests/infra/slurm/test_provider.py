@@ -15,7 +15,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, calls_to
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to
 from cloudtune.infra.slurm import nodes
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
@@ -167,16 +167,6 @@ def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
     wait_for(lambda: "gpus=2" in calls.console(instance))
     ended(calls, instance)
-
-
-def test_what_waits_for_room_costs_nothing_yet(tmp_path: Path) -> None:
-    calls, first = submit(tmp_path, "sleep 60")
-    wait_for(lambda: state(calls, first) == "running")
-    _, second = submit(tmp_path, "sleep 60")
-    assert state(calls, second) == QUEUED
-    calls.terminate([first])
-    wait_for(lambda: state(calls, second) == "running")
-    ended(calls, first, second)
 
 
 def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
