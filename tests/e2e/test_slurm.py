@@ -160,6 +160,6 @@ def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster)
     path = ready(bench, lab)
     path.write_text(f"{path.read_text()}setup: {{python_path: /no/such/python}}\n")
     done = bench("run", path)
-    assert done.code == 6, done.out + done.err
-    assert "/no/such/python has no cloudtune, or isn't there (setup.python_path)" in done.out
+    assert done.code == 1, done.out
+    assert "/no/such/python has no cloudtune, or isn't there (setup.python_path)" in done.err
     assert not ours(lab, "pending,running")
