@@ -32,7 +32,7 @@ class InFlight:
     """Launches, sessions and timers that a run has asked for and hasn't heard the end of, in order.
 
     `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
-    whose instances take trials, `released` those given back, `requested` when launches were. `begun`
+    whose instances take trials, `released` those given back, `requested` when. `begun`
     says whether the ledger has the begin of the run. `at` is the run second of the last event:
     whatever a clock says, no event may come before that. `within`: the new limits of a run that
     goes on, an ended one too; `more`: how many trials it then tries besides those that it was to
