@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -129,6 +131,14 @@ def launch_token(run: str, intent: str, instance_type: str, market: str, zone: s
     return hashlib.sha256(key.encode()).hexdigest()
 
 
+def lease_end(text: str) -> float:
+    """Return the end of a lease (Unix time) as its tag has it; inf where it has none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.inf
+
+
 def ids(instances: Iterable[Instance]) -> list[str]:
     """Return the ids of instances."""
     return [instance.id for instance in instances]
@@ -148,7 +158,7 @@ class Calls(Protocol):
 
     def code(self, error: BaseException, /) -> str:
         """Return the cloud's own word for an error, for people."""
-        ...
+        return type(error).__name__
 
     def is_definite(self, error: BaseException, /) -> bool:
         """Whether an error of a launch says for certain that nothing was launched."""
@@ -160,7 +170,7 @@ class Calls(Protocol):
 
     def is_permanent(self, code: str, /) -> bool:
         """Whether asking again is pointless."""
-        ...
+        return self.refusal_kind(code) in {"denied", "unknown"}
 
     def run_instance(
         self, token: str, tags: Mapping[str, str], request: Mapping[str, Any], /
@@ -181,7 +191,7 @@ class Calls(Protocol):
 
         "" where the cloud has none, or doesn't tell.
         """
-        ...
+        return ""
 
 
 class Provider(Protocol):
@@ -302,7 +312,7 @@ class Provider(Protocol):
 
     def errors(self) -> tuple[type[Exception], ...]:
         """Return what `calls`, or a call, raises when it fails."""
-        ...
+        return self.calls(Endpoint("")).errors
 
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, Any]:
         """Return what `Calls.run_instance` is given for a launch besides `Cloud.request`.

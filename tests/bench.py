@@ -61,6 +61,22 @@ def train(config):
             cloudtune.report({{"loss": value}}, cloudtune.Checkpoint.from_directory(folder))
 """
 
+PLAIN = """
+import os, tempfile, time
+from pathlib import Path
+import cloudtune
+
+def train(config):
+    for epoch in cloudtune.epochs():
+        time.sleep(0.2)
+        while epoch == {last} and not os.path.exists({go!r}):
+            time.sleep(0.1)
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "state").touch()
+            loss = 1 / (config["lr"] * epoch)
+            cloudtune.report({{"loss": loss}}, cloudtune.Checkpoint.from_directory(folder))
+"""
+
 EXPERIMENT = """
 name: small
 train: train.py:train
@@ -122,6 +138,21 @@ class Bench:
         (self.folder / "train.py").write_text(TRAIN.format(trouble=trouble))
         path = self.folder / "experiment.yaml"
         path.write_text(EXPERIMENT.format(trials=trials, first=first, last=last))
+        return path
+
+    def shared(self, cloud: str, node: str, limits: str) -> Path:
+        """Write an experiment for somebody's cluster, and a profile of its nodes; returns its path.
+
+        Its script needs no torch. Last epochs wait for the file `go`: what is to go wrong does so
+        before. The trial with the largest `lr` wins.
+        """
+        path = self.experiment(trials=4, first=1, last=4)
+        script = PLAIN.format(last=4, go=str(self.folder / "go"))
+        (self.folder / "train.py").write_text(script)
+        text = path.read_text().partition("limits:")[0]
+        text += f"trial: {{try_first: false}}\nlimits: {limits}\ncloud: {cloud}\n"
+        path.write_text(f"{text}strategy: {{name: asha, fleet: constant:2}}\n")
+        self.profile_on(node, {1.0: 0.5, 2.0: 0.3}, boot=8.0)
         return path
 
     def profile(self, epoch: float = 0.4, start: float = 4.0) -> Path:
@@ -227,6 +258,24 @@ class Bench:
         done = self.here("report", "-o", "json")
         assert done.code == 0, done.err
         return dict(done.json)
+
+    def judge(self, fault: str, deadline: float, gpu_hours: float, gpu_seconds: float) -> None:
+        """Print what a fault has cost a run of `shared`, and pass if that is nothing.
+
+        The cloud's own word for the bill is `gpu_seconds`.
+        """
+        report = self.last_report()
+        rates = [trial["config"]["lr"] for trial in report["trials"]]
+        row = {
+            "s past deadline": max(0.0, report["seconds"]["actual"] - deadline),
+            "GPU-h over budget": max(0.0, gpu_seconds / 3600 - gpu_hours),
+            "other winner": int(report["best"]["config"]["lr"] != max(rates)),
+            "left by gc": self.here("gc").code,
+        }
+        took = f"{report['seconds']['actual']:.0f} s, {gpu_seconds:.0f} GPU-s"
+        with self.capsys.disabled():
+            sys.stdout.write(f"\n{fault:14} {row} ({took})")
+        assert not any(row.values())
 
     def nothing_launched(self) -> bool:
         """Whether no run was begun and no cloud was opened."""

@@ -34,6 +34,7 @@ TOGETHER = {  # what one starts is for all of them
     "tests/e2e/test_laptop.py",
     "tests/e2e/test_old_ledgers.py",
     "tests/e2e/test_ray.py",
+    "tests/e2e/test_slurm.py",
 }
 
 # A test leaves no thread and no process, and pytest ends.

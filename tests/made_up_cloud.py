@@ -12,6 +12,7 @@ from cloudtune.infra.provider import (
     INTENT_TAG,
     LEASE_TAG,
     RUN_TAG,
+    Calls,
     Cloud,
     Endpoint,
     Instance,
@@ -31,7 +32,7 @@ class MoonError(Exception):
 
 
 @dataclass
-class MoonCalls:
+class MoonCalls(Calls):
     """The Moon's calls, and what its errors mean."""
 
     rented: dict[str, Instance]
@@ -46,9 +47,6 @@ class MoonCalls:
     def refusal_kind(self, code: str) -> RefusalKind:
         return KINDS.get(code, "unknown")
 
-    def is_permanent(self, code: str) -> bool:
-        return code not in KINDS
-
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         own = (tags[RUN_TAG], tags[INTENT_TAG], tags[LEASE_TAG])
         rover = Instance(f"m-{token}", *own, request["kind"], "running", 0.0, None, "", tags)
@@ -62,9 +60,6 @@ class MoonCalls:
         for token, it in self.rented.items():
             if it.id in ids:
                 self.rented[token] = replace(it, state="terminated", ended_at=1.0)
-
-    def console(self, instance: str) -> str:
-        return ""
 
 
 @dataclass

@@ -10,6 +10,7 @@ from rich.table import Table
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
+from cloudtune.model.events import FORGOTTEN, InstanceGone
 from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
@@ -84,6 +85,10 @@ def show_report(out: Console, report: Report) -> None:
         sheet = cost_tables.money(report.accounting, free=plan.free)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
         out.print(cost_tables.use(report.accounting, free=plan.free))
+        gone = [it.event for it in report.entries if isinstance(it.event, InstanceGone)]
+        if forgotten := sum(event.reason == FORGOTTEN for event in gone):
+            ends = f"the end of {counted(forgotten, 'instance')}"
+            out.print(f"The cloud has no record of {ends}: the bill counts until it was noticed.")
     _show_facts(out, report)
     _show_best(out, report)
     _show_unended(out, report)

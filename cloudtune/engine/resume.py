@@ -5,8 +5,8 @@ policy that is fed its events stands where the dead one stood; what is outstandi
 more, which is harmless where it was carried out already: each command names what it makes.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cloudtune.engine.ledger import DAMAGED, Entry, Ledger
@@ -32,10 +32,11 @@ class InFlight:
     """Launches, sessions and timers that a run has asked for and hasn't heard the end of, in order.
 
     `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
-    whose instances take trials, `released` those given back. `begun` says whether the ledger has
-    the begin of the run. `at` is the run second of the last event: whatever a clock says, no event
-    may come before that. `within`: the new limits of a run that goes on, an ended one too; `more`:
-    how many trials it then tries besides those that it was to try.
+    whose instances take trials, `released` those given back, `requested` when. `begun`
+    says whether the ledger has the begin of the run. `at` is the run second of the last event:
+    whatever a clock says, no event may come before that. `within`: the new limits of a run that
+    goes on, an ended one too; `more`: how many trials it then tries besides those that it was to
+    try.
     """
 
     launches: dict[str, Launch]
@@ -49,6 +50,7 @@ class InFlight:
     at: float
     within: Limits | None = None
     more: int = 0
+    requested: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, at: float) -> Event:
         """Return the first event of a world, at that time: how the run goes on."""
@@ -81,6 +83,7 @@ class InFlight:
             begun=timeline.began is not None,
             ended=timeline.ended is not None,
             at=timeline.at,
+            requested={instance.intent: instance.requested_at for instance in open_ones},
         )
 
 

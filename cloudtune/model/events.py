@@ -15,6 +15,8 @@ RefusalKind: TypeAlias = Literal["capacity", "quota", "busy", "denied", "unknown
 as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
 account or these credentials may not. Each cloud's provider sorts its own errors into these.
 """
+FORGOTTEN = "the cloud has no record of it any more"
+"""The reason of an InstanceGone that is as late as it was noticed."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,15 @@ from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.infra.heads.launch import Remote, run_of
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
-from cloudtune.infra.provider import PRICE_TAG, Cloud, Instance, calls_to, errors_at, provider_named
+from cloudtune.infra.provider import (
+    PRICE_TAG,
+    Cloud,
+    Instance,
+    calls_to,
+    errors_at,
+    lease_end,
+    provider_named,
+)
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
 
@@ -101,7 +108,7 @@ def look(cloud: Cloud) -> list[Found]:
     alive = calls_to(cloud.endpoint).ours(ended=False)
     # A head that outlived its lease was rebooted: it runs nothing, and nothing ends it.
     heads = [instance for instance in alive if run_of(instance.run) is not None]
-    carried = {run_of(head.run) for head in heads if not _expired(head.lease)}
+    carried = {run_of(head.run) for head in heads if lease_end(head.lease) >= time.time()}
     return [
         Found(
             instance=instance,
@@ -109,7 +116,7 @@ def look(cloud: Cloud) -> list[Found]:
             or run_of(instance.run) in carried
             or _is_driven_here(instance.run),
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
-            expired=_expired(instance.lease),
+            expired=lease_end(instance.lease) < time.time(),
             usd_per_hour=_price(instance, prices),
             emulated=cloud.endpoint.url is not None and PRICE_TAG not in instance.tags,
         )
@@ -216,11 +223,3 @@ def keep_records(cloud: Cloud) -> None:
 
 def _folders() -> list[Path]:
     return sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
-
-
-def _expired(lease: str) -> bool:
-    try:
-        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return False
-    return end.timestamp() < time.time()

@@ -17,6 +17,7 @@ from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import QUEUED, Calls, Instance
 from cloudtune.model.events import (
+    FORGOTTEN,
     InstanceGone,
     InstanceLaunched,
     InterruptionNotice,
@@ -98,9 +99,20 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
 
-    def expect(self, intent: str, instance: str | None = None, *, joined: bool = False) -> None:
-        """Look out for the instance of an intent, without telling again what is known already."""
-        fresh = _Intent(unix_time(), instance, launched=instance is not None, joined=joined)
+    def expect(
+        self,
+        intent: str,
+        instance: str | None = None,
+        *,
+        joined: bool = False,
+        asked_at: float = math.inf,
+    ) -> None:
+        """Look out for the instance of an intent, without telling again what is known already.
+
+        It was asked for now, or before, by another controller (Unix time).
+        """
+        at = unix_time() if instance is not None else min(unix_time(), asked_at)
+        fresh = _Intent(at, instance, launched=instance is not None, joined=joined)
         with self._lock:
             self._intents.setdefault(intent, fresh)
 
@@ -167,9 +179,7 @@ class Watcher:
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
-            self._emit(
-                lambda at: InstanceGone(at, intent, at, "the cloud knows nothing of it any more")
-            )
+            self._emit(lambda at: InstanceGone(at, intent, at, FORGOTTEN))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.

@@ -219,7 +219,9 @@ class CloudWorld:
                 self._tell_saved(session.start)  # before its instance is lost
         for intent, launch in in_flight.launches.items():
             joined = intent in in_flight.joined
-            self._watcher.expect(intent, in_flight.instances.get(intent), joined=joined)
+            asked_at = self._began + in_flight.requested.get(intent, math.inf)
+            known = in_flight.instances.get(intent)
+            self._watcher.expect(intent, known, joined=joined, asked_at=asked_at)
             if joined and not self._cluster_lived_on:
                 self.emit(partial(NodeLost, intent=intent, reason=_HEADLESS))
             if intent not in in_flight.released:

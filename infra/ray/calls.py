@@ -2,10 +2,8 @@
 
 import contextlib
 import hashlib
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +13,16 @@ from ray.exceptions import RayError
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node.ray_agent import actor_named
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    PRICE_TAG,
+    QUEUED,
+    RUN_TAG,
+    Calls,
+    Instance,
+    lease_end,
+)
 from cloudtune.infra.ray.reserved_node import Reserved
 from cloudtune.infra.ray.view import ClusterView
 from cloudtune.model.events import RefusalKind
@@ -29,6 +36,8 @@ _SHORT_SECONDS = 5.0
 """What Ray may take to find GPUs that are free."""
 _LONG_SECONDS = 900.0
 """What a node that the autoscaler brings may take, or an environment that Ray makes on one."""
+_START_SECONDS = 60.0
+"""What a process may take to start on a node whose GPUs it has, by a Python that is there."""
 _END_SECONDS = 2.0
 
 
@@ -38,14 +47,6 @@ class NoRoomError(CloudtuneError):
 
 class NoStartError(CloudtuneError):
     """What runs on the node can't be started there, now or later."""
-
-
-ERRORS = (NoRoomError, NoStartError, RayError, ConnectionError)
-
-
-def code_of_ours() -> dict[str, Any]:
-    """Return the runtime environment that has this very cloudtune."""
-    return {"py_modules": [str(Path(__file__).parents[2])], "excludes": ["__pycache__/"]}
 
 
 @contextlib.contextmanager
@@ -62,21 +63,22 @@ def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None
 
 
 def join(address: str, code: Mapping[str, Any]) -> None:
-    """Be a driver of the cluster, that brings code."""
+    """Be a driver of the cluster, that brings code, and this very cloudtune."""
+    ours = str(Path(__file__).parents[2])
     ray.init(
         address=address,
         namespace=NAMESPACE,
-        runtime_env={**code_of_ours(), **code},
+        runtime_env={"py_modules": [ours], "excludes": ["__pycache__/"], **code},
         log_to_driver=False,
         logging_level="ERROR",
         configure_logging=False,
     )
 
 
-class RayCalls:
+class RayCalls(Calls):
     """The calls of a cluster: each instance is an actor, whose name says all that tags do."""
 
-    errors: tuple[type[Exception], ...] = ERRORS
+    errors: tuple[type[Exception], ...] = (NoRoomError, NoStartError, RayError, ConnectionError)
     _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity", RELEASED: "busy"}
 
     def __init__(self, address: str) -> None:
@@ -84,17 +86,11 @@ class RayCalls:
         self._seen: dict[str, dict[str, Any]] = {}
         self._listed = False
 
-    def code(self, error: BaseException) -> str:
-        return type(error).__name__
-
     def is_definite(self, error: BaseException) -> bool:
         return isinstance(error, NoRoomError | NoStartError)
 
     def refusal_kind(self, code: str) -> RefusalKind:
         return self._kinds.get(code, "unknown")
-
-    def is_permanent(self, code: str) -> bool:
-        return code not in self._kinds
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:  # noqa: ARG002
         """Reserve GPUs of a node, once there are any.
@@ -108,7 +104,7 @@ class RayCalls:
         words = [tags[RUN_TAG], tags[INTENT_TAG], request["instance_type"], tags[LEASE_TAG]]
         name = _MARK + " ".join([*words, f"${kind['usd_per_hour']:g}/h"])
         instance = _id(name)
-        end = _lease_end(tags[LEASE_TAG])
+        end = lease_end(tags[LEASE_TAG])
         options = {"name": name, "namespace": NAMESPACE, "get_if_exists": True, "num_gpus": gpus}
         if kind["selector"]:
             options["label_selector"] = kind["selector"]
@@ -116,17 +112,24 @@ class RayCalls:
             actor = Reserved.options(**options).remote(
                 instance, tags[RUN_TAG], end, request.get("first", end)
             )
-            began = time.monotonic()
+            began = starting_since = time.monotonic()
+            python = request["code"].get("py_executable")
             while True:
-                now = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
+                said = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
                 wanted = request.get("wanted", lambda: True)()
-                if wanted and now and now["State"] == "ALIVE":
+                if wanted and said and said["State"] == "ALIVE":
                     return instance
-                if now and now["State"] == "DEAD":
-                    raise _why(now)
-                waited = time.monotonic() - began
-                stays = waited > _SHORT_SECONDS and not request["scales"]
-                if not wanted or waited > _LONG_SECONDS or (stays and not self._is_starting(gpus)):
+                if said and said["State"] == "DEAD":
+                    raise _why(said)
+                now = time.monotonic()
+                if not self._is_starting(gpus):
+                    starting_since = now
+                if python is not None and now - starting_since > _START_SECONDS:
+                    ray.kill(actor)
+                    raise NoStartError(f"no process starts on a node: has it {python}, with Ray?")
+                patience = _LONG_SECONDS if request["scales"] else _SHORT_SECONDS
+                is_refused = starting_since == now and now - began > patience
+                if not wanted or is_refused or now - began > _LONG_SECONDS:
                     ray.kill(actor)
                     raise NoRoomError(f"no node has {gpus} free GPUs for {instance}")
                 time.sleep(_POLL_SECONDS)
@@ -178,10 +181,6 @@ class RayCalls:
             for actor in actors:
                 ray.kill(actor)
 
-    def console(self, instance: str) -> str:  # noqa: ARG002
-        """Return "": why an actor died is its instance's reason."""
-        return ""
-
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:
     """Return the error of an instance that has ended before it began."""
@@ -213,11 +212,3 @@ def _instance(actor: Mapping[str, Any]) -> Instance:
         reason=cause.partition("\n")[0].partition(". ")[0],
         tags={PRICE_TAG: price.strip("$/h")},
     )
-
-
-def _lease_end(text: str) -> float:
-    """Return the end of a lease (Unix time) as its tag has it."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return math.inf

@@ -126,11 +126,6 @@ class RayCluster(Provider):
 
         return RayCalls(endpoint.url or "")
 
-    def errors(self) -> tuple[type[Exception], ...]:
-        from cloudtune.infra.ray.calls import ERRORS  # noqa: PLC0415  Ray takes long
-
-        return ERRORS
-
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
         """Return the type: a node that is there boots nothing."""
         return {"instance_type": launch.instance_type}

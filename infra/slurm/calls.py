@@ -1,8 +1,9 @@
 """Slurm's commands: jobs are submitted, listed and cancelled, each found by its comment.
 
 The comment of a job is JSON: its launch token and the tags that an instance of another cloud has.
-What Slurm forgets about ended jobs (MinJobAge, five minutes by default), its accounting keeps,
-where there is any.
+The controller forgets a job some minutes after its end (MinJobAge). Its accounting, where there is
+any, has begin and end of all: it is the bill. It keeps no comment by default, but the command that
+submitted the job.
 """
 
 from __future__ import annotations
@@ -13,38 +14,45 @@ import math
 import os
 import re
 import subprocess
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, Instance
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    QUEUED,
+    RUN_TAG,
+    Calls,
+    Instance,
+    lease_end,
+)
 from cloudtune.infra.slurm.job_script import NOTICE_SECONDS, job_script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from cloudtune.model.events import RefusalKind
 
 _TIMEOUT_SECONDS = 60.0
 _TOKEN = "token"  # noqa: S105  its name
 _FIELDS = "%i|%T|%S|%e|%r|%k"
+_BILL_FIELDS = "JobIDRaw,State,Start,End,SubmitLine"
+_BILL_DAYS = 30
+_NO_BILL_SECONDS = 60.0
+"""How long accounting isn't asked again after it didn't answer: most clusters have it, or never."""
 _MARK = f'"{RUN_TAG}"'
+_RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _STATES: Final = {
-    "PENDING": QUEUED,
-    "REQUEUED": QUEUED,
+    **dict.fromkeys(("PENDING", "REQUEUED"), QUEUED),
     "CONFIGURING": "pending",
-    "RUNNING": "running",
-    "SUSPENDED": "running",
-    "STOPPED": "running",
-    "RESIZING": "running",
-    "SIGNALING": "running",
-    "STAGE_OUT": "running",
+    **dict.fromkeys(_RUNNING, "running"),
 }
 """Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended."""
 _KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
-    ("InvalidAccount", "account", "denied"),
+    ("InvalidAccount", "invalid account", "denied"),
     ("AccessDenied", "permission denied", "denied"),
     ("AccessDenied", "not permitted", "denied"),
     ("LimitReached", "violates accounting/qos policy", "quota"),
@@ -114,13 +122,19 @@ def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProc
         raise SlurmError(f"{command[0]}: timed out after {_TIMEOUT_SECONDS:.0f} s") from None
 
 
-class SlurmCalls:
+class SlurmCalls(Calls):
     """The jobs of this user on the cluster that this machine submits to."""
 
     errors: tuple[type[Exception], ...] = (SlurmError,)
 
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._bill: dict[str, dict[str, Any]] = {}
+        self._has_past = False
+        self._asks_bill_at = -math.inf
+
     def code(self, error: BaseException) -> str:
-        return error.code if isinstance(error, SlurmError) else type(error).__name__
+        return error.code if isinstance(error, SlurmError) else super().code(error)
 
     def is_definite(self, error: BaseException) -> bool:
         """Whether nothing was submitted: the controller has answered, and refused."""
@@ -128,9 +142,6 @@ class SlurmCalls:
 
     def refusal_kind(self, code: str) -> RefusalKind:
         return next((kind for word, _, kind in _KINDS if word == code), "unknown")
-
-    def is_permanent(self, code: str) -> bool:
-        return self.refusal_kind(code) not in ("busy", "quota")
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
         """Submit the job of an instance; asked again with the same token, return the same job."""
@@ -152,22 +163,31 @@ class SlurmCalls:
         return f"slurm-{answer.split(';')[0].strip()}"
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
-        instances = [_instance(job) for job in self._jobs()]
+        instances = [_instance(job) for job in (self._jobs() if ended else self._listed())]
         return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
 
     def _jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that the controller knows and that have our comment."""
+        """Return our jobs; of those that have ended what accounting says, if it does."""
+        jobs = {job["id"]: job for job in self._listed()}
+        live = {name: job for name, job in jobs.items() if job["state"] in _STATES}
+        unbilled = self._seen - live.keys() - self._bill.keys()
+        if (unbilled or not self._has_past) and time.monotonic() >= self._asks_bill_at:
+            try:
+                self._bill |= _billed(unbilled if self._has_past else ())
+                self._has_past = True
+            except SlurmError:
+                self._asks_bill_at = time.monotonic() + _NO_BILL_SECONDS
+        return list({**jobs, **self._bill, **live}.values())
+
+    def _listed(self) -> list[dict[str, Any]]:
+        """Return the jobs that the controller knows."""
         answer = ask(
             *("squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}"),
             f"--format={_FIELDS}",
         )
-        jobs = []
-        for line in answer.splitlines():
-            number, state, start, end, reason, comment = line.split("|", 5)
-            if _MARK in comment:
-                parts = {"id": f"slurm-{number}", "state": state, "reason": reason}
-                times = {"start": _seconds(start), "end": _seconds(end)}
-                jobs.append({**parts, **times, "comment": json.loads(comment)})
+        rows = [line.split("|", 5) for line in answer.splitlines()]
+        jobs = [_job(row) for row in rows if _MARK in row[-1]]
+        self._seen |= {job["id"] for job in jobs}
         return jobs
 
     def terminate(self, ids: Sequence[str]) -> None:
@@ -183,24 +203,53 @@ class SlurmCalls:
         return path.read_text(errors="replace") if path.is_file() else ""
 
 
+def _billed(ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return what accounting says of our jobs that have ended, or of these, by their ids.
+
+    Raises:
+        SlurmError: there is none, or it doesn't answer.
+    """
+    numbers = ",".join(sorted(name.removeprefix("slurm-") for name in ids))
+    own = (f"--user={getpass.getuser()}", f"--starttime=now-{_BILL_DAYS}days")
+    answer = ask(
+        *("sacct", "--allocations", "--noheader", "--parsable2", f"--format={_BILL_FIELDS}"),
+        *([f"--jobs={numbers}"] if numbers else own),
+    )
+    rows = [line.split("|", 4) for line in answer.splitlines()]
+    jobs = [
+        _job((number, state, start, end, "", submitted.partition("--comment=")[2]))
+        for number, state, start, end, submitted in rows
+        if _MARK in submitted and end.isdecimal()
+    ]
+    return {job["id"]: job for job in jobs}
+
+
 def time_options(lease: str, limit_seconds: float) -> list[str]:
     """Return the options that end a job with its lease, or as late as its partition allows.
 
     `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
     `--deadline` Slurm would remove a job that waits for a minute, or shorten its time needlessly.
     """
-    signal = f"--signal=B:TERM@{NOTICE_SECONDS}"
-    try:
-        end = datetime.strptime(lease, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return [signal]
-    minutes = math.ceil(max(60.0, min(end - unix_time(), limit_seconds)) / 60)
-    return [f"--time={minutes}", signal]
+    minutes = math.ceil(max(60.0, min(lease_end(lease) - unix_time(), limit_seconds)) / 60)
+    return [f"--time={minutes}", f"--signal=B:TERM@{NOTICE_SECONDS}"]
 
 
 def _seconds(text: str) -> float | None:
     """Return a time of Slurm's; None where there is none (yet)."""
     return float(text) if text.isdecimal() else None
+
+
+def _job(row: Sequence[str]) -> dict[str, Any]:
+    """Return a job of ours; its comment begins with its JSON."""
+    number, state, start, end, reason, comment = row
+    return {
+        "id": f"slurm-{number}",
+        "state": state,
+        "start": _seconds(start),
+        "end": _seconds(end),
+        "reason": reason,
+        "comment": json.JSONDecoder().raw_decode(comment)[0],
+    }
 
 
 def _instance(job: Mapping[str, Any]) -> Instance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -48,11 +48,7 @@ class NodeKind:
 
 
 def _look(*command: str) -> str:
-    """Return what a command prints that only reads.
-
-    Raises:
-        UsageError: there is no Slurm here, or its controller doesn't answer.
-    """
+    """Return what a command prints that only reads; a UsageError where there is no Slurm."""
     try:
         return ask(*command)
     except SlurmError as error:
@@ -79,21 +75,15 @@ def kinds() -> dict[str, NodeKind]:
     Raises:
         UsageError: there is no Slurm here, or its controller doesn't answer.
     """
-    alike: dict[tuple[str, str, int, int], NodeKind] = {}
+    alike: dict[tuple[str, str, int, int], list[NodeKind]] = {}
     for node in _nodes():
         cores = 0 if node.node_gpus else node.cores
-        key = (node.partition, node.model, node.node_gpus, cores)
-        before = alike.get(key)
-        if before is None:
-            alike[key] = node
-            continue
-        alike[key] = replace(
-            before,
-            cores=min(before.cores, node.cores),
-            memory=min(before.memory, node.memory),
-            nodes=before.nodes + 1,
-        )
-    alike_kinds = list(alike.values())
+        alike.setdefault((node.partition, node.model, node.node_gpus, cores), []).append(node)
+    alike_kinds = []
+    for nodes in alike.values():
+        cores = min(node.cores for node in nodes)
+        memory = min(node.memory for node in nodes)
+        alike_kinds.append(replace(nodes[0], cores=cores, memory=memory, nodes=len(nodes)))
     partitions = [kind.partition for kind in alike_kinds]
     names = {}
     for kind in alike_kinds:
@@ -132,23 +122,13 @@ def own_address() -> str:
     Raises:
         UsageError: no node has an address that this machine has a way to.
     """
-    addresses = sorted(set(_look("sinfo", "--noheader", "--Node", "--format=%o").split()))
-    if all(_is_loopback(address) for address in addresses):
-        return "127.0.0.1"
-    for address in addresses:
-        if not _is_loopback(address):
-            try:
-                return address_towards(address)
-            except OSError:
-                continue
-    raise UsageError(f"no way from this machine to the nodes of the cluster: {addresses[:3]}")
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
+    addresses = set(_look("sinfo", "--noheader", "--Node", "--format=%o").split())
+    for address in sorted(addresses, key=lambda it: (it.startswith(("127.", "localhost")), it)):
+        with contextlib.suppress(OSError):  # another may have a way
+            return address_towards(address)
+    raise UsageError(
+        f"no way from this machine to the nodes of the cluster: {sorted(addresses)[:3]}"
+    )
 
 
 def options_of(kind: NodeKind, instance: InstanceType) -> list[str]:

@@ -126,11 +126,6 @@ class Slurm(Provider):
 
         return SlurmCalls()
 
-    def errors(self) -> tuple[type[Exception], ...]:
-        from cloudtune.infra.slurm.calls import SlurmError  # noqa: PLC0415
-
-        return (SlurmError,)
-
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
         """Return the type and the script; jobs have no markets and no zones."""
         return {"instance_type": launch.instance_type, "script": user_data}

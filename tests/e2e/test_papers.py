@@ -15,7 +15,7 @@ from cloudtune.runs.job import Job
 from cloudtune.runs.report import simulate
 from tests.bench import Bench
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.walk("each strategy of the papers is a whole run")]
 
 LIMITS = {"deadline": "10m", "budget": "$2"}
 
@@ -121,6 +121,7 @@ def ran(bench: Bench, strategy: Mapping[str, object], **changes: Any) -> Run:
         "limits": LIMITS,
         "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2},
         "strategy": strategy,
+        "eta": 2,
     }
     path.write_text(json.dumps({**experiment, **changes}))  # JSON is YAML
     done = bench("run", path)

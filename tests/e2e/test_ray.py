@@ -1,4 +1,4 @@
-"""Whole runs on a Ray cluster that somebody else runs, with other work on it."""
+"""Whole runs on a Ray cluster that somebody else runs: what goes wrong there, what it may cost."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,8 @@ ray.get([it.__ray_ready__.remote() for it in held])
 print("held", flush=True)
 sys.stdin.read()
 """
+DEADLINE = 240.0
+GPU_HOURS = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -46,71 +48,110 @@ def shared(folder: Path) -> Iterator[SomebodysCluster]:
         yield started
 
 
-def ready(bench: Bench, where: SomebodysCluster, cloud: str, trouble: str, node: str) -> Path:
-    """Write an experiment for a cluster, and a profile of its nodes; returns its path."""
+def ready(
+    bench: Bench,
+    where: SomebodysCluster,
+    cloud: str = "",
+    node: str = "2x-gpu",
+    limits: str = f"{{deadline: {DEADLINE:.0f}s, gpu_hours: {GPU_HOURS}}}",
+) -> Path:
+    """Write an experiment for a cluster; returns its path."""
     bench.environment |= where.environment
-    path = bench.experiment(trouble, trials=6, first=2, last=8)
-    text = path.read_text().partition("limits:")[0]
-    text += "trial: {try_first: false}\nlimits: {deadline: 3m}\n"
-    text += "strategy: {name: asha, fleet: constant:3}\n"
-    path.write_text(f"{text}cloud: {{provider: ray{cloud}}}\n")
-    bench.profile_on(node, {1.0: 0.5, 2.0: 0.3}, boot=5.0)
-    return path
+    return bench.shared(f"{{provider: ray, avoid: 2s{cloud}}}", node, limits)
 
 
-def test_what_another_job_holds_is_not_there_until_it_is_free(
-    bench: Bench, shared: SomebodysCluster
-) -> None:
-    waits = "while epoch == 8 and not os.path.exists({!r}):\n            time.sleep(0.1)"
-    trouble = "import time; time.sleep(0.3)\n        " + waits.format(str(bench.folder / "go"))
-    path = ready(bench, shared, ", address: auto, avoid: 2s", trouble, "2x-gpu")
+def others(where: SomebodysCluster) -> subprocess.Popen[str]:
+    """Have another job hold two nodes until its input ends."""
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER_JOB],
-        env={**os.environ, **shared.environment},
+        env={**os.environ, **where.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
-    run = bench.start("run", path)
+    return other
+
+
+def held(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+    """What others hold isn't there until it is free."""
+    other = others(where)
+    run = bench.start("run", ready(bench, where))
     follow(run, bench, "NoRoomError")
     follow(run, bench, "EpochDone")
     assert bench.recorded('"InstanceLaunched"') == 1
-    os.kill(run.pid, signal.SIGKILL)  # its agents go on, and the next controller finds them
+    other.communicate(timeout=600)
+    follow(run, bench, "NodeJoined", 2)
+    return run
+
+
+def killed(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+    """The agents go on, and the next controller finds them."""
+    run = bench.start("run", ready(bench, where))
+    follow(run, bench, "EpochDone")
+    os.kill(run.pid, signal.SIGKILL)
     run.communicate()
     assert "ray-" in bench.here("status").out
-
-    other.communicate(timeout=600)
     run = bench.start("resume")
-    follow(run, bench, "NodeJoined", 3)
-    drain(shared, "1")
+    follow(run, bench, "RunResumed")
+    return run
+
+
+def dies(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+    """One of the nodes that train is drained, and vanishes."""
+    run = bench.start("run", ready(bench, where))
+    follow(run, bench, "NodeJoined", 2)
+    follow(run, bench, "EpochDone")
+    state = where.view._status().cluster_resource_state
+    node = next(
+        it for it in state.node_states if it.total_resources["GPU"] > it.available_resources["GPU"]
+    )
+    due = round(1000 * (time.time() + 30.0))
+    where.view._gcs.drain_node(bytes(node.node_id).hex(), PREEMPTION, "it is wanted elsewhere", due)
     follow(run, bench, "InterruptionNotice")
-    shared.processes[3].stop()
+    where.processes[1 + int(node.labels["slot"])].stop()
     follow(run, bench, "InstanceGone")
+    follow(run, bench, "NodeJoined", 3)
+    return run
+
+
+@pytest.mark.parametrize("fault", [held, killed, dies], ids=lambda it: it.__name__)
+def test_limits_and_winner_hold_and_nothing_is_left(
+    bench: Bench,
+    shared: SomebodysCluster,
+    fault: Callable[[Bench, SomebodysCluster], subprocess.Popen[str]],
+) -> None:
+    run = fault(bench, shared)
     (bench.folder / "go").touch()
     out, err = run.communicate(timeout=600)
     assert run.returncode == 0, out + err
     assert "0 instances left" in out
+    seconds = sum(it["ended_at"] - it["launched_at"] for it in bench.last_report()["instances"])
+    bench.judge(fault.__name__, DEADLINE, GPU_HOURS, 2 * seconds)
     assert shared.left() == NOTHING
     assert shared.view.answers(), "it is somebody else's"
 
 
-def drain(where: SomebodysCluster, slot: str) -> None:
-    """Have Ray say that a node goes, as it says of a spot instance that has its notice."""
-    (node,) = [
-        bytes(it.node_id)
-        for it in where.view._status().cluster_resource_state.node_states
-        if it.labels["slot"] == slot
-    ]
-    due = round(1000 * (time.time() + 30.0))
-    where.view._gcs.drain_node(node.hex(), PREEMPTION, "it is wanted elsewhere", due)
+def test_a_run_whose_cluster_dies_ends_and_says_that_it_cannot_look(
+    bench: Bench, folder: Path
+) -> None:
+    with cluster(folder, nodes=1) as where:
+        run = bench.start("run", ready(bench, where))
+        follow(run, bench, "EpochDone")
+        where.processes[0].stop()
+        _, err = run.communicate(timeout=600)
+    assert run.returncode == 7
+    assert "the head of the Ray cluster is gone" in err
+    bench.judge("head dies", DEADLINE, GPU_HOURS, 0.0)
 
 
 def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder: Path) -> None:
     with cluster(folder, scales_to=3) as where:
         cloud = ", instances: [gpu-node], slots: 2, max_instances: 3, prices: {gpu-node: $36/h}"
-        path = ready(bench, where, cloud, "import time; time.sleep(0.3)", "gpu-node")
+        path = ready(bench, where, cloud, "gpu-node", limits="{deadline: 4m, budget: $20}")
+        path.write_text(path.read_text().replace("constant:2", "constant:3"))
+        (bench.folder / "go").touch()
         counts: list[int] = []
         ended = threading.Event()
 
@@ -120,11 +161,13 @@ def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder
 
         counting = threading.Thread(target=count)
         counting.start()
-        done = bench("run", path)
-        assert done.code == 0, done.out + done.err
-        where.wait_for_nodes(0)
-        ended.set()
-        counting.join()
+        try:
+            done = bench("run", path)
+            assert done.code == 0, done.out + done.err
+            where.wait_for_nodes(0)
+        finally:
+            ended.set()
+            counting.join()
         assert max(counts) == 3
         assert where.left() == NOTHING
         report = bench.last_report()

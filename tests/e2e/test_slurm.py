@@ -1,10 +1,12 @@
-"""A whole run on a real Slurm cluster, with other people's jobs on it."""
+"""Whole runs on a real Slurm cluster: what goes wrong there, and what it may cost; sacct's word."""
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,67 +15,144 @@ from tests.bench import Bench, follow, wait_for
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("it starts a real Slurm cluster")]
+DEADLINE = 240.0
+GPU_HOURS = 0.3
+SLOTS = 2
 
 
 @pytest.fixture(scope="module")
 def lab(leaves_nothing: None) -> Iterator[SlurmCluster]:
-    """A cluster of three CPU nodes."""
+    """A cluster of three CPU nodes with accounting, where a QOS allows one job a user."""
     with (
         tempfile.TemporaryDirectory(prefix="s-", dir="/tmp") as folder,
-        slurm_cluster(Path(folder), nodes=3) as started,
+        slurm_cluster(Path(folder), nodes=3, accounting=True) as started,
     ):
+        for words in ("add qos tight MaxSubmitJobsPerUser=1", "modify user root set qos+=tight"):
+            started.ask("sacctmgr", "--immediate", *words.split())
         yield started
 
 
-def ready(bench: Bench, lab: SlurmCluster, trouble: str) -> Path:
-    """Write an experiment for the cluster, and a profile of its nodes; returns its path."""
+def ready(bench: Bench, lab: SlurmCluster, cloud: str = "") -> Path:
+    """Write an experiment for the cluster; returns its path."""
     bench.environment |= lab.environment
-    path = bench.experiment(trouble, trials=6, first=2, last=8)
-    text = path.read_text().partition("limits:")[0]
-    text += "trial: {try_first: false}\nlimits: {deadline: 5m, gpu_hours: 0.5}\n"
-    text += "strategy: {name: asha, fleet: constant:3}\n"
-    text += "cloud: {provider: slurm, instances: [cpu], slots: 2}\n"
-    path.write_text(text)
-    bench.profile_on("cpu", {1.0: 0.5, 2.0: 0.3}, boot=8.0)
-    return path
+    settings = f"provider: slurm, instances: [cpu], slots: {SLOTS}, avoid: 2s{cloud}"
+    limits = f"{{deadline: {DEADLINE:.0f}s, gpu_hours: {GPU_HOURS}}}"
+    return bench.shared(f"{{{settings}}}", "cpu", limits)
 
 
-def ours(lab: SlurmCluster, state: str) -> list[str]:
-    """Return the numbers of cloudtune's jobs in a state."""
-    jobs = lab.jobs()
-    return [job[0] for job in jobs if job[1].startswith("cloudtune-") and job[2] == state]
+def ours(lab: SlurmCluster, states: str = "all") -> list[str]:
+    """Return the numbers of cloudtune's jobs in these states that the controller knows."""
+    return [job[0] for job in lab.jobs(states) if job[1].startswith("cloudtune-")]
 
 
-def test_a_run_among_other_jobs_is_preempted_killed_and_resumed(
-    bench: Bench, lab: SlurmCluster
-) -> None:
-    waits = "while epoch == 8 and not os.path.exists({!r}):\n            time.sleep(0.1)"
-    trouble = "import time; time.sleep(0.3)\n        " + waits.format(str(bench.folder / "go"))
-    path = ready(bench, lab, trouble)
-    other = lab.submit("cpu", "sleep 300", "--cpus-per-task=2")
-    wait_for(lambda: other in [job[0] for job in lab.jobs("running")])
-
-    run = bench.start("run", path)
+def training(bench: Bench, lab: SlurmCluster) -> tuple[subprocess.Popen[str], str]:
+    """Start a run; returns it once two nodes train, and the number of one's job."""
+    run = bench.start("run", ready(bench, lab))
     follow(run, bench, "NodeJoined", 2)
-    assert len(ours(lab, "PENDING")) == 1, "the third waits: that is no launch"
-    assert bench.recorded('"InstanceLaunched"') == 2
     follow(run, bench, "EpochDone")
-    os.kill(run.pid, signal.SIGKILL)  # its jobs go on, and the next controller finds them
-    run.communicate()
-    assert "slurm-" in bench.here("status").out
+    return run, ours(lab, "running")[0]
 
-    lab.ask("scancel", other)
+
+def never_starts(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    lab.submit("cpu", "sleep 600", "--nodes=2", "--ntasks-per-node=2")
+    wait_for(lambda: bool(lab.jobs("running")))
+    run = bench.start("run", ready(bench, lab))
+    follow(run, bench, "EpochDone")
+    assert len(ours(lab, "pending")) == bench.recorded('"InstanceLaunched"') == 1
+    return run
+
+
+def cancelled(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    run, job = training(bench, lab)
+    lab.ask("scancel", job)
+    follow(run, bench, "NodeJoined", 3)
+    return run
+
+
+def preempted(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    run, _ = training(bench, lab)
+    lab.submit("urgent", "sleep 1", "--nodes=3", "--ntasks-per-node=2")
+    follow(run, bench, "InterruptionNotice", 2)
+    follow(run, bench, "InstanceGone", 2)
+    return run
+
+
+def node_down(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    run, job = training(bench, lab)
+    node = lab.ask("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
+    lab.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    follow(run, bench, "NodeJoined", 3)
+    return run
+
+
+def refused(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    """A QOS takes no second job; and the nodes' Python is one that is named."""
+    path = ready(bench, lab, ", request: {qos: tight}")
+    python = bench.folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    path.write_text(f"{path.read_text()}setup: {{python_path: {python}}}\n")
+    run = bench.start("run", path)
+    follow(run, bench, "LaunchFailed")
+    follow(run, bench, "EpochDone")
+    assert bench.recorded("LimitReached")
+    return run
+
+
+def silent(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    run, _ = training(bench, lab)
+    lab.stop("slurmctld")
+    time.sleep(20.0)
+    assert run.poll() is None
+    lab.start_controller()
+    return run
+
+
+def killed(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    """A job ends, and is forgotten, while no controller of ours looks."""
+    run, job = training(bench, lab)
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate()
+    assert f"slurm-{job}" in bench.here("status").out
+    lab.ask("scancel", job)
+    wait_for(lambda: job not in ours(lab))
     run = bench.start("resume")
     follow(run, bench, "NodeJoined", 3)
-    lab.submit("urgent", "sleep 1", "--cpus-per-task=2")
-    follow(run, bench, "InterruptionNotice")
-    follow(run, bench, "InstanceGone")
+    return run
+
+
+FAULTS = (never_starts, cancelled, preempted, node_down, refused, silent, killed)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.__name__)
+def test_limits_and_winner_hold_and_nothing_is_left(
+    bench: Bench, lab: SlurmCluster, fault: Callable[[Bench, SlurmCluster], subprocess.Popen[str]]
+) -> None:
+    before = lab.bill()
+    run = fault(bench, lab)
     (bench.folder / "go").touch()
     out, err = run.communicate(timeout=600)
     assert run.returncode == 0, out + err
     assert "0 instances left" in out
-    assert not ours(lab, "RUNNING")
-    assert not ours(lab, "PENDING")
-    began = time.monotonic()
-    assert bench.here("gc").code == 0
-    assert time.monotonic() - began < 60
+    assert not ours(lab, "pending,running")
+    lab.ask("scancel", "--user=root")
+    wait_for(lambda: not lab.jobs("pending,running,completing"))
+
+    report = bench.last_report()
+    bill = {f"slurm-{job}": times for job, times in lab.bill().items() if job not in before}
+    ids = {it["intent"]: it["id"] for it in report["instances"]}
+    gpu_seconds = 0.0
+    for span in report["accounting"]["instances"]:
+        begin, end = bill.get(ids[span["intent"]], (0.0, 0.0))  # one that never began
+        gpu_seconds += SLOTS * (end - begin)
+        assert span["end"] - span["begin"] == pytest.approx(end - begin, abs=2.5)
+    bench.judge(fault.__name__, DEADLINE, GPU_HOURS, gpu_seconds)
+
+
+def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
+    path = ready(bench, lab)
+    path.write_text(f"{path.read_text()}setup: {{python_path: /no/such/python}}\n")
+    done = bench("run", path)
+    assert done.code == 1, done.out
+    assert "/no/such/python has no cloudtune, or isn't there (setup.python_path)" in done.err
+    assert not ours(lab, "pending,running")

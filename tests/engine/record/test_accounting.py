@@ -24,6 +24,7 @@ from cloudtune.model.commands import (
     StopTrial,
 )
 from cloudtune.model.events import (
+    FORGOTTEN,
     EpochDone,
     Event,
     InstanceGone,
@@ -380,11 +381,13 @@ def test_a_machine_of_ones_own_costs_nothing_and_has_its_time_split() -> None:
 @pytest.mark.parametrize("elastic", [False, True], ids=["by a plan", "as results come in"])
 def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
     staged = build(SETTING.job(PLAN), play(SETTING, PLAN).entries)
-    report = report_of(elastic_job()) if elastic else staged
+    forgotten = InstanceGone(40.0, "i000", 40.0, FORGOTTEN)
+    report = report_of(elastic_job(), [forgotten]) if elastic else staged
     out = Console(width=100, highlight=False)
     with out.capture() as shown:
         show_report(out, report)
     lines = shown.get().splitlines()
+    assert ("no record of the end of 1 instance:" in shown.get()) == elastic
     place = lines.index("Where the money went, emulated")
     assert lines[place + 3].startswith(" training ")
     assert any(line.startswith("GPUs trained in ") for line in lines[place:])

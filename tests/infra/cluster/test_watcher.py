@@ -116,6 +116,17 @@ def test_credentials_that_expire_for_a_while_end_no_run(
         watcher._look()
 
 
+def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:
+    events: list[Event] = []
+    instance = SimpleNamespace(
+        id="i-1", intent="i001", launched_at=3.0, billing=True, state="running"
+    )
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, events, lambda _: [instance])
+    watcher.expect("i001", asked_at=2.0)
+    watcher._look()
+    assert events == [InstanceLaunched(5.0, "i001", "i-1", 3.0)]
+
+
 @pytest.mark.parametrize("jump", [-60.0, 3600.0])
 def test_a_clock_that_is_set_changes_no_time_of_a_run(
     jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Calls, calls_to
+from cloudtune.infra.ray import calls as ray_calls
 from cloudtune.infra.ray.provider import RAY
 from cloudtune.model.commands import Launch
 from cloudtune.runs import control, home
@@ -96,6 +97,28 @@ def test_what_is_not_renewed_gives_its_gpus_back(tmp_path: Path) -> None:
     wait_for(lambda: not calls.ours(ended=False), 30)
 
 
+def test_of_two_types_the_one_that_is_named_is_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,
+        cluster(Path(folder)) as two,
+    ):
+        for group in ("large", "small"):
+            label = f"--labels=ray.io/node-group={group}"
+            two.start(f"--address={two.address}", "--num-gpus=2", label)
+        two.wait_for_nodes(2)
+        monkeypatch.setenv("RAY_ADDRESS", two.address)
+        calls, instance = reserve(tmp_path, instance_type="large")
+        (large,) = calls.ours(ended=False)
+        assert (large.id, large.instance_type) == (instance, "large")
+        with pytest.raises(ray_calls.NoRoomError):
+            reserve(tmp_path, instance_type="large")
+        _, small = reserve(tmp_path, instance_type="small")
+        calls.terminate([instance, small])
+        assert two.left() == NOTHING
+
+
 def test_gc_gives_back_what_a_dead_controller_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,3 +134,16 @@ def test_gc_gives_back_what_a_dead_controller_left(
     assert done.code == 0, done.err
     assert instance in done.out
     assert not calls.ours(ended=False)
+
+
+def test_a_python_that_no_node_has_is_one_sentence(
+    somebodys: SomebodysCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last test: Ray holds the GPUs for another minute, for the process that doesn't come."""
+    monkeypatch.setattr(ray_calls, "_START_SECONDS", 1.0)
+    code = {"py_executable": "/no/such/python"}
+    with (
+        ray_calls.driver(somebodys.address, code),
+        pytest.raises(ray_calls.NoStartError, match="has it /no/such/python, with Ray"),
+    ):
+        reserve(tmp_path, code=code)

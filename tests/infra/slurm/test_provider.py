@@ -1,6 +1,8 @@
 """A real Slurm cluster as a cloud: what it offers, what is submitted, and what ends it."""
 
 import math
+import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG, calls_to
+from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to
 from cloudtune.infra.slurm import nodes
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
@@ -83,7 +85,7 @@ def state(calls: SlurmCalls, instance: str) -> str:
 
 def ended(calls: SlurmCalls, *instances: str) -> None:
     calls.terminate(instances)
-    wait_for(lambda: not calls.ours(RUN, ended=False), 30)
+    wait_for(lambda: not calls.ours(RUN, ended=False))
 
 
 def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
@@ -143,12 +145,12 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     asked = experiment().model_copy(update={"directory": tmp_path})
     job = lab.submit("cpu", "sleep 60", "--time=30", "--exclusive")
-    wait_for(lambda: bool(lab.jobs("running")), 30)
+    wait_for(lambda: bool(lab.jobs("running")))
     waiting = problem_of(asked, [speed("cpu", 10.0)])
     assert any("cpu: the queue lets the next instance start in" in it for it in waiting.notes)
     assert make_plan(waiting, Limits()).plan.estimate.seconds > 1500
     lab.ask("scancel", job)
-    wait_for(lambda: not lab.jobs("running,completing"), 30)
+    wait_for(lambda: not lab.jobs("running,completing"))
     free = problem_of(asked, [speed("cpu", 10.0)])
     assert not any("queue" in it for it in free.notes)
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
@@ -156,33 +158,37 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
 
 def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
-    wait_for(lambda: "gpus=2" in calls.console(instance), 30)
+    wait_for(lambda: "gpus=2" in calls.console(instance))
     ended(calls, instance)
-
-
-def test_what_waits_for_room_costs_nothing_yet(tmp_path: Path) -> None:
-    calls, first = submit(tmp_path, "sleep 60")
-    wait_for(lambda: state(calls, first) == "running", 30)
-    _, second = submit(tmp_path, "sleep 60")
-    assert state(calls, second) == QUEUED
-    calls.terminate([first])
-    wait_for(lambda: state(calls, second) == "running", 30)
-    ended(calls, first, second)
 
 
 def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "shutdown -P +5; sleep 2; shutdown -P now; sleep 60")
-    wait_for(lambda: state(calls, instance) == "terminated", 30)
+    wait_for(lambda: state(calls, instance) == "terminated")
+
+
+def test_the_next_job_on_a_host_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    says = 'echo "$PPID $folder"; setsid sleep 90 & sleep 90'
+    calls, killed = submit(tmp_path, says)
+    _, live = submit(tmp_path, says, kind="gpu")
+    wait_for(lambda: bool(calls.console(killed) and calls.console(live)))
+    job, folder = calls.console(killed).split()
+    os.kill(int(job), signal.SIGKILL)
+    wait_for(lambda: state(calls, killed) == "terminated")
+    _, following = submit(tmp_path, "sleep 90")
+    wait_for(lambda: not Path(folder).exists())
+    assert Path(calls.console(live).split()[1], "job").is_file()
+    ended(calls, live, following)
 
 
 def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path) -> None:
     boot = 'until [ -e "$CLOUDTUNE_NOTICE" ]; do sleep 0.2; done; cat $CLOUDTUNE_NOTICE; sleep 60'
     calls, instance = submit(tmp_path, boot)
-    wait_for(lambda: state(calls, instance) == "running", 30)
+    wait_for(lambda: state(calls, instance) == "running")
     listening = f"{instance.removeprefix('slurm-')}.0"
-    wait_for(lambda: listening in lab.ask("squeue", "--noheader", "--steps", "--format=%i"), 60)
+    wait_for(lambda: listening in lab.ask("squeue", "--noheader", "--steps", "--format=%i"))
     lab.submit("urgent", "sleep 1")
-    wait_for(lambda: calls.console(instance).strip().isdecimal(), 30)
+    wait_for(lambda: calls.console(instance).strip().isdecimal())
     due = float(calls.console(instance))
     assert 5 < due - time.time() < 25, "its partition's grace time is 20 s"
     ended(calls, instance)
@@ -199,7 +205,7 @@ def test_a_job_ends_with_its_lease_or_its_partition() -> None:
 def test_a_job_that_starts_after_its_first_lease_ends_at_once(tmp_path: Path) -> None:
     past = time.time() - 5.0
     calls, instance = submit(tmp_path, f"{first_lease(past, past)}sleep 60")
-    wait_for(lambda: state(calls, instance) == "terminated", 30)
+    wait_for(lambda: state(calls, instance) == "terminated")
 
 
 def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
@@ -209,3 +215,5 @@ def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
     assert calls.is_definite(refused)
     assert calls.refusal_kind(calls.code(refused)) == "denied"
     assert calls.is_permanent(refused.code)
+    limit = SlurmError("QOSMaxSubmitJobPerUserLimit: Job violates accounting/QOS policy (…)")
+    assert calls.refusal_kind(limit.code) == "quota"

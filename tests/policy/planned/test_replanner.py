@@ -16,6 +16,7 @@ from cloudtune.model.plans import Estimate, Limits, Rentable
 from cloudtune.model.scaling import DELAYS
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
+from cloudtune.policy.base import Brakes
 from cloudtune.profiles import bundled
 from cloudtune.runs.report import build, to_json
 from tests.builders import (
@@ -204,6 +205,25 @@ def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
     played = play(job.but(trouble=dry(5)))
     assert played.policy.ending is EndReason.DONE
     assert played.furthest == 16
+
+
+def test_a_fast_run_is_wide_again_at_the_rung_after_a_refusal() -> None:
+    """At first three of the eight instances that would be fastest can't be had."""
+    job = SHA.but(limits=Limits(None, 20.0))
+    plan = ExactPlanner().plan(replace(job.request(), objective="time"))
+    refused = [replace(dry(1)[0], intent=f"i00{n}") for n in (5, 6, 7)]
+    made = by_plan(
+        plan,
+        job.strategy,
+        job.rentables,
+        limits=job.limits,
+        planner=ExactPlanner(),
+        brakes=Brakes(avoid=10.0),
+    )
+    first, second = changes(play(job.but(trouble=tuple(refused)), made))
+    assert "on 5 x g.4x" in first.plan
+    assert (second.stage, second.why) == (1, "at the rung")
+    assert "4 GPUs each, on 4 x g.4x" in second.plan
 
 
 def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:
