@@ -18,6 +18,7 @@ from cloudtune.errors import UsageError
 if TYPE_CHECKING:
     from cloudtune.infra.aws.account.inventory import Inventory
     from cloudtune.infra.aws.account.policies import Place
+    from cloudtune.infra.aws.account.stack import ChangeSet
 
 REGION = click.option(
     "--region",
@@ -95,18 +96,12 @@ def setup(
     as in the last setup.
     """
     from cloudtune.infra.aws.account import stack
-    from cloudtune.infra.aws.account.policies import SPOT_SERVICE
-    from cloudtune.infra.aws.account.template import PURPOSES
 
     clients, account = _look(region)
     template = account.template_for(_listed(instances), _tags(tags), boundary, path)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
-        steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
-        if not change_set.is_empty and not change_set.changes:
-            steps.append("update the settings of the stack")
-        if not account.spot_role:
-            steps.append(f"create the role of {SPOT_SERVICE}: AWS's own, needed for spot")
+        steps = _steps(change_set, account)
         if output == "json":
             if steps and not yes:
                 raise UsageError(
@@ -320,6 +315,19 @@ def _path(text: str) -> str:
     if text and not (text.startswith("/") and text.endswith("/")):
         raise UsageError(f"--role-path {text}: begin and end it with /, such as /team/")
     return text
+
+
+def _steps(change_set: ChangeSet, account: Inventory) -> list[str]:
+    """Return what a setup would change, in words."""
+    from cloudtune.infra.aws.account.policies import SPOT_SERVICE
+    from cloudtune.infra.aws.account.template import PURPOSES
+
+    steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
+    if not change_set.is_empty and not change_set.changes:
+        steps.append("update the settings of the stack")
+    if not account.spot_role:
+        steps.append(f"create the role of {SPOT_SERVICE}: AWS's own, needed for spot")
+    return steps
 
 
 def _listed(text: str | None) -> tuple[str, ...]:

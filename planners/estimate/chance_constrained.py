@@ -50,7 +50,7 @@ _DOUBT = 1.1
 _DOUBT_OF_REPLANNED = 1.3
 """The same of a run that replans, and makes up for a part of it."""
 _GLANCES = (100, 600)
-"""The most plans that are judged by few samples: the former of a large job, the latter of a small one."""
+"""The most plans that are judged by few samples, of a large job and of a small one."""
 _DRAWN = 150_000
 """The trials of all stages of the plans that are judged so: some ten seconds."""
 _LOOKS = 80

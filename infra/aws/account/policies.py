@@ -42,8 +42,9 @@ _LAUNCHED_FROM = (
 class Place:
     """An account and a region, and what setup calls its resources there.
 
-    `types` are patterns of the instance types that runs may rent, `path` is that of the roles. Roles belong to an account and
-    their rights to a region, so each region has its own roles; names of buckets are global.
+    `types` are patterns of the instance types that runs may rent, `path` is that of the roles.
+    Roles belong to an account and their rights to a region, so each region has its own roles; names
+    of buckets are global.
     """
 
     account: str

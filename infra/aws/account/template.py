@@ -38,8 +38,8 @@ class Settings:
     """What a stack was set up with, and the resources that runs use.
 
     `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
-    `boundary` is the ARN of the roles' permissions boundary, "" without, `path` is their path. `storage` is the prefix in
-    the bucket. Ids are "" where there is no stack yet.
+    `boundary` is the ARN of the roles' permissions boundary, "" without, `path` is their path.
+    `storage` is the prefix in the bucket. Ids are "" where there is no stack yet.
     """
 
     vpc: str = ""
@@ -107,15 +107,9 @@ def template(
                 "Description": "its own members",
             },
         },
-        **_role("Node", place.node, policies.node(place), tags),
-        **_role("Head", place.head, policies.head(place), tags),
+        **_role("Node", place, policies.node(place), boundary, tags),
+        **_role("Head", place, policies.head(place), boundary, tags),
     }
-    for kind in ("Node", "Head"):
-        if boundary:
-            resources[f"{kind}Role"]["Properties"]["PermissionsBoundary"] = boundary
-        if place.path != "/":
-            resources[f"{kind}Role"]["Properties"]["Path"] = place.path
-            resources[f"{kind}Profile"]["Properties"]["Path"] = place.path
     if with_bucket:
         resources["Bucket"] = _bucket(place, tags)
     outputs = {
@@ -148,18 +142,24 @@ def managed_policy(name: str, document: Document) -> Document:
     return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Policy": policy}}
 
 
-def _role(logical: str, name: str, document: Document, tags: object) -> dict[str, Any]:
+def _role(
+    kind: str, place: Place, document: Document, boundary: str, tags: object
+) -> dict[str, Any]:
+    name = place.node if kind == "Node" else place.head
+    path = {"Path": place.path} if place.path != "/" else {}
     role = {
         "RoleName": name,
-        "Description": PURPOSES[f"{logical}Role"],
+        "Description": PURPOSES[f"{kind}Role"],
         "AssumeRolePolicyDocument": policies.trust(),
         "Policies": [{"PolicyName": policies.POLICY, "PolicyDocument": document}],
         "Tags": tags,
+        **path,
+        **({"PermissionsBoundary": boundary} if boundary else {}),
     }
-    profile = {"InstanceProfileName": name, "Roles": [{"Ref": f"{logical}Role"}]}
+    profile = {"InstanceProfileName": name, "Roles": [{"Ref": f"{kind}Role"}], **path}
     return {
-        f"{logical}Role": {"Type": "AWS::IAM::Role", "Properties": role},
-        f"{logical}Profile": {"Type": "AWS::IAM::InstanceProfile", "Properties": profile},
+        f"{kind}Role": {"Type": "AWS::IAM::Role", "Properties": role},
+        f"{kind}Profile": {"Type": "AWS::IAM::InstanceProfile", "Properties": profile},
     }
 
 
