@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 _JOIN_SECONDS = 8.0
 _HEADLESS = "it had joined a cluster whose head died"
+_GONE = "it was gone when the run was taken over"
 
 
 class CloudWorld:
@@ -193,8 +194,7 @@ class CloudWorld:
         """
         parts = self.sessions_alive().get(start.session, {})
         if not parts:
-            reason = "it was gone when the run was taken over"
-            self.emit(lambda at: TrialLost(at, start.session, reason, blameless=True))
+            self.emit(lambda at: TrialLost(at, start.session, _GONE, blameless=True))
             return
         keep_from = self._oldest_wanted(start.checkpoint, start.start_epoch)
         session = TrialSession(start, keep_from, self._agents.call, self.emit)
@@ -222,8 +222,10 @@ class CloudWorld:
             asked_at = self._began + in_flight.requested.get(intent, math.inf)
             known = in_flight.instances.get(intent)
             self._watcher.expect(intent, known, joined=joined, asked_at=asked_at)
-            if joined and not self._cluster_lived_on:
-                self.emit(partial(NodeLost, intent=intent, reason=_HEADLESS))
+            if joined and known not in self._left:
+                # Without its agent, a trial that starts there is lost at once, again and again.
+                reason = _GONE if self._cluster_lived_on else _HEADLESS
+                self.emit(partial(NodeLost, intent=intent, reason=reason))
             if intent not in in_flight.released:
                 self._head.want(launch, self._began + self._leased_until())
                 continue

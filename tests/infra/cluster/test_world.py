@@ -176,7 +176,13 @@ def test_a_session_that_nobody_wants_is_ended(tmp_path: Path) -> None:
     assert left.calls == [("i-1", "stop", "t00.1")]
 
 
-def test_what_was_saved_is_told_before_its_instance_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lived_on", "why"), [(False, "it had joined a cluster whose head died"), (True, "it was gone")]
+)
+def test_what_was_saved_is_told_before_its_instance_is_lost(
+    tmp_path: Path, lived_on: bool, why: str
+) -> None:
+    """The head has died, or only an instance, before another controller took over."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "state").write_text("of any epoch")
     store = CheckpointStore(str(tmp_path))
@@ -196,7 +202,7 @@ def test_what_was_saved_is_told_before_its_instance_is_lost(tmp_path: Path) -> N
         at=9.0,
     )
     world = world_in(tmp_path)
-    world._cluster_lived_on = False
+    world._cluster_lived_on = lived_on
     asked: list[str] = []
     world._watcher = cast("Any", SimpleNamespace(expect=lambda *_, **__: None, failure=None))
     world._head = cast(
@@ -213,3 +219,4 @@ def test_what_was_saved_is_told_before_its_instance_is_lost(tmp_path: Path) -> N
         TrialStopped,
     ]
     assert [event.epoch for event in told if isinstance(event, EpochDone)] == [2, 3]
+    assert next(event for event in told if isinstance(event, NodeLost)).reason.startswith(why)
