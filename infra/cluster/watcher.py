@@ -190,7 +190,12 @@ class Watcher:
     def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
         ended = None
         if instance.ended_at is not None:
-            ended = max(instance.ended_at, watched.released_at or 0.0) - self._began
+            ended = instance.ended_at
+            asked = watched.released_at or 0.0
+            # Whole seconds, rounded down; but one that was lost may have ended before it was asked.
+            if not watched.lost or ended >= asked - 1:
+                ended = max(ended, asked)
+            ended -= self._began
         console = "" if watched.joined else self._console(intent, instance.id)
         self._emit(
             lambda at: InstanceGone(
@@ -224,7 +229,7 @@ class Watcher:
                 continue
             watched = intents[intent]
             if node.lost:
-                self._lose(intent, node.lost)
+                self.lose(intent, node.lost)
                 continue
             ready = self._ready(node, wanted=watched.released_at is None)
             self._note_notice(intent, node.instance)
@@ -238,16 +243,17 @@ class Watcher:
             wanted = {name: it for name, it in self._intents.items() if it.released_at is None}
             intents = [name for name, it in wanted.items() if it.instance == instance]
         for intent in intents:
-            self._lose(intent, reason)
+            self.lose(intent, reason)
 
     def refuse(self, instance: str, reason: str) -> None:
         """Tell of an instance that has come, and is of no use."""
         with self._lock:
             intents = [name for name, it in self._intents.items() if it.instance == instance]
         for intent in intents:
-            self._lose(intent, reason, before_joining=True)
+            self.lose(intent, reason, before_joining=True)
 
-    def _lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
+    def lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
+        """Tell, once, that an instance that has joined takes no trials any more."""
         with self._lock:
             watched = self._intents[intent]
             if watched.lost or watched.over or not (watched.joined or before_joining):

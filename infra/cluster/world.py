@@ -13,7 +13,6 @@ import queue
 import sys
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import ray
@@ -39,7 +38,6 @@ from cloudtune.model.commands import (
 from cloudtune.model.events import (
     EpochDone,
     Interrupted,
-    NodeLost,
     RunStarted,
     TimerFired,
     TrialFailed,
@@ -225,7 +223,7 @@ class CloudWorld:
             if joined and known not in self._left:
                 # Without its agent, a trial that starts there is lost at once, again and again.
                 reason = _GONE if self._cluster_lived_on else _HEADLESS
-                self.emit(partial(NodeLost, intent=intent, reason=reason))
+                self._watcher.lose(intent, reason)
             if intent not in in_flight.released:
                 self._head.want(launch, self._began + self._leased_until())
                 continue

@@ -204,7 +204,14 @@ def test_what_was_saved_is_told_before_its_instance_is_lost(
     world = world_in(tmp_path)
     world._cluster_lived_on = lived_on
     asked: list[str] = []
-    world._watcher = cast("Any", SimpleNamespace(expect=lambda *_, **__: None, failure=None))
+    world._watcher = cast(
+        "Any",
+        SimpleNamespace(
+            expect=lambda *_, **__: None,
+            lose=lambda intent, reason: world.emit(lambda at: NodeLost(at, intent, reason)),
+            failure=None,
+        ),
+    )
     world._head = cast(
         "Any", SimpleNamespace(alive=lambda: True, want=lambda launch, _: asked.append(launch))
     )
