@@ -71,7 +71,7 @@ def front(proposal: Proposal) -> Sheet:
     rows = tuple(
         (
             f"{point.number}",
-            "" if point.plan.staged is None else fleet_text(point.plan.staged),
+            fleet_text(point.staged),
             *_price(point.plan.estimate),
             difference(point.plan.estimate, chosen),
             _kept(proposal, point.plan),

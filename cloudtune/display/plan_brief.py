@@ -303,8 +303,7 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     for name, point in _neighbours(proposal) if steady else ():
         over = proposal.broken(point.plan)
         hint = f"over the {over[0]}" if over else f"--point {point.number}"
-        machines = "" if point.plan.staged is None else fleet(point.plan.staged)
-        yield _line(f"{name} ({hint})", machines, point.plan.estimate, chosen)
+        yield _line(f"{name} ({hint})", fleet(point.staged), point.plan.estimate, chosen)
     by_name = {other.name: other for other in proposal.alternatives}
     for name in for_one_screen(proposal.plan):
         other = by_name.get(name)

@@ -47,6 +47,12 @@ class Point:
     number: int
     plan: RunPlan
 
+    @property
+    def staged(self) -> Plan:
+        """Its stages."""
+        assert self.plan.staged is not None
+        return self.plan.staged
+
 
 @dataclass(frozen=True)
 class Alternative:

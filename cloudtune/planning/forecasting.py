@@ -106,10 +106,11 @@ class PlayedRuns:
     def _source(self) -> str:
         if not self.follows:
             return "policy"
-        return "pools" if self._on_pools else "runs"
+        return "pools" if self.on_pools else "runs"
 
     @property
-    def _on_pools(self) -> bool:
+    def on_pools(self) -> bool:
+        """Whether the stages are on spot pools, which come and go."""
         offers = () if self.staged is None else self.staged.offers
         return any(r.behaviours for r in self.rentables if r.offer in offers)
 

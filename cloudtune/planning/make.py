@@ -454,12 +454,13 @@ def _of_stages(drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecas
     What a run does about spot pools that go, and which trials it drops near a limit, is the
     policy's to say, not the plan's.
     """
-    if any(drawn.request.rentable(offer).behaviours for offer in drawn.plan.offers):
+    if played.on_pools:
         return played.forecast()
     forecast = drawn.forecast()
     stages = [stage.stage for stage in drawn.plan.stages]
     epochs = sum(stage.trials * stage.epochs for stage in stages)
-    if not plays or epochs > MAX_EPOCHS or (forecast.within or 1.0) >= ALWAYS:
+    kept = forecast.within is None or forecast.within >= ALWAYS
+    if not plays or epochs > MAX_EPOCHS or kept:
         return forecast
     return played.forecast()
 

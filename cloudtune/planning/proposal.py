@@ -365,7 +365,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
         "front": [
-            {"point": point.number, **_point_json(proposal, point.plan)} for point in proposal.front
+            {"point": point.number, **_point_json(proposal, point)} for point in proposal.front
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
@@ -379,12 +379,12 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     return _strict(data)
 
 
-def _point_json(proposal: Proposal, plan: RunPlan) -> dict[str, Any]:
+def _point_json(proposal: Proposal, point: Point) -> dict[str, Any]:
     return {
-        **encode(plan.estimate),
-        "machines": "" if plan.staged is None else fleet_text(plan.staged),
-        "peak_instances": plan.peak_instances,
-        "breaks": proposal.broken(plan),
+        **encode(point.plan.estimate),
+        "machines": fleet_text(point.staged),
+        "peak_instances": point.plan.peak_instances,
+        "breaks": proposal.broken(point.plan),
     }
 
 

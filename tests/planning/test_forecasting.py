@@ -72,6 +72,10 @@ def test_stages_and_played_runs_forecast_the_same(
     assert shown.within is not None
     assert 0.5 < shown.within < 0.95
     assert shown == played, "near a limit runs drop trials, which draws of stages can't know"
+    poor = Limits(None, 0.7 * free.dollars)
+    forced = make_plan(asked, poor, force=True).plan
+    assert (forced.forecast.source, forced.forecast.within) == ("runs", 0.0)
+    assert forced.estimate.dollars <= 0.7 * free.dollars
 
 
 def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:

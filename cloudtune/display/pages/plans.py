@@ -112,9 +112,8 @@ def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
         "x": clock.all(point.plan.estimate.seconds for point in points),
         "y": [point.plan.estimate.dollars for point in points],
         "customdata": [
-            [point.number, _text(point.plan.estimate), plain(fleet_text(point.plan.staged))]
+            [point.number, _text(point.plan.estimate), plain(fleet_text(point.staged))]
             for point in points
-            if point.plan.staged is not None
         ],
         "line": {"shape": "hv", "color": COLOURS[0], "width": 1.5},
         "marker": {"size": 7},
