@@ -27,7 +27,7 @@ PATIENCE: Final = 20.0
 LAST_SECONDS: Final = 5.0
 """How long the interpreter may take to end after pytest has."""
 
-LIMIT: Final = 50 * 60.0
+LIMIT: Final = 75 * 60.0
 """Seconds for the whole run, where pytest-timeout's limits (pyproject.toml) can't end it."""
 
 LIMIT_PATIENCE: Final = 60.0
@@ -106,6 +106,30 @@ def pytest_testnodedown(node: Any) -> None:
 
 def _left_so_far(config: pytest.Config) -> list[str]:
     return config.stash.get(_left_key, [])
+
+
+class Running:
+    """The tests that have begun and not ended; of all workers, where there are some."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._began[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._began.pop(nodeid, None)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name what an interrupted run was at."""
+        now = time.monotonic()
+        for nodeid, began in self._began.items():
+            terminalreporter.line(f"interrupted after {now - began:.0f} s: {nodeid}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Follow what runs."""
+    config.pluginmanager.register(Running())
 
 
 def pytest_terminal_summary(

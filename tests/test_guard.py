@@ -1,6 +1,7 @@
 """A run of tests ends, whatever its tests leave, and says what that was."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,7 @@ def test_it():
     code, lines = run(tmp_path, text.format(first=""), "-p", "more")
     assert code == 2
     assert closing(lines) == "no tests ran"
+    assert any(re.match(r"interrupted after \d+ s: .*::test_it$", line) for line in lines)
     deaf = (
         "tests.guard.LIMIT_PATIENCE = 0.5\n"
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -136,4 +138,4 @@ def test_it():
 
 def test_the_whole_run_has_a_limit(pytestconfig: pytest.Config) -> None:
     in_order = float(str(pytestconfig.getini("session_timeout")))
-    assert 0 < in_order < guard.LIMIT < 60 * 60
+    assert 0 < in_order < guard.LIMIT < 80 * 60  # CI has 90 minutes, with its set-up

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -311,7 +312,9 @@ def test_a_pattern_that_finds_nothing_ends_a_trial_once_two_epochs_have_passed(
         "`python main.py` has trained epochs without a report; no line of what it printed has "
         f"accuracy; mend reports.printed, {pattern!r}"
     )
-    assert "Without a report, in a.1.0.log: Epoch: [2][119/120] accuracy 0.2\n" in str(caught.value)
+    # Which line is the last one by then is up to the machine.
+    example = r"Without a report, in a\.1\.0\.log: Epoch: \[[1-9]\]\[\d+/120\] accuracy 0\.\d\n"
+    assert re.search(example, str(caught.value))
 
 
 def test_a_pattern_that_finds_the_end_of_an_epoch_alone_is_waited_for(tmp_path: Path) -> None:
