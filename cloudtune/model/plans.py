@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from cloudtune.model.catalog import Offer, SpotBehaviour
 from cloudtune.model.scaling import ScalingProfile
@@ -158,6 +158,14 @@ class Plan:
         return tuple(dict.fromkeys(g.offer for stage in self.stages for g in stage.groups))
 
     @property
+    def gpu_seconds(self) -> float:
+        """The seconds that its GPUs are held, in all."""
+        return sum(
+            stage.seconds * sum(group.instances * group.offer.gpus for group in stage.groups)
+            for stage in self.stages
+        )
+
+    @property
     def launches(self) -> Mapping[Offer, int]:
         """How many instances of each offer are launched in all, where nothing goes wrong."""
         counts: dict[Offer, int] = {}
@@ -187,6 +195,10 @@ class Spread:
     p50: float
     p95: float
     mean: float
+
+    def scaled(self, factor: float) -> Self:
+        """Return the same in another unit, or of something `factor` times as large."""
+        return type(self)(*(factor * value for value in (self.p5, self.p50, self.p95, self.mean)))
 
 
 @dataclass(frozen=True)

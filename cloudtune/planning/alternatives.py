@@ -28,10 +28,9 @@ NOTABLE = 0.1
 _DRAWS = 200
 """Draws for each alternative; the plan itself gets more."""
 _POOL_RUNS = 5
-"""As many simulated runs on spot pools; one of a job with more epochs than `_FEW_EPOCHS`."""
-_FEW_EPOCHS = 2_000
+"""As many simulated runs on spot pools at most."""
 _MOST_EPOCHS = 20_000
-"""A job with more epochs than the latter isn't played: once would take many seconds."""
+"""A job with more epochs that would be played whole isn't played at all: it takes many seconds."""
 _RUNS = 5
 """As many simulated runs at most for what a run is held against."""
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -158,16 +157,15 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
     """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
 
-    None for a very large job. Draws of its stages say nothing: a run doesn't wait for a pool as
-    stages do.
+    Draws of its stages say nothing: a run doesn't wait for a pool as stages do. None where playing
+    it would take too long.
     """
     epochs = sum(stage.trials * stage.epochs for stage in request.work)
-    if epochs > _MOST_EPOCHS:
+    if epochs > _MOST_EPOCHS and request.work[0].trials <= make.MAX_TRIALS_PLAYED:
         return None
-    runs = 1 if epochs > _FEW_EPOCHS else _POOL_RUNS
     problem = replace(planned.problem, rentables=request.rentables)
     return make.run_plan(
-        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=runs
+        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
     )
 
 

@@ -41,8 +41,10 @@ FORECAST_EVENTS = 50_000
 
 `MIN_RUNS` may take three times as many, and the first run any number.
 """
-_OFFERS = 6
+_OFFERS = 12
 """Offers that a simulated run may choose from besides those of its stages' instance types."""
+_STEADY = 3
+"""As many of these are on demand: by its cheapest epochs alone they would all be on spot."""
 _POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
 """A run without limits that goes on after this many events is taken to be endless."""
@@ -116,13 +118,13 @@ class PlayedRuns:
 
     def _affordable(self, events: int) -> int:
         """Return how many runs of about `events` events are played: 2^k - 1."""
-        per_run = events * len(self._likely)
+        per_run = events * len(self.likely)
         least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
         count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
         return (1 << (count + 1).bit_length() - 1) - 1
 
     @cached_property
-    def _likely(self) -> tuple[Rentable, ...]:
+    def likely(self) -> tuple[Rentable, ...]:
         """The offers that a run is played with; of a whole catalogue the most likely ones.
 
         To replan over hundreds of offers takes a third of a second, and a run does that at each
@@ -142,7 +144,10 @@ class PlayedRuns:
             share = width / rentable.offer.gpus
             return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
 
-        return (*kept, *sorted(others, key=usd_per_epoch)[:_OFFERS])
+        others.sort(key=usd_per_epoch)
+        spot = [rentable for rentable in others if rentable.behaviours][: _OFFERS - _STEADY]
+        steady = [rentable for rentable in others if not rentable.behaviours]
+        return (*kept, *spot, *steady[: _OFFERS - len(spot)])
 
     def _in_full(self, policy: RunPolicy) -> bool:
         """Whether a run did all that its stages say; one without stages to follow has no such end.
@@ -162,7 +167,7 @@ class PlayedRuns:
         metric = experiment.metric
         policy = policy_of(
             experiment,
-            self._likely,
+            self.likely,
             self.limits,
             self.staged,
             heartbeat=False,
@@ -173,7 +178,7 @@ class PlayedRuns:
         most = MAX_EVENTS if self.limits == Limits() else None
         real = tuple(
             _as_it_may_be(rentable, seed, base)
-            for rentable, base in zip(self._likely, cycle(_POOL_BASES), strict=False)
+            for rentable, base in zip(self.likely, cycle(_POOL_BASES), strict=False)
         )
         world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
         counting = _Counting(world, most)
@@ -215,13 +220,18 @@ def _deviation(run: int, base: int) -> float:
 
 
 def _share_of(run: int, base: int) -> float:
-    """Return the number between 0 and 1 of a run."""
+    """Return the number between 0 and 1 of a run.
+
+    Digits are permuted, by the golden section: the first `base` numbers would else be in order, and
+    a few runs all have the least of them.
+    """
     share = 0.0
     digit = 1.0 / base
     left = run + 1
+    factor = max(1, round(0.618 * base))
     while left:
         left, rest = divmod(left, base)
-        share += rest * digit
+        share += rest * factor % base * digit
         digit /= base
     return share
 

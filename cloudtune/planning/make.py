@@ -50,6 +50,9 @@ _NEAR = 0.95
 """A plan that takes more than this share of a limit says what is beyond that limit's edge."""
 _BY_LUCK = 0.8
 """The median of a few simulated runs costs no less than this share of what no plan can beat."""
+MAX_TRIALS_PLAYED = 128
+_FEW_TRIALS = 32
+"""A job of more trials than the former isn't played on spot pools, but one of the latter."""
 _CANDIDATES = 8
 """Plans of a front that are judged by simulated runs, at most."""
 _GLANCE = 7
@@ -430,7 +433,12 @@ def run_plan(
         offers = staged.offers
         replans = reacts and PLANNED[choice.strategy].replans
         drawn = StageDraws(request, staged, experiment.seed, draws, replans)
-        forecast = _of_stages(drawn, played, plays=plays) if reacts else drawn.forecast()
+        if not reacts:
+            forecast = drawn.forecast()
+        elif played.on_pools and staged.stages[0].stage.trials > MAX_TRIALS_PLAYED:
+            forecast = _of_fewer_trials(problem, drawn, played)
+        else:
+            forecast = _of_stages(drawn, played, plays=plays)
     else:
         forecast = played.forecast()
     return RunPlan(
@@ -463,6 +471,45 @@ def _of_stages(drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecas
     if not plays or epochs > MAX_EPOCHS or kept:
         return forecast
     return played.forecast()
+
+
+def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) -> Forecast:
+    """Play a job of a few trials, and take a large one to go as much worse than its stages.
+
+    Both have the same share of their limits to spare, and train to the same last epoch. A run of
+    10,000 trials is 100,000 events.
+    """
+    request = drawn.request
+    plan = drawn.plan
+    experiment = problem.experiment.model_copy(update={"trials": _FEW_TRIALS})
+    fewer = replace(problem, experiment=experiment, rentables=played.likely)
+    asked = request_for(fewer, Limits(request.limits.deadline), request.objective)
+    if request.limits.budget is not None:
+        share = _least_dollars(asked, played.likely) / _least_dollars(request, played.likely)
+        asked = replace(asked, limits=replace(asked.limits, budget=share * request.limits.budget))
+    try:
+        staged = EXACT.plan(asked)
+    except InfeasibleError:
+        staged = EXACT.plan(replace(asked, limits=Limits()))
+    longer = plan.estimate.seconds / staged.estimate.seconds
+    dearer = plan.estimate.dollars / staged.estimate.dollars
+    limits = played.limits
+    if limits.deadline is not None:
+        end = played.begin + (limits.deadline - played.begin) / longer
+        limits = replace(limits, deadline=end)
+    if limits.budget is not None:
+        limits = replace(limits, budget=limits.budget / dearer)
+    small = replace(
+        played, experiment=experiment, rentables=played.likely, limits=limits, staged=staged
+    ).forecast()
+    return replace(
+        small,
+        seconds=small.seconds.scaled(longer),
+        dollars=small.dollars.scaled(dearer),
+        trials=small.trials.scaled(plan.stages[0].stage.trials / staged.stages[0].stage.trials),
+        gpu_hours=small.gpu_hours.scaled(plan.gpu_seconds / staged.gpu_seconds),
+        instances=small.instances.scaled(plan.peak_instances / staged.peak_instances),
+    )
 
 
 def _largest_fleet(

@@ -410,17 +410,32 @@ def test_the_screen_of_a_plan_on_spot_plays_only_what_it_shows() -> None:
     assert (shown.front, bool(everything.front)) == ((), True)
 
 
-@pytest.mark.parametrize(
-    ("few", "most", "runs"),
-    [(2_000, 20_000, [3]), (1, 20_000, [1]), (1, 1, [])],
-    ids=["small", "large", "very large"],
-)
-def test_spot_is_compared_by_fewer_runs_of_a_large_job_and_not_at_all_of_a_very_large_one(
-    few: int, most: int, runs: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cloudtune.planning.alternatives._FEW_EPOCHS", few)
-    monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", most)
-    compared = propose(on_spot(**{"cloud.market": "on-demand"})).alternatives
-    forecasts = [other.plan.forecast for other in compared if other.name == "on spot"]
-    assert [forecast.samples for forecast in forecasts] == runs
-    assert all(forecast.source == "pools" for forecast in forecasts)
+    pool = {"losses_per_hour": 1.0, "availability": 0.8}
+    job = spot_problem(**{"trials": 64, "cloud.spot": pool})
+    limits = Limits(40 * 3600.0, 200.0)
+    whole = make_plan(job, limits, runs=4).plan
+    monkeypatch.setattr("cloudtune.planning.make.MAX_TRIALS_PLAYED", 32)
+    monkeypatch.setattr("cloudtune.planning.make._FEW_TRIALS", 16)
+    large = make_plan(job, limits, runs=4).plan
+    assert large.followed == whole.followed
+    assert large.forecast.source == "pools"
+    assert large.forecast.trials.p50 == whole.forecast.trials.p50 == 64
+    assert large.forecast.within == whole.forecast.within
+    for name in ("seconds", "dollars", "gpu_hours"):
+        by_few, by_all = (getattr(plan.forecast, name).p50 for plan in (large, whole))
+        assert by_few == pytest.approx(by_all, rel=0.1), name
+
+
+def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compared() -> list[str]:
+        planned = on_spot(**{"cloud.market": "on-demand"})
+        return [other.name for other in propose(planned).alternatives]
+
+    assert "on spot" in compared()
+    monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", 1)
+    assert "on spot" not in compared()
