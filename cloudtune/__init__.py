@@ -102,8 +102,8 @@ _HOMES = {
 }
 
 
+# The installed version, as in "0.2.0".
 __version__: str
-"""The installed version, as in "0.2.0"."""
 
 
 def __getattr__(name: str) -> Any:

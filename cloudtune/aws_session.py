@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import boto3
 
+# The region where nothing names one: that of the built-in price table.
 FALLBACK_REGION = "us-east-1"
-"""The region where nothing names one: that of the built-in price table."""
+# Where the aws command keeps credentials of assumed roles, so that MFA is asked for once.
 _CACHE = Path("~/.aws/cli/cache")
-"""Where the aws command keeps credentials of assumed roles, so that MFA is asked for once."""
+# What to do about missing or expired credentials.
 LOG_IN = "log in as for the aws command (`aws sso login`, `aws configure`, AWS_PROFILE)"
-"""What to do about missing or expired credentials."""
 
 
 def session() -> boto3.Session:

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+# In the environment of what we start: the umask that our user has.
 UMASK_VARIABLE = "CLOUDTUNE_UMASK"
-"""In the environment of what we start: the umask that our user has."""
 _OURS_ALONE = 0o077
 _OTHERS = 0o077
 

@@ -21,12 +21,12 @@ from cloudtune.errors import CloudtuneError, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# The mark of a group in the environment of all its processes: whose they are, if they outlive
+# their leader.
 GROUP_VARIABLE = "CLOUDTUNE_GROUP"
-"""The mark of a group in the environment of all its processes: whose they are, if they outlive
-their leader."""
 _GRACE_SECONDS = _LAST = 5.0
+# Where /proc/PID/stat has a process's start, counted from behind its name; see proc(5).
 _START_TIME = 19
-"""Where /proc/PID/stat has a process's start, counted from behind its name; see proc(5)."""
 
 
 def birth(pid: int) -> float:

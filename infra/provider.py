@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
 LEASE_TAG = "cloudtune:lease"
+# What an instance costs that no price table knows, on the instance itself.
 PRICE_TAG = "cloudtune:usd-per-hour"
-"""What an instance costs that no price table knows, on the instance itself."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Endpoint:
     silent_seconds: float = 50.0
 
 
+# The state of an instance that was asked for, and isn't there yet: it costs nothing so far.
 QUEUED = "queued"
-"""The state of an instance that was asked for, and isn't there yet: it costs nothing so far."""
 BILLING_STATES = (QUEUED, "pending", "running", "stopping", "stopped")
 
 

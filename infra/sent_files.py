@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pathspec
 
+# Patterns as in .gitignore, of what isn't sent; beside the script.
 IGNORE_FILE = ".cloudtuneignore"
-"""Patterns as in .gitignore, of what isn't sent; beside the script."""
+# Files that usually hold secrets; never sent. A pattern with `!` in the ignore file sends one.
 SECRETS = (
     ".env",
     ".env.*",
@@ -22,7 +23,6 @@ SECRETS = (
     "id_rsa",
     "kaggle.json",
 )
-"""Files that usually hold secrets; never sent. A pattern with `!` in the ignore file sends one."""
 _CACHES = (
     ".git/",
     ".venv/",

@@ -11,8 +11,8 @@ from cloudtune.planners.dp.options import complete
 from cloudtune.planners.dp.search import Search, Solution, search_of
 from cloudtune.planners.selection import refuse, with_gap
 
+# The relative difference of sums in another order.
 _EQUAL = 1e-9
-"""The relative difference of sums in another order."""
 
 
 class ExactPlanner:

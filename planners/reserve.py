@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Limits, Rentable
 
+# The share of what is left of deadline and budget that a plan leaves for what it can't foresee.
 MARGIN = 0.05
-"""The share of what is left of deadline and budget that a plan leaves for what it can't foresee."""
 
+# The share by which figures must differ from what was expected to say anything.
 NOISE = 0.05
-"""The share by which figures must differ from what was expected to say anything."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
 from cloudtune.model.trial import EndReason, Slice, Trial, TrialId, Width
 
+# How often a width is tried with other configurations, where none of those before could train.
 TRIES = 3
-"""How often a width is tried with other configurations, where none of those before could train."""
 
 
 def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width, ...]:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Width
     from cloudtune.profiles.priors import Prior
 
+# Sources that differ by more standard deviations can't both be of today.
 _CONTRADICTS = 3.0
-"""So many standard deviations two sources differ that can't both be of today."""
+# How far published figures of another program may be off; relative.
 _ANOTHERS = 1.0
-"""How far published figures of another program may be off; relative."""
+# The table's spread from run to run counts as that of this many runs.
 _WEIGHT = 4
-"""So many runs the spread from run to run counts that the table says."""
 _BY_MARKET = frozenset({"launch", "boot", "release"})
 _PROFILE = ""
 _NONE = Measurement(0.0)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.profiles.csv_table import rows
 
+# The table's spread within a run counts as that of this many measurements.
 _WEIGHT = 4
-"""So many measurements the spread within a run counts that the table says."""
+# What is left of the variance between configurations: about four trials say how long a run is.
 _SHARE = 0.25
-"""What is left of the variance between configurations: about four trials say how long a run is."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from cloudtune.model.text import ago_text, counted
 from cloudtune.profiles.store import age
 
 _DERIVED = "derived"
+# A source with at least this part in a figure is named as its only one.
 _ALL = 0.995
-"""Whoever has so large a part in a figure has all of it."""
+# This many different origins, or more, are named by their kinds.
 _SEVERAL = 3
-"""This many different origins, or more, are named by their kinds."""
 
 
 @dataclass(frozen=True)

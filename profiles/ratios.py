@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import Measurement, ScalingProfile
     from cloudtune.model.trial import Width
 
+# Assumed: the same GPU in another machine, with other CPUs, disks and links.
 SAME_GPU_SPREAD = 0.05
-"""Assumed: the same GPU in another machine, with other CPUs, disks and links."""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,14 @@ from cloudtune.runs import history, home
 from cloudtune.runs.job import choices, job_of_ledger, sampler_name
 from cloudtune.train.user_script import loading
 
+# Until a head controls its run, where none has yet: it may build its environment first.
 _HEAD_SECONDS = 480.0
-"""Until a head controls its run, where none has yet: it may build its environment first."""
 _RECENT_HEADS = 5
 
+# A YAML file, the same fields as a mapping, or an experiment.
 Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
-"""A YAML file, the same fields as a mapping, or an experiment."""
 
+# The field of the experiment that each option overrides.
 OVERRIDES = {
     "deadline": "limits.deadline",
     "budget": "limits.budget",
@@ -52,7 +53,6 @@ OVERRIDES = {
     "objective": "objective",
     "try_first": "trial.try_first",
 }
-"""The field of the experiment that each option overrides."""
 
 
 def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from cloudtune.engine.record.timeline import EpochSpan
     from cloudtune.model.progress import TrialProgress
 
+# Formats that need an extra of cloudtune, by the name of its module.
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
-"""Formats that need an extra of cloudtune, by the name of its module."""
+# The tables of a `Result` that are exported.
 _TABLES = ("trials", "history", "gpus", "summary")
-"""The tables of a `Result` that are exported."""
+# Maximum number of metrics per request to MLflow.
 _BATCH = 1000
-"""Maximum number of metrics per request to MLflow."""
 
 
 def export_run(result: Result, kind: str, target: str) -> str:

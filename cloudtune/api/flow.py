@@ -34,10 +34,10 @@ from cloudtune.runs.job import Job, choice_of
 from cloudtune.runs.report import Report, keep_best, load
 from cloudtune.train.storage import CheckpointError, tell
 
+# Maximum share of the deadline for measuring before a run.
 _PROFILE_SHARE = 0.25
-"""Maximum share of the deadline for measuring before a run."""
+# Maximum share of the budget for measuring, once the first epoch has been timed.
 _PROFILE_DOLLARS = 0.1
-"""Maximum share of the budget for measuring, once the first epoch has been timed."""
 
 
 class Onlooker(Protocol):

@@ -10,8 +10,8 @@ from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.train.shared_input.by_value import Fingerprint, pickle_by_value, uses
 
+# Maximum size of a pickled function; a larger one contains data that every worker would load.
 MOST_BYTES: Final = 16 * 2**20
-"""Maximum size of a pickled function; a larger one contains data that every worker would load."""
 _NAME: Final = "train"
 _FILE: Final = '''"""{name}, which stands in no file: written by cloudtune, for workers.
 

@@ -41,8 +41,8 @@ Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
 
 T = TypeVar("T")
 
+# Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials.
 LONGEST_SECONDS = 14 * 24 * 3600.0
-"""Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials."""
 _CARRIED = ("--here", "--yes")
 _LOOK_SECONDS = 2.0
 _HEAD_SAYS = re.compile("cloudtune-(head|node): ")

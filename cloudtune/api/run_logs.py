@@ -12,9 +12,9 @@ from cloudtune.runs import home
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.train.storage import LOGS, StorageError, entries, filesystem
 
+# Seconds between two looks at remote storage, where each look is a request.
 NEAR_SECONDS = 1.0
 FAR_SECONDS = 5.0
-"""Seconds between two looks at remote storage, where each look is a request."""
 _WORKER = re.compile(r"(?P<trial>.+)\.(?P<session>\d+)\.(?P<rank>\d+)\.log")
 _OVERLAP = 4096
 

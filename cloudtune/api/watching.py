@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
     from cloudtune.runs.job import Job
 
+# Seconds between two looks at an unchanged ledger.
 _GLANCE = 0.5
-"""Seconds between two looks at an unchanged ledger."""
 
 
 def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -> Iterator[Entry]:

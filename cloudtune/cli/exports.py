@@ -23,8 +23,8 @@ HTML_OF_RUN = click.option(
     metavar="[FILE]",
     help="Write a page of interactive charts (works offline; default: RUN.html).",
 )
+# The value of `--html` without a file.
 BESIDE = Path("-")
-"""The value of `--html` without a file."""
 
 
 def check_page(path: Path | None) -> None:

@@ -19,8 +19,8 @@ from cloudtune.script.drafts import Gap
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+# The most used options of an experiment.
 USUAL = ("--deadline", "--budget", "--strategy", "--provider", "--instances", "--max-instances")
-"""The most used options of an experiment."""
 _FIRST = 6
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
 
+# Upper bound for GPUs per trial, against typing errors.
 _WIDEST = 1024
-"""Upper bound for GPUs per trial, against typing errors."""
 
 
 def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:

@@ -117,8 +117,8 @@ def _price(estimate: Estimate) -> tuple[str, str]:
 
 # ---- of a run that was ---------------------------------------------------------------------------
 
+# Bills that differ by less, as a share, are the same.
 _SAME = 0.005
-"""Bills that differ by less, as a share, are the same."""
 
 
 def bills(report: Report, against: Against, basis: str) -> Sheet:

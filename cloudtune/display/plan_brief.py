@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from cloudtune.planning.alternatives import Alternative, Point
     from cloudtune.planning.proposal import Proposal
 
+# Rows of the table of stages; where there are more, the rest are one.
 _STAGES = 8
-"""Rows of the table of stages; where there are more, the rest are one."""
 _NOTES = 3
+# Notes, and speeds of different types, that are printed at most.
 _SPEEDS = 2
-"""Notes, and speeds of different types, that are printed at most."""
+# The share of runs that may take more than is shown; of fewer runs than 20 none does.
 _RARE = 0.05
-"""The share of runs that may take more than is shown; of fewer runs than 20 none does."""
 
 
 class Row(NamedTuple):

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 _ROUNDING = 1e-6
+# Prices older than this many days get a warning.
 STALE_DAYS = 30
-"""Prices older than this many days get a warning."""
 
 
 def figure(value: float) -> str:

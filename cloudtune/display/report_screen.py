@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from cloudtune.runs.report import Report, StageReport, WidthChange
 
 
+# More lines of one kind than that are left to the JSON.
 _MAX_LINES = 24
-"""More lines of one kind than that are left to the JSON."""
 
 
 def show_profile(out: Console, profile: ScalingProfile) -> None:

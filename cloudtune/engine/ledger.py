@@ -13,11 +13,12 @@ from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.serialization import decode_kind, encode_kind
 
+# Of the format: raised whenever what an older cloudtune wrote would be read as something else.
 VERSION = 3
-"""Of the format: raised whenever what an older cloudtune wrote would be read as something else."""
+# Characters of a text, such as an exception's, that are read back of what a ledger has.
 MAX_TEXT = 64 * 1024
-"""Characters of a text, such as an exception's, that are read back of what a ledger has."""
 _WRITERS = {2: "cloudtune 0.1.0"}
+# What reading or replaying a record raises if it was changed from outside.
 DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -27,7 +28,6 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What reading or replaying a record raises if it was changed from outside."""
 
 
 @dataclass(frozen=True, slots=True)  # a long run in memory has very many

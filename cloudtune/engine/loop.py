@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from cloudtune.policy.base import Policy
 
 
+# The most events at one instant; `_EACH` more for each trial, and each earlier instance.
 _AT_ONCE = 3_000
 _EACH = 10
-"""The most events at one instant; `_EACH` more for each trial, and each earlier instance."""
 
 
 class World(Protocol):

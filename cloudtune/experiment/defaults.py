@@ -17,17 +17,17 @@ from cloudtune.model.units import format_dollars, format_seconds
 
 BEST: Final = "best"
 FIXED: Final = "sha"
+# Never pauses, moves or widens a trial: where each of these would begin it again.
 STAYING: Final = "asha-stopping"
-"""Never pauses, moves or widens a trial: where each of these would begin it again."""
 Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
 
 _STAYS: Final = (
     "its command has no checkpoints to resume from, so each trial stays where it is until it ends "
     "or is cut: checkpoints: {folder: …} lets the search pause and widen trials"
 )
+# Trials of a fixed piece of work where none are named, at least and at most.
 _SMALLEST = 8
 _LARGEST = 64
-"""Trials of a fixed piece of work where none are named, at least and at most."""
 
 
 @dataclass(frozen=True)

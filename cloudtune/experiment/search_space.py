@@ -181,8 +181,8 @@ _RANGES: dict[str, type[_Range]] = {
 }
 _LISTS: dict[str, type[Categories | Grid]] = {"choice": Categories, "grid": Grid}
 _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
+# The names of what may stand in a mapping of one entry.
 DISTRIBUTIONS = tuple(_RANGES | _LISTS)
-"""The names of what may stand in a mapping of one entry."""
 
 
 def parse_domain(value: object) -> Domain:

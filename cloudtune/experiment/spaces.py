@@ -36,14 +36,14 @@ from cloudtune.experiment.search_space import (
 
 Path: TypeAlias = tuple[str | int, ...]
 
+# Parts the name of a choice from the number of a branch; no name that is written has it.
 _BRANCH = "\x1f"
-"""Parts the name of a choice from the number of a branch; no name that is written has it."""
 
+# What the choices of a network's mutators stand below, in a file.
 MUTATORS = "mutators"
-"""What the choices of a network's mutators stand below, in a file."""
 
+# The number of the branch where there is one only.
 ONLY_BRANCH = "0"
-"""The number of the branch where there is one only."""
 
 
 class PlaceError(ExperimentError):
@@ -432,8 +432,8 @@ def _only(domain: Domain) -> Value:
     return domain.value if isinstance(domain, Constant) else cast("Categories", domain).values[0]
 
 
+# How often the branches are drawn of a configuration that names values of some of them.
 _TRIES = 1000
-"""So many times the branches of a configuration are drawn that names values of some of them."""
 
 
 def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:

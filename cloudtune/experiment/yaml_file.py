@@ -151,8 +151,8 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
+# Fields where off can't be meant for anything else than the word.
 _OFF = frozenset({("history",), ("history", "configurations"), ("history", "times")})
-"""Fields where off can't be meant for anything else than the word."""
 
 
 @dataclass

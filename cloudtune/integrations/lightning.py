@@ -27,10 +27,10 @@ except ImportError as error:
 import torch
 from torch.utils.data import DataLoader
 
+# The file of a checkpoint, as Lightning's `save_checkpoint` writes it.
 FILE: Final = "trainer.ckpt"
-"""The file of a checkpoint, as Lightning's `save_checkpoint` writes it."""
+# What the plan says, and a script alone can't: which devices, how many, how far.
 _OURS: Final = ("accelerator", "devices", "num_nodes", "strategy", "max_epochs", "max_steps")
-"""What the plan says, and a script alone can't: which devices, how many, how far."""
 
 
 class Trainer(lightning.Trainer):  # type: ignore[misc]

@@ -15,10 +15,10 @@ from cloudtune.experiment.search_space import Constant, Grid, parse_domain
 from cloudtune.train.calls import current_session, report
 from cloudtune.train.session import StopTraining
 
+# The metric that an objective reports, or returns.
 METRIC = "value"
-"""The metric that an objective reports, or returns."""
+# A range of more steps than this is sampled without them.
 _LISTED = 1000
-"""A range of more steps than this is sampled without them."""
 
 
 class Trial:

@@ -16,20 +16,20 @@ Market: TypeAlias = Literal["on-demand", "spot"]
 BillingUnit: TypeAlias = Literal["second", "minute", "hour", "function"]
 PoolName: TypeAlias = tuple[str, str, str]  # instance type, market, zone
 
+# Seconds up to which a bill by that unit is rounded; a bill by the function has none.
 GRAINS: Mapping[BillingUnit, float] = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-"""Seconds up to which a bill by that unit is rounded; a bill by the function has none."""
 
+# What the name of a user's own machine begins with: there is no market for it.
 LOCAL = "local-"
-"""What the name of a user's own machine begins with: there is no market for it."""
 
+# What stands for the model of a GPU where a machine has none, and trials share its cores.
 CPU = "cpu"
-"""What stands for the model of a GPU where a machine has none, and trials share its cores."""
 
 # Few enough names to read in a message; otherwise only the nearest is given.
 _LISTED = 12
 
+# GPUs of one instance; more stand only in a damaged record.
 _MAX_GPUS = 4096
-"""GPUs of one instance; more stand only in a damaged record."""
 
 
 @dataclass(frozen=True)

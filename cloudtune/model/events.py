@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+# Why a cloud refuses a launch.
+# `capacity`: there is none of that type in that market and zone just now. `quota`: the account has
+# as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
+# account or these credentials may not. Each cloud's provider sorts its own errors into these.
 RefusalKind: TypeAlias = Literal["capacity", "quota", "busy", "denied", "unknown"]
-"""Why a cloud refuses a launch.
-
-`capacity`: there is none of that type in that market and zone just now. `quota`: the account has
-as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
-account or these credentials may not. Each cloud's provider sorts its own errors into these.
-"""
+# The reason of an InstanceGone that is as late as it was noticed.
 FORGOTTEN = "the cloud has no record of it any more"
-"""The reason of an InstanceGone that is as late as it was noticed."""
 
 
 @dataclass(frozen=True)

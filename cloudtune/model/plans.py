@@ -11,12 +11,12 @@ from cloudtune.model.catalog import Offer, SpotBehaviour
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 
+# The name of the allocator and of the fleet rule that go by a plan of stages.
 BY_PLAN = "planned"
-"""The name of the allocator and of the fleet rule that go by a plan of stages."""
+# What a plan is the least of, within the limits.
 Objective: TypeAlias = Literal["cost", "time"]
-"""What a plan is the least of, within the limits."""
+# What sums of floats in another order may differ by, as a share.
 SLACK = 1e-9
-"""What sums of floats in another order may differ by, as a share."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class Registered:
         return not self.own.isdisjoint({"price", "prices"})
 
 
+# By the name that stands in experiments; the first is the default.
 PROVIDERS: dict[str, Registered] = {
     "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED", here=True),
     "aws": Registered("cloudtune.infra.aws.provider:AWS"),
@@ -81,7 +82,6 @@ PROVIDERS: dict[str, Registered] = {
         packs=False,
     ),
 }
-"""By the name that stands in experiments; the first is the default."""
 
 
 def owners(name: str) -> tuple[str, ...]:

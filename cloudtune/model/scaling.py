@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from cloudtune.model.trial import Width
 
+# The delays around training, by the names that a profile has for them.
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
-"""The delays around training, by the names that a profile has for them."""
+# Those of them that a run learns as it goes on.
 Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
-"""Those of them that a run learns as it goes on."""
 _EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 

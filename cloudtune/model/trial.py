@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 TrialId: TypeAlias = str
+# GPUs given to one trial: 1/c … 1 (packed), 1 … d (data-parallel).
 Width: TypeAlias = float
-"""GPUs given to one trial: 1/c … 1 (packed), 1 … d (data-parallel)."""
 
 Mode: TypeAlias = Literal["min", "max"]
 

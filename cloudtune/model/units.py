@@ -5,8 +5,8 @@ import re
 
 from cloudtune.errors import UsageError, shown
 
+# No amount is less: sums and quotients of such are numbers still.
 LEAST_DOLLARS = 1e-9
-"""No amount is less: sums and quotients of such are numbers still."""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT_NAMES = {
     **dict.fromkeys(("d", "day", "days"), "d"),

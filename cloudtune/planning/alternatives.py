@@ -23,20 +23,20 @@ from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 _POINTS = 15
+# A neighbour on the front is worth a line if it is faster or cheaper by such a share.
 NOTABLE = 0.1
-"""A neighbour on the front is worth a line if it is faster or cheaper by such a share."""
+# Draws for each alternative; the plan itself gets more.
 _DRAWS = 200
-"""Draws for each alternative; the plan itself gets more."""
+# As many simulated runs on spot pools at most.
 _POOL_RUNS = 5
-"""As many simulated runs on spot pools at most."""
+# A job with more epochs that would be played whole isn't played at all: it takes many seconds.
 _MOST_EPOCHS = 20_000
-"""A job with more epochs that would be played whole isn't played at all: it takes many seconds."""
+# As many simulated runs at most for what a run is held against.
 _RUNS = 5
-"""As many simulated runs at most for what a run is held against."""
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
 STATIC = "best static cluster"
+# The names of what else stages could be.
 ALL = (STATIC, "naive elastic", "cheapest", "fastest", "on spot", "on-demand")
-"""The names of what else stages could be."""
 
 
 @dataclass(frozen=True)

@@ -24,30 +24,26 @@ from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.figures import Figures, figures
 from cloudtune.runs.job import policy_of
 
+# How often the durations of stages are drawn.
 DRAWS = 1000
-"""So often the durations of stages are drawn."""
+# Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median.
 RUNS = 31
-"""Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median."""
 MIN_RUNS = 3
+# If a smaller share of drawn runs keep the limits, the forecast plays them.
+# The others drop trials near a limit, and cost less than their draws.
 ALWAYS = 0.98
-"""If a smaller share of drawn runs keep the limits, the forecast plays them.
-
-The others drop trials near a limit, and cost less than their draws.
-"""
+# A job of stages with more epochs isn't played for that: it would be one run of many seconds.
 MAX_EPOCHS = 2_000
-"""A job of stages with more epochs isn't played for that: it would be one run of many seconds."""
+# Events of all simulated runs together, times their offers, at most: some seconds of planning.
+# `MIN_RUNS` may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
-"""Events of all simulated runs together, times their offers, at most: some seconds of planning.
-
-`MIN_RUNS` may take three times as many, and the first run any number.
-"""
+# Offers that a simulated run may choose from besides those of its stages' instance types.
 _OFFERS = 12
-"""Offers that a simulated run may choose from besides those of its stages' instance types."""
+# As many of these are on demand: by its cheapest epochs alone they would all be on spot.
 _STEADY = 3
-"""As many of these are on demand: by its cheapest epochs alone they would all be on spot."""
 _POOL_BASES = (17, 19, 23, 29, 31)
+# A run without limits that goes on after this many events is taken to be endless.
 MAX_EVENTS = 1_000_000
-"""A run without limits that goes on after this many events is taken to be endless."""
 
 
 @dataclass(frozen=True)

@@ -44,20 +44,20 @@ from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
 
+# Seconds that an instance may outlive the longest run, if no controller gives it back.
 LEASE_GRACE_SECONDS = 600.0
-"""Seconds that an instance may outlive the longest run, if no controller gives it back."""
+# A plan that takes more than this share of a limit says what is beyond that limit's edge.
 _NEAR = 0.95
-"""A plan that takes more than this share of a limit says what is beyond that limit's edge."""
+# The median of a few simulated runs costs no less than this share of what no plan can beat.
 _BY_LUCK = 0.8
-"""The median of a few simulated runs costs no less than this share of what no plan can beat."""
+# A job of more trials than the former isn't played on spot pools, but one of the latter.
 MAX_TRIALS_PLAYED = 128
 _FEW_TRIALS = 32
-"""A job of more trials than the former isn't played on spot pools, but one of the latter."""
+# Plans of a front that are judged by simulated runs, at most.
 _CANDIDATES = 8
-"""Plans of a front that are judged by simulated runs, at most."""
+# Runs of a first look, and how far their share may lie below what is asked for.
 _GLANCE = 7
 _DOUBT = 0.3
-"""Runs of a first look, and how far their share may lie below what is asked for."""
 
 
 @dataclass(frozen=True)

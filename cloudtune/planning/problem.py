@@ -24,8 +24,8 @@ from cloudtune.profiles.priors import believed
 from cloudtune.runs import history, home
 from cloudtune.runs.identity import identity_of
 
+# Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
 _FETCH = Measurement(26.0, 10.0)
-"""Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11)."""
 
 
 def markets_of(experiment: Experiment) -> tuple[Market, ...]:

@@ -10,8 +10,8 @@ from cloudtune.model.trial import Width
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.strategies.seer_rules import by_worth, cheapest_width
 
+# A derived deadline lasts as many full trainings: time to explore, and then to finish the best.
 TRAININGS = 3.0
-"""A derived deadline lasts as many full trainings: time to explore, and then to finish the best."""
 _MINUTE = 60.0
 
 

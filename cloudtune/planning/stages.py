@@ -28,24 +28,24 @@ from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
 from cloudtune.strategies.seer_barrier import SeerBarrier
 
+# What a run takes before its first request: the check of the script, and Ray's head.
 SETUP_SECONDS = 12.0
-"""What a run takes before its first request: the check of the script, and Ray's head."""
+# Plans of the front that are looked at for the one nearest to limits.
 _POINTS = 60
-"""Plans of the front that are looked at for the one nearest to limits."""
+# The most ways to split a stage over two offers for which mixed stages are planned.
 _MIXED_WAYS = 200_000
-"""The most ways to split a stage over two offers for which mixed stages are planned."""
 
+# A plan whose means take less than this share of the limits fits into them in most runs.
 _EDGE = 0.8
-"""A plan whose means take less than this share of the limits fits into them in most runs."""
+# The share of runs that do all of a plan's work, if `--confidence` names no other.
 LIKELY = 0.5
-"""The share of runs that do all of a plan's work, if `--confidence` names no other."""
+# How often a planner is asked for a plan that most runs carry out, and how much less each time.
 _SOLVES = 5
 _STEP = 0.004
-"""How often a planner is asked for a plan that most runs carry out, and how much less each time."""
+# How large a problem the integer program takes where it has seconds only.
 _QUICK_ARCS = 40_000
-"""How large a problem the integer program takes where it has seconds only."""
+# One for all questions of a command: most of them only differ in their limits.
 EXACT = ExactPlanner()
-"""One for all questions of a command: most of them only differ in their limits."""
 
 Aim = Literal["cost", "time", "trials"]
 PLANNERS = (*QUICK_PLANNERS, "ilp")

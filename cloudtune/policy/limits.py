@@ -10,8 +10,8 @@ from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 
+# Seconds to which the end of a lease is computed.
 _FINEST = 0.01
-"""Seconds to which the end of a lease is computed."""
 
 
 class Spender(Protocol):

@@ -116,12 +116,12 @@ def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Alloca
     )
 
 
+# The strategies that help and reference name; docs/papers.md has the others.
 MENU = ("best", "sha", "asha", "hyperband", "bohb", "pbt")
-"""The strategies that help and reference name; docs/papers.md has the others."""
+# The same of allocators.
 WIDTHS_MENU = ("same", "fluid")
-"""The same of allocators."""
+# Strategies that need a sampler that learns, and the part of its asks that are random.
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
-"""Strategies that need a sampler that learns, and the part of its asks that are random."""
 
 STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "random": partial(_in_full, RandomSearch),
@@ -144,6 +144,7 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "seer-full": partial(_seer, full=True),
 }
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
+# Where strategies come from that stand for a paper without a public text; shown with the name.
 WHOSE: dict[str, str] = {
     "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
     "seer": f"now called best: {_AIM}",
@@ -151,7 +152,6 @@ WHOSE: dict[str, str] = {
     "seer-full": _AIM,
     "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",
 }
-"""Where strategies come from that stand for a paper without a public text; shown with the name."""
 
 ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "same": lambda context: SameWidth(context.one_gpu),
@@ -170,12 +170,13 @@ FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
     "consolidating": partial(NaiveFleet, consolidates=True, name="consolidating"),
 }
 
+# Strategies that never pause a trial.
 STAYING = frozenset({"random", "grid", "sequential", "median", "asha-stopping"})
-"""Strategies that never pause a trial."""
+# The default search, by its name and by the one that it had before 0.3.
 SEARCHES = ("best", "seer")
-"""The default search, by its name and by the one that it had before 0.3."""
+# The allocator and the fleet that see what the strategy of that name sees.
 SEER = "seer"
-"""The allocator and the fleet that see what the strategy of that name sees."""
+# The allocator and the fleet of strategies that "same" and "naive" don't suit.
 SUITED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
     "hypersched": ("hypersched", "constant"),
@@ -185,7 +186,6 @@ SUITED: dict[str, tuple[str, str]] = {
     "seer-constant": (SEER, SEER),
     "seer-full": (SEER, SEER),
 }
-"""The allocator and the fleet of strategies that "same" and "naive" don't suit."""
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,15 @@ from cloudtune.model.trial import TrialId, Width
 
 Place: TypeAlias = tuple[str, Width]  # instance type and width
 
+# How many times longer an epoch of another program's profile may take at each doubling of the
+# width. A share of 1 % more dollars insures a run against that (docs/benchmarks.md).
 DOUBT = 1.15
-"""How many times longer an epoch of another program's profile may take at each doubling of the
-width. A share of 1 % more dollars insures a run against that (docs/benchmarks.md)."""
+# What the newest ratio counts in an average, once there are more than five.
 WEIGHT = 0.2
-"""What the newest ratio counts in an average, once there are more than five."""
+# The usual time of saving is the median of this many epochs, of all trials.
 _SAVINGS = 15
-"""The usual time of saving is the median of this many epochs, of all trials."""
+# How much trials' paces differ, as a relative deviation: it separates a pace from noise.
 APART = 0.1
-"""How much trials' paces differ, as a relative deviation: it separates a pace from noise."""
 
 
 @dataclass

@@ -26,8 +26,8 @@ from cloudtune.policy.state import RunState
 
 TIMER = "stall"
 _BEGINS = (StartTrial, ExtendTrial)
+# The commands from which on a trial is to report, and the events by which it does.
 _REPORTS = (EpochDone, TrialStarted)
-"""The commands from which on a trial is to report, and the events by which it does."""
 
 
 class StallWatch:

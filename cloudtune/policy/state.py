@@ -39,8 +39,8 @@ from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, refitted
 
+# The events by which an instance goes, or won't come.
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
-"""The events by which an instance goes, or won't come."""
 
 
 class RunState:

@@ -41,12 +41,12 @@ from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.storage import LOGS
 
+# What a script that works gets: it is tried, not trained.
 SECONDS: Final = 60.0
-"""What a script that works gets: it is tried, not trained."""
+# What it gets to end once it is asked to; as on an instance.
 _END_SECONDS: Final = 8.0
-"""What it gets to end once it is asked to; as on an instance."""
+# Larger files of the folder are data: linked, as a script reads them.
 _LINKED_BYTES: Final = 64 << 20
-"""Larger files of the folder are data: linked, as a script reads them."""
 _LINES: Final = 12
 _WORKER: Final = (
     "import sys; from multiprocessing.connection import Connection; "

@@ -33,10 +33,10 @@ from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
 
+# What an instance may take to join, and the first epoch, where measuring has no deadline.
 FIRST_EPOCH_SECONDS = 3600.0
-"""What an instance may take to join, and the first epoch, where measuring has no deadline."""
+# What measuring without a deadline never takes: its first epoch sets it one.
 _LONGEST_SECONDS = 30 * 86400.0
-"""What measuring without a deadline never takes: its first epoch sets it one."""
 
 
 @dataclass(frozen=True)

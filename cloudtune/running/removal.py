@@ -15,8 +15,8 @@ from cloudtune.running import cleanup
 from cloudtune.runs import control, home
 from cloudtune.train.storage import StorageError, delete, entries, filesystem
 
+# The ledger of a measurement.
 MEASURE = "measure.jsonl"
-"""The ledger of a measurement."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
 CONTROLLER = "controller.json"
 LOCK = "controller.lock"
 _OVER = "over"
+# Seconds for which a process that only looks (`is_driven`) may hold the lock.
 _GLANCE_SECONDS = 1.0
-"""Seconds for which a process that only looks (`is_driven`) may hold the lock."""
 
 
 @contextlib.contextmanager

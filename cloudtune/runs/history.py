@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 VERSION = 3
 RECORD = "record.json"
+# The most earlier runs whose times are used, the latest first.
 MOST_TIMED = 8
-"""The most earlier runs whose times are used, the latest first."""
 _LOOKED_AT = 100
 
 

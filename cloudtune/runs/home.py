@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
 
 LEDGER = "ledger.jsonl"
+# On a head: the id of its run.
 RUN_VARIABLE = "CLOUDTUNE_RUN"
-"""On a head: the id of its run."""
+# On a head: when its run's clock began, Unix time; before the head was asked for.
 BEGAN_VARIABLE = "CLOUDTUNE_BEGAN"
-"""On a head: when its run's clock began, Unix time; before the head was asked for."""
+# The end of the name of what measures a script.
 PROFILE_TAIL = "-profile"
-"""The end of the name of what measures a script."""
 DEFAULT_STORAGE = "~/.cloudtune/storage"
 _FOLDERS = (
     *("runs", "profiles", "prices", "knowledge", "emulator", "local", "functions", "storage"),

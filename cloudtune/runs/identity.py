@@ -23,8 +23,8 @@ from cloudtune.model.scaling import Identity
 from cloudtune.script.command import words_of
 from cloudtune.script.functions import parse_file
 
+# Files named by a command that are larger are data.
 _MAX_BYTES: Final = 4 * 2**20
-"""Files named by a command that are larger are data."""
 _SCRIPT_NAME: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
 
 

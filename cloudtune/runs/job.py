@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from cloudtune.strategies.samplers.axes import Config
 
 
+# The most trials that a search for what the limits allow tries.
 MAX_TRIALS = 4096
-"""The most trials that a search for what the limits allow tries."""
+# Configurations that are drawn at once, where no number of trials is named.
 _FIRST_DRAWS = 64
-"""Configurations that are drawn at once, where no number of trials is named."""
+# An instance that takes this many times as long to join as measured is given back.
 _SLOW_BOOT = 2.0
-"""An instance that takes this many times as long to join as measured is given back."""
 
 
 @dataclass(frozen=True)

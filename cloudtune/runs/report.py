@@ -38,8 +38,8 @@ from cloudtune.train.best import RESCUED, note_of
 from cloudtune.train.best import keep_best as keep_files
 from cloudtune.train.checkpoint import CheckpointStore, standing
 
+# Beside a run's ledger: where its best model lies as plain files.
 _BEST = "best.json"
-"""Beside a run's ledger: where its best model lies as plain files."""
 
 
 @dataclass(frozen=True)

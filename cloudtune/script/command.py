@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from cloudtune.errors import shown
 
+# What fills it, and the text that stands there instead where that is true.
 Hole: TypeAlias = tuple[str, str | None]
-"""What fills it, and the text that stands there instead where that is true."""
 Word: TypeAlias = tuple[str | Hole, ...]
 
 _FUNCTION: Final = re.compile(r"[^:\s]+\.py\s*:\s*\w*")

@@ -17,8 +17,8 @@ from cloudtune.script.options import UNKNOWN, called, literal, options_in
 
 _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
 
+# What stands where nothing could be guessed.
 GAP: Final = "FILL IN"
-"""What stands where nothing could be guessed."""
 _MAX_DEFAULT: Final = 1e15
 _BATCHES: Final = ("batch_size", "batchsize", "bs", "train_batch_size")
 _EPOCHS: Final = ("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs")
@@ -374,6 +374,7 @@ def _near(number: float | None) -> str:
     return _choice(sorted({max(1, middle - 1), middle, middle + 1}))
 
 
+# What is usual, by name: of the first that fits, for a default (None where none is known).
 _USUAL: Final[tuple[_Usual, ...]] = (
     (lambda it: it in _RATES, lambda default: _around(default or 0.01)),
     (lambda it: it in _DECAYS, lambda default: _around(default or 1e-4)),
@@ -388,7 +389,6 @@ _USUAL: Final[tuple[_Usual, ...]] = (
     ),
     (lambda it: "layers" in it or it in {"depth", "n_layer"}, _near),
 )
-"""What is usual, by name: of the first that fits, for a default (None where none is known)."""
 
 
 def _yaml(value: object) -> str:

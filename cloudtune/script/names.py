@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# At the end of a line: don't check it.
 _LEAVE: Final = b"# cloudtune: leave"
-"""At the end of a line: don't check it."""
 _MAX_LINES: Final = 8
 
 

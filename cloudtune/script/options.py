@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+# The value of an expression that only a run of the script could tell.
 UNKNOWN: Final = object()
-"""The value of an expression that only a run of the script could tell."""
 
 
 @dataclass(frozen=True)

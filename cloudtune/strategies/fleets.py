@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from cloudtune.model.catalog import Offer
 from cloudtune.strategies.base import FleetRule, View
 
+# Spot takes over from on-demand where this many times what it takes is left, of time and money.
 MOVES = 6.0
-"""Spot takes over from on-demand where this many times what it takes is left, of time and money."""
 
 
 class Unplanned:

@@ -18,37 +18,36 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import TrialId, Width
 from cloudtune.strategies.base import View
 
+# The part of the money that exploring may take.
 MONEY = 0.75
-"""The part of the money that exploring may take."""
+# The part of the time that exploring may take.
 TIME = 0.5
-"""The part of the time that exploring may take."""
+# The plans of the end: each is for a part of the time left, with a part of the money left.
 PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
-"""The plans of the end: each is for a part of the time left, with a part of the money left."""
+# From which fraction on another instance is taken, for a shorter time.
 ROUND = 0.25
-"""From which fraction on another instance is taken, for a shorter time."""
+# A rung has this many times the epochs of the one below, and one in this many trials goes on.
 APART = 2
-"""A rung has this many times the epochs of the one below, and one in this many trials goes on."""
+# The rank correlation of a rung with the next that is assumed before there is evidence.
+# Near 1, so that rungs begin at the first epoch until results say that it predicts too little: 0.92
+# began later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/seer.md).
 STEP = 0.98
-"""The rank correlation of a rung with the next that is assumed before there is evidence.
-
-Near 1, so that rungs begin at the first epoch until results say that it predicts too little: 0.92
-began later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/seer.md)."""
+# How many trials `STEP` counts as.
 BELIEF = 4.0
-"""How many trials `STEP` counts as."""
+# Exploring is as wide as it takes to reach this multiple of the first rung in its time.
 DEEP = 2.0
-"""Exploring is as wide as it takes to reach this multiple of the first rung in its time."""
+# And as wide as it takes to reach this part of the whole schedule in its time.
 SCHEDULE = 0.25
-"""And as wide as it takes to reach this part of the whole schedule in its time."""
+# An offer that buys this share of the most training is good enough to go by its price.
 NEARLY = 0.9
-"""An offer that buys this share of the most training is good enough to go by its price."""
+# Another season of exploring needs the time of this many epochs and starts.
 SEASON = 2.0
-"""Another season of exploring needs the time of this many epochs and starts."""
+# A plan's epochs may take longer by such a part.
 LATE = 0.03
-"""A plan's epochs may take longer by such a part."""
+# Epochs may take this much longer or shorter before the width of exploring is chosen again.
 NOISE = 0.1
-"""Epochs may take this much longer or shorter before the width of exploring is chosen again."""
+# By so large a part a profile may be wrong, and exploring still ends in time.
 DOUBT = 0.35
-"""By so large a part a profile may be wrong, and exploring still ends in time."""
 _WHOLE = 1e-6
 
 

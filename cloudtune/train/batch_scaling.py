@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+# The largest step of the learning rate, as a share of the one that a session begins with.
 _STEP = 0.1
-"""The largest step of the learning rate, as a share of the one that a session begins with."""
+# The fewest epochs in which the rate gets where it is to be.
 _EPOCHS = 5
-"""The fewest epochs in which the rate gets where it is to be."""
 _ROUNDING = 1e-9
 
 

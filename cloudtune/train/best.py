@@ -20,11 +20,11 @@ from cloudtune.train.storage import CheckpointError, Patience, delete, entries, 
 
 BEST: Final = "best"
 NOTE: Final = "cloudtune.json"
+# The folder beside a run's ledger for the best checkpoint that the storage didn't take.
 RESCUED: Final = "rescued"
-"""The folder beside a run's ledger for the best checkpoint that the storage didn't take."""
 _ASIDE: Final = ".best-"
+# Seconds until a storage that failed is asked again: a person waits for the end of a run.
 _WAITS = (1.0, 2.0)
-"""Seconds until a storage that failed is asked again: a person waits for the end of a run."""
 
 
 def keep_best(uri: str, checkpoint: str, about: Mapping[str, Any]) -> str:

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 MANIFEST: Final = "manifest.json"
+# Of the manifest's format; another one is refused, not guessed at.
 VERSION: Final = 1
-"""Of the manifest's format; another one is refused, not guessed at."""
+# A file is read in pieces of this size: a checkpoint may be larger than the memory.
 CHUNK_BYTES: Final = 1 << 20
-"""A file is read in pieces of this size: a checkpoint may be larger than the memory."""
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
 
 

@@ -16,8 +16,8 @@ from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 
+# What a command that is stopped has to bring its last checkpoint into the storage.
 FLUSH_SECONDS: Final = 3.0
-"""What a command that is stopped has to bring its last checkpoint into the storage."""
 
 _opened: dict[str, Session] = {}
 _opening = threading.Lock()

@@ -9,8 +9,8 @@ import math
 import time
 from dataclasses import dataclass, field
 
+# Seconds: nothing is saved more often.
 _LEAST = 1.0
-"""Seconds: nothing is saved more often."""
 
 
 def interval(took: float, losses_per_hour: float) -> float:

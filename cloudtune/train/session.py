@@ -346,5 +346,5 @@ class Session:
         self._begin()
 
 
+# By thread: a thread of a stopped trial that still trains keeps its own session.
 active_session: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)
-"""By thread: a thread of a stopped trial that still trains keeps its own session."""

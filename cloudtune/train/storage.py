@@ -18,12 +18,12 @@ from cloudtune.train import s3
 
 T = TypeVar("T")
 
+# Seconds until a storage that failed is asked again, and again.
 WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds until a storage that failed is asked again, and again."""
+# The folder of a run's storage that has what its workers printed.
 LOGS: Final = "logs"
-"""The folder of a run's storage that has what its workers printed."""
+# A folder of a fast disk, where files wait for the storage; else they do among temporary ones.
 STAGING_VARIABLE: Final = "CLOUDTUNE_STAGING"
-"""A folder of a fast disk, where files wait for the storage; else they do among temporary ones."""
 _SPARE_BYTES: Final = 64 << 20  # of a disk, for what else is on it
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
 
+# Classes whose parameters differ between the workers of one model, as each has a part of it.
 _SHARDING: Final = frozenset(
     {"FullyShardedDataParallel", "ZeroRedundancyOptimizer", "DeepSpeedEngine", "DTensor"}
 )
-"""Classes whose parameters differ between the workers of one model, as each has a part of it."""
+# How long a report of rank 0 waits for those of the others, as torch's own collectives do.
 _PATIENCE: Final = dt.timedelta(minutes=30)
-"""How long a report of rank 0 waits for those of the others, as torch's own collectives do."""
 
 
 class NotOneModelError(UsageError):

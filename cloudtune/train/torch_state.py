@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import torch
 
+# Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels).
 CONTEXT_MIB: Final = 500.0
-"""Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels)."""
 _CHUNK: Final = 1 << 22
 
 

@@ -13,8 +13,8 @@ from cloudtune.errors import UsageError
 
 TrainFunction: TypeAlias = Callable[[dict[str, Any]], object]
 
+# The files that are being loaded now: what stands at their top level runs.
 _loading: list[Path] = []
-"""The files that are being loaded now: what stands at their top level runs."""
 
 
 def loading() -> Path | None:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.provider import Endpoint
 
+# Seconds, at most, until a launch that EC2 has throttled is asked for again.
 BUSY_WAITS = (0.5, 1.0, 2.0, 4.0)
-"""Seconds, at most, until a launch that EC2 has throttled is asked for again."""
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
 _PLAIN_ZONE = "availability-zone"
+# What EC2's codes of failed launches mean (EC2 user guide, "Instance terminates immediately").
 _STATE_HINTS = {
     "Client.InternalError": " (often a KMS key of its disk that this account may not use)",
     "Client.InvalidSnapshot.NotFound": " (its image has a snapshot that was deleted)",
     "Client.VolumeLimitExceeded": " (the quota of EBS storage is used up)",
 }
-"""What EC2's codes of failed launches mean (EC2 user guide, "Instance terminates immediately")."""
 _TIME_ONLY = re.compile(r"^.*?(?=\(\d{4}-|$)")
 _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 

@@ -62,8 +62,8 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
 _KINDS: dict[str, RefusalKind] = {code: kind for kind, codes in _CODES.items() for code in codes}
 _WORTH_ASKING_AGAIN = frozenset({"capacity", "quota", "busy"})
 _DENIED = (NoCredentialsError, PartialCredentialsError)
+# Refusals that our own node provider makes, without asking EC2.
 OURS = frozenset({"IntentSpent", "Released"})
-"""Refusals that our own node provider makes, without asking EC2."""
 
 
 def error_code(error: BaseException) -> str:
@@ -105,8 +105,8 @@ def is_denied(error: BaseException) -> bool:
     )
 
 
+# What a call to EC2 raises when it fails.
 CALL_ERRORS = (ClientError, BotoCoreError)
-"""What a call to EC2 raises when it fails."""
 
 
 class SortedErrors:

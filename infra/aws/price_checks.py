@@ -8,8 +8,8 @@ from cloudtune.infra.aws.pricing import AS_OF, Listing, rentable, source, unfit
 from cloudtune.model.catalog import Catalog, Market, Offer
 
 MIN_USD_PER_GPU_HOUR = 0.01
+# A price that is further off the table's is taken for a mistake, ours or AWS's.
 MAX_TIMES_OFF = 10.0
-"""A price that is further off the table's is taken for a mistake, ours or AWS's."""
 _LIVE = {
     "on-demand": "AWS Price List API",
     "spot": "EC2 spot price history (the week's p90, or the newest price if above)",

@@ -17,18 +17,18 @@ from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
+# Carries a run: two vCPUs and 8 GiB, without the surcharge on load of the burstable types.
 HEAD_TYPE = "m7i.large"
-"""Carries a run: two vCPUs and 8 GiB, without the surcharge on load of the burstable types."""
+# Where there is none of it: 5 % cheaper, and let to accounts on AWS's free plan.
 SECOND_HEAD_TYPE = "m7i-flex.large"
-"""Where there is none of it: 5 % cheaper, and let to accounts on AWS's free plan."""
+# Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first.
 HEAD_USD_PER_HOUR = 0.1008
-"""Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first."""
 PRICED_REGION = "us-east-1"
+# Of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for 60 s at
+# least, of a month of 30 days.
 DISK_USD_PER_GB_MONTH = 0.08
-"""Of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for 60 s at
-least, of a month of 30 days."""
+# Of a public IPv4 address, in every region ("Amazon VPC pricing", since 2024-02-01).
 ADDRESS_USD_PER_HOUR = 0.005
-"""Of a public IPv4 address, in every region ("Amazon VPC pricing", since 2024-02-01)."""
 _MONTH_HOURS = 720.0
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 SOURCES: Mapping[Market, str] = {
@@ -51,8 +51,8 @@ _HOURS_PER_MONTH = 730.5
 # Families with Graviton cores (docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, 2026-11): one
 # image boots one architecture, and the controller's Python must be the nodes'.
 _ARM = ("g5g.",)
+# Types with NVIDIA's Kepler, Maxwell and Volta GPUs.
 _BEFORE_TURING = ("g2.", "g3.", "g3s.", "p2.", "p3.", "p3dn.")
-"""Types with NVIDIA's Kepler, Maxwell and Volta GPUs."""
 
 
 @dataclass(frozen=True)

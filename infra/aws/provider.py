@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import ScalingProfile
 
 
+# Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs.
 _FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}
-"""Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs."""
 
 
 class Ec2Speaking(Provider):

@@ -6,6 +6,7 @@ from typing import Any
 from cloudtune.errors import UsageError
 
 _MOST = 300
+# Fields of RunInstances that are none of an experiment's, and why.
 OURS: Mapping[str, str] = {
     "ClientToken": "it is what makes sure that nothing is bought twice",
     "DryRun": "`run` tries its launches by itself",
@@ -21,7 +22,6 @@ OURS: Mapping[str, str] = {
     "TagSpecifications": "instances are found and given back by their tags",
     "UserData": "it makes instances join, and end with their lease",
 }
-"""Fields of RunInstances that are none of an experiment's, and why."""
 
 
 def check_request(given: Mapping[str, Any]) -> None:

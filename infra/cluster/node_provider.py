@@ -44,11 +44,11 @@ from cloudtune.infra.provider import (
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
+# Notes after which a launch intent is never asked for again.
 GIVEN_UP = frozenset({"refused", "lost", "broken"})
-"""Notes after which a launch intent is never asked for again."""
 _LOST_ANSWERS = 3
+# For so long what was launched is there, though EC2 doesn't list it yet.
 _UNLISTED_SECONDS = 60.0
-"""For so long what was launched is there, though EC2 doesn't list it yet."""
 
 
 def printable(error: Exception) -> str:

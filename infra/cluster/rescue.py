@@ -23,8 +23,8 @@ from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore
 
 _CHUNK_BYTES = 16 * 2**20
+# What a fetch may take: an instance bills meanwhile.
 _SECONDS = 120.0
-"""What a fetch may take: an instance bills meanwhile."""
 
 
 class Rescue:

@@ -37,14 +37,14 @@ class IsReady(Protocol):
 
 _POLL_SECONDS = 0.5
 _SETTLE_SECONDS = 3.0
+# How long EC2 may not answer until the run ends: leases keep the limits without it.
 _BLIND_SECONDS = 900.0
-"""How long EC2 may not answer until the run ends: leases keep the limits without it."""
 _FORGOTTEN_SECONDS = 60.0
 _LISTED_SECONDS = 15.0
 _CONSOLE_LINES = 3
 _CONSOLE_LETTERS = 400
+# How many looks may find that Ray's autoscaler does nothing of what it is to do.
 _IDLE_LOOKS = 120
-"""So often it may be seen that Ray's autoscaler does nothing of what it is to do."""
 
 
 @dataclass

@@ -211,8 +211,8 @@ def to_json(fault: Fault) -> dict[str, Any]:
     return {"kind": kind_of(fault), **asdict(fault)}
 
 
+# What hits an instance some time after it has come to run.
 Blow = Reclaim | Kill | Freeze
-"""What hits an instance some time after it has come to run."""
 
 
 @dataclass

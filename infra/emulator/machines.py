@@ -39,8 +39,8 @@ class Housing:
     address: Callable[[], str]
 
 
+# As processes of this computer, each at its loopback address.
 HERE = Housing(machine_process.start, lambda: "127.0.0.1")
-"""As processes of this computer, each at its loopback address."""
 
 
 class Clock:

@@ -21,6 +21,7 @@ class Rate(NamedTuple):
 READING = Rate(100, 20)
 WRITING = Rate(50, 5)
 _READING_PREFIXES = ("Describe", "Get", "List", "Search")
+# Actions with figures of their own, whatever their category.
 OWN_RATES = {
     "AssociateIamInstanceProfile": Rate(100, 5),
     "CreateTags": Rate(100, 10),
@@ -31,7 +32,6 @@ OWN_RATES = {
     "StartInstances": Rate(5, 2),
     "TerminateInstances": Rate(100, 5),
 }
-"""Actions with figures of their own, whatever their category."""
 
 
 def rate_of(action: str) -> Rate:

@@ -18,13 +18,13 @@ from typing import Any
 
 from cloudtune.errors import UsageError
 
+# Of user data, before it is encoded (EC2 user guide, Run commands when you launch, 2026-11).
 MOST_BYTES = 16 * 1024
-"""Of user data, before it is encoded (EC2 user guide, Run commands when you launch, 2026-11)."""
+# What an instance took for all this, whole seconds: a part of its boot.
 SECONDS_VARIABLE = "CLOUDTUNE_SETUP_SECONDS"
-"""What an instance took for all this, whole seconds: a part of its boot."""
 _REST_BYTES = 2048  # the lease and the command that joins
+# The file that an environment has once it is whole.
 COMPLETE = ".complete"
-"""The file that an environment has once it is whole."""
 _HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
 
 
@@ -137,6 +137,8 @@ def remark() -> str:
     return f"setup takes about {seconds} s of each instance's boot" if seconds else ""
 
 
+# Waits for the upgrades that Ubuntu makes at boot: they hold apt's locks. An emulated machine
+# shares its systemd.
 AWAIT_APT = """\
 await_apt() {
   [ -z "${CLOUDTUNE_MACHINE:-}" ] || return 0
@@ -146,8 +148,6 @@ await_apt() {
   while [[ $(systemctl is-active apt-daily{,-upgrade}.service) == *activating* ]]; do sleep 1; done
 } 2> /dev/null
 """
-"""Waits for the upgrades that Ubuntu makes at boot: they hold apt's locks. An emulated machine
-shares its systemd."""
 
 _FETCH = r"""fetch() {
   rm -rf "$into" "$into.part"; mkdir -p "$into.part" || return

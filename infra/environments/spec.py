@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment.schema import Experiment
 
+# Where environments stand on instances; their paths are written into what is installed.
 ROOT = Path("/opt/cloudtune/environments")
-"""Where environments stand on instances; their paths are written into what is installed."""
+# Controller and nodes speak Ray to each other; torch is the script's, but where it names one.
 PINNED = ("ray", "torch")
-"""Controller and nodes speak Ray to each other; torch is the script's, but where it names one."""
 _FORMAT = 1
 _DIGITS = 20
+# Options that name another file, and whether its lines are to be installed.
 _FILES = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
-"""Options that name another file, and whether its lines are to be installed."""
 _CONTINUED = re.compile(r"\\\n")
 _COMMENT = re.compile(r"(^|\s)#.*")
 _AFTER = re.compile(r"\s--(hash|config-settings?|global-option)[= ].*")

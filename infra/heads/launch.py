@@ -24,14 +24,13 @@ from cloudtune.infra.provider import (
     launch_token,
 )
 
+# In the folder of a run that a head carries: where that is. Written before the head is asked for.
 REMOTE = "remote.json"
-"""In the folder of a run that a head carries: where that is. Written before the head is asked for.
-"""
 INTENT = "head"
 _TAIL = ".head"
 _TRIES = 4
+# Of EC2's message to an account on the free plan, whose code says only that it may not be so.
 _FREE_PLAN = "eligible for Free Tier"
-"""Of EC2's message to an account on the free plan, whose code says only that it may not be so."""
 _PAUSE_SECONDS = 3.0
 
 

@@ -8,10 +8,10 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.store import HeadStore, fetch
 
+# Of a record, what is in the folder of the run itself.
 RUN = "run/"
-"""Of a record, what is in the folder of the run itself."""
+# There once the head has ended that `remote.json` speaks of, and all that it left is here.
 OVER = "remote.over"
-"""There once the head has ended that `remote.json` speaks of, and all that it left is here."""
 _LOOK_SECONDS = 2.0
 _looked: dict[Path, tuple[float, bool]] = {}
 

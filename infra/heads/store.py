@@ -39,13 +39,13 @@ BOOT = "boot.log"
 STATE = "state.json"
 STOP = "stop"
 RECORD = "record"
+# Length of a piece of a file that grows: 12 hours of a run can make a ledger of 25 MB, and neither
+# its head nor who follows it copies all of that every two seconds.
 PIECE_BYTES = 1 << 18
-"""Length of a piece of a file that grows: 12 hours of a run can make a ledger of 25 MB, and neither
-its head nor who follows it copies all of that every two seconds."""
+# Files of a run that only grow; a crash may cut their last line off.
 _GROWING = (".jsonl", ".log")
-"""Files of a run that only grow; a crash may cut their last line off."""
+# A head that has said nothing for so long is not there any more, or can't reach the storage.
 STALE_SECONDS = 90.0
-"""A head that has said nothing for so long is not there any more, or can't reach the storage."""
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Body, Order, Part, Training, WorkerSlot
 
 _TICK_SECONDS = 0.5
+# How long `hello` waits for the zygote's imports.
 WARM_SECONDS = 60.0
-"""How long `hello` waits for the zygote's imports."""
+# After an order to stop: a worker ends by itself before that, or never.
 _KILL_SECONDS = STOP_SECONDS + 2.0
-"""After an order to stop: a worker ends by itself before that, or never."""
+# How long a dead worker's last messages are waited for.
 _DRAIN_SECONDS = 5.0
-"""How long a dead worker's last messages are waited for."""
+# Until a GPU whose spare worker died gets another: a broken one would be forked in a loop.
 _SPARE_PAUSE = 30.0
-"""Until a GPU whose spare worker died gets another: a broken one would be forked in a loop."""
+# How long a session waits for GPUs that another is to leave.
 _SLOT_SECONDS = 120.0
-"""How long a session waits for GPUs that another is to leave."""
 _TAIL_BYTES = 400
 _STACKS = "cloudtune ends this worker, as nothing was reported for too long. It was here:"
 _FAULT = "a fault ended all that share GPU"

@@ -31,10 +31,10 @@ READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
 INSTANCE_LABEL = "cloudtune/instance"
 INTENT_LABEL = "cloudtune/intent"
+# The id of this instance, where what has started it says so and no metadata do.
 INSTANCE_VARIABLE = "CLOUDTUNE_INSTANCE"
-"""The id of this instance, where what has started it says so and no metadata do."""
+# Where this node's metadata are, where boto3 is to go on asking AWS's for credentials.
 METADATA_VARIABLE = "CLOUDTUNE_METADATA"
-"""Where this node's metadata are, where boto3 is to go on asking AWS's for credentials."""
 _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
 _METADATA_SECONDS = 120.0
@@ -44,12 +44,12 @@ _FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
 _ANY_PORT = 9
+# Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23).
 _STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
-"""Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23)."""
 _STORE_SECONDS = 20.0
 _SEND_SECONDS = 3
+# How long an instance may upload its boot log: it takes minutes to boot.
 UPLOAD_SECONDS = 3600
-"""How long an instance may upload its boot log: it takes minutes to boot."""
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 

@@ -29,14 +29,14 @@ _ASK_TORCH = """\
 import torch
 print(torch.__version__, torch.cuda.device_count() if torch.cuda.is_available() else 0)
 """
+# CUDA's error 802, in torch's warning, while the fabric manager of p4d, p5 or p6 starts.
 _NOT_YET = "system not yet initialized"
-"""CUDA's error 802, in torch's warning, while the fabric manager of p4d, p5 or p6 starts."""
 _FABRIC_SECONDS = 180.0
 _FABRIC_PAUSE = 2.0
 # torch's words for errors that end a process's use of the GPU.
 _CUDA_ERROR = re.compile(r"CUDA error: (?!CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED))")
+# Within it a client of a server that is gone has met its end.
 _ECHO_SECONDS = 5.0
-"""Within it a client of a server that is gone has met its end."""
 
 
 class NodeGpus:

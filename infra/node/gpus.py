@@ -7,14 +7,14 @@ import subprocess
 from dataclasses import dataclass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# The UUIDs of the GPUs that a node's trials may use, as found at its boot.
 GPUS_VARIABLE = "CLOUDTUNE_GPUS"
-"""The UUIDs of the GPUs that a node's trials may use, as found at its boot."""
+# Set where GPUs are numbers only: a CPU node's slots.
 COUNTED_VARIABLE = "CLOUDTUNE_COUNTED"
-"""Set where GPUs are numbers only: a CPU node's slots."""
+# The OMP_NUM_THREADS of a node's own environment, as found at its boot; Ray sets another.
 THREADS_VARIABLE = "CLOUDTUNE_THREADS"
-"""The OMP_NUM_THREADS of a node's own environment, as found at its boot; Ray sets another."""
+# The GPU name of emulated machines, which no real GPU has.
 STAND_IN = "cloudtune stand-in"
-"""The GPU name of emulated machines, which no real GPU has."""
 _QUERY = "index,uuid,name,memory.total"
 _ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes up each GPU first
 

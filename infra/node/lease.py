@@ -28,21 +28,23 @@ from typing import Protocol
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 
+# From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes.
 FIRST_MINUTES = 15
-"""From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes."""
+# From a renewal on: long enough for a person to `cloudtune resume` a run whose controller died.
 LEASE_MINUTES = 15
-"""From a renewal on: long enough for a person to `cloudtune resume` a run whose controller died."""
+# How often the controller is to renew: a dozen renewals may get lost.
 RENEW_SECONDS = 60.0
-"""How often the controller is to renew: a dozen renewals may get lost."""
+# What a machine may take to be gone after the order: emulated ones took 0.2 to 0.8 s here.
 POWER_OFF_SECONDS = 1.5
-"""What a machine may take to be gone after the order: emulated ones took 0.2 to 0.8 s here."""
 END_VARIABLE = "CLOUDTUNE_LEASE_END"
 COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
+# The file that is there while the first lease runs: with the first renewal it goes.
 FIRST_VARIABLE = "CLOUDTUNE_FIRST_LEASE"
-"""The file that is there while the first lease runs: with the first renewal it goes."""
+# The mark of the processes of an emulated machine; a real one has none.
 MACHINE_VARIABLE = "CLOUDTUNE_MACHINE"
-"""The mark of the processes of an emulated machine; a real one has none."""
 _COMMAND_SECONDS = 20.0
+# Has cloud-init power off a machine that boots again, as after a kernel panic: `shutdown` has
+# forgotten its lease, and nothing of the run starts there. An emulated machine shares its disk.
 _NO_SECOND_BOOT = """\
 each_boot=/var/lib/cloud/scripts/per-boot
 if [ -z "${CLOUDTUNE_MACHINE:-}" ] && [ -d $each_boot ]; then
@@ -50,8 +52,6 @@ if [ -z "${CLOUDTUNE_MACHINE:-}" ] && [ -d $each_boot ]; then
   chmod 755 $each_boot/cloudtune-ends
 fi
 """
-"""Has cloud-init power off a machine that boots again, as after a kernel panic: `shutdown` has
-forgotten its lease, and nothing of the run starts there. An emulated machine shares its disk."""
 
 
 def first_lease(asked_at: float, end: float) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cloudtune.train.storage import filesystem, is_local
 
+# What is kept of a log at most: its beginning and its end.
 MOST_BYTES = 1024 * 1024
-"""What is kept of a log at most: its beginning and its end."""
 _FIRST_BYTES = 128 * 1024
 _LOOK_SECONDS = 1.0
 _NEAR_SECONDS = 1.0

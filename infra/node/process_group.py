@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.node.messages import WorkerSlot
 
+# What a script may read of its place among the workers.
 VARIABLES: Final = frozenset(
     {
         "RANK",
@@ -30,7 +31,6 @@ VARIABLES: Final = frozenset(
         "GROUP_WORLD_SIZE",
     }
 )
-"""What a script may read of its place among the workers."""
 _JOIN = dt.timedelta(seconds=120)
 
 

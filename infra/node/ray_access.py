@@ -45,9 +45,9 @@ def ray_environment(address: str, token: str) -> dict[str, str]:
     }
 
 
+# For drivers. By default Ray ends their process, with exit code 1 and no chance to give anything
+# back, if a call waits for a minute as the head dies. Nodes have to end with their cluster.
 PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
-"""For drivers. By default Ray ends their process, with exit code 1 and no chance to give anything
-back, if a call waits for a minute as the head dies. Nodes have to end with their cluster."""
 
 
 def join_as_driver(address: str, token: str) -> None:

@@ -17,8 +17,8 @@ from cloudtune.infra.node.messages import Remark, Training
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 from cloudtune.train.storage import LOGS
 
+# Both wait, and nothing else may wait for them.
 GROUPS = {"messages": 4, "hello": 2}
-"""Both wait, and nothing else may wait for them."""
 
 
 def actor_named(name: str, namespace: str) -> Any | None:

@@ -21,8 +21,8 @@ from cloudtune.infra.node.boot import metadata
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# The file to which a notice is written (when it goes, Unix time), where no metadata have it.
 NOTICE_VARIABLE = "CLOUDTUNE_NOTICE"
-"""The file to which a notice is written (when it goes, Unix time), where no metadata have it."""
 POLL_SECONDS = 3.0
 _NOT_FOUND = 404
 

@@ -21,8 +21,8 @@ from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import Gpu, own_gpus
 from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 
+# In the environment of this machine's processes as an instance.
 VARIABLE = "CLOUDTUNE_LOCAL"
-"""In the environment of this machine's processes as an instance."""
 _KEPT = "CLOUDTUNE_KEPT_"
 # Of the user's shell or of another cluster: they would lead bash, or Ray, elsewhere.
 _LEFT_OUT = ("BASH_ENV", "ENV", "CLOUDTUNE_EMULATOR_LOG")

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from cloudtune.train.user_script import TrainFunction
 
 
+# What a stopped worker has to bring its last checkpoint into the storage.
 STOP_SECONDS = 6.0
-"""What a stopped worker has to bring its last checkpoint into the storage."""
+# Has a worker write the stack of each of its threads to its log; with the GIL held, too.
 STACKS = signal.SIGQUIT
-"""Has a worker write the stack of each of its threads to its log; with the GIL held, too."""
 _LINE_BYTES = 4096
 _TEXT_BYTES = 65536
 _NO_MEMORY = ("out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED")
@@ -65,6 +65,7 @@ _TWO_ON_ONE_GPU = (
     "two workers of the trial are on one GPU, which nccl refuses; have each take the device of "
     "cloudtune.train.torch.get_device(), or the GPU of its LOCAL_RANK"
 )
+# What to do, by what a library says in an error.
 _HINTS = {
     # NCCL's own words ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000").
     "Duplicate GPU detected": _TWO_ON_ONE_GPU,
@@ -78,12 +79,11 @@ _HINTS = {
         "write prepare_model(model, static_graph=True)"
     ),
 }
-"""What to do, by what a library says in an error."""
 
 
 _preloaded: dict[str, TrainFunction] = {}
+# Of these, whose file sets torch's number of threads itself.
 _chose_threads: set[str] = set()
-"""Of these, whose file sets torch's number of threads itself."""
 
 
 def preload(train: str) -> None:

@@ -32,12 +32,12 @@ RELEASED = "Released"
 _MARK = "cloudtune "
 _LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "ALIVE": "running"}
 _POLL_SECONDS = 0.2
+# What Ray may take to find GPUs that are free.
 _SHORT_SECONDS = 5.0
-"""What Ray may take to find GPUs that are free."""
+# What a node that the autoscaler brings may take, or an environment that Ray makes on one.
 _LONG_SECONDS = 900.0
-"""What a node that the autoscaler brings may take, or an environment that Ray makes on one."""
+# What a process may take to start on a node whose GPUs it has, by a Python that is there.
 _START_SECONDS = 60.0
-"""What a process may take to start on a node whose GPUs it has, by a Python that is there."""
 _END_SECONDS = 2.0
 
 

@@ -41,16 +41,17 @@ _TOKEN = "token"  # noqa: S105  its name
 _FIELDS = "%i|%T|%S|%e|%r|%k"
 _BILL_FIELDS = "JobIDRaw,State,Start,End,SubmitLine"
 _BILL_DAYS = 30
+# How long accounting isn't asked again after it didn't answer: most clusters have it, or never.
 _NO_BILL_SECONDS = 60.0
-"""How long accounting isn't asked again after it didn't answer: most clusters have it, or never."""
 _MARK = f'"{RUN_TAG}"'
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
+# Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended.
 _STATES: Final = {
     **dict.fromkeys(("PENDING", "REQUEUED"), QUEUED),
     "CONFIGURING": "pending",
     **dict.fromkeys(_RUNNING, "running"),
 }
-"""Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended."""
+# What a part of a message means: our word for it, and its kind.
 _KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
     ("InvalidAccount", "invalid account", "denied"),
     ("AccessDenied", "permission denied", "denied"),
@@ -61,7 +62,6 @@ _KINDS: Final[tuple[tuple[str, str, RefusalKind], ...]] = (
     ("Unreachable", "timed out", "busy"),
     ("Busy", "temporarily unable", "busy"),
 )
-"""What a part of a message means: our word for it, and its kind."""
 
 
 class SlurmError(CloudtuneError):

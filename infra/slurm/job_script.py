@@ -18,8 +18,8 @@ from cloudtune.infra.node.gpus import COUNTED_VARIABLE
 from cloudtune.infra.node.lease import MACHINE_VARIABLE
 from cloudtune.infra.node.spot_notice import NOTICE_VARIABLE
 
+# How long before its time limit a job hears of it: as long as EC2's notice.
 NOTICE_SECONDS: Final = 120
-"""How long before its time limit a job hears of it: as long as EC2's notice."""
 
 _SCRIPT = r"""#!/bin/bash
 clear_up() {

@@ -7,10 +7,10 @@ from cloudtune.model.plans import Limits, Objective
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.search import Search, Solution, search_of
 
+# The most pairs of options of two consecutive stages for which the whole front is searched.
 _PAIRS = 1_000_000
-"""The most pairs of options of two consecutive stages for which the whole front is searched."""
+# The number of plans on the front to search for beyond that.
 _ASKED = 16
-"""The number of plans on the front to search for beyond that."""
 
 
 def whole_front(request: PlanRequest) -> list[Solution]:

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _EPSILON = 1e-6
 _FEW_OFFERS = 12
+# The most instances for which a mixed stage tries every size; beyond, those of `sizes`.
 _ALL_SIZES = 16
-"""The most instances for which a mixed stage tries every size; beyond, those of `sizes`."""
 
+# One group of an option: rentable, instances, width, trials, waves.
 Part = tuple[int, int, "Width", int, int]
-"""One group of an option: rentable, instances, width, trials, waves."""
 
 
 @dataclass(frozen=True)

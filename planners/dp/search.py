@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     Allowed = Callable[[int, Options], NDArray[np.bool_]]
 
+# Options of each stage and labels after it, in each round; the last is the proof.
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
-"""Options of each stage and labels after it, in each round; the last is the proof."""
+# The same where bills are rounded up; the last is a proof where no label was left out.
 _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
-"""The same where bills are rounded up; the last is a proof where no label was left out."""
 _SLACK = 1e-9
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 

@@ -33,35 +33,35 @@ from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
 
+# How often a planner is asked for a plan that is sure enough.
 _SOLVES = 10
-"""How often a planner is asked for a plan that is sure enough."""
+# Standard deviations that make no difference.
 _CLOSE = 0.05
-"""Standard deviations that make no difference."""
+# The standard deviations by which durations are longer than their means, in whole fronts.
 _CAUTION = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""The standard deviations by which durations are longer than their means, in whole fronts."""
+# The most plans of a job that are all judged.
 _FEW = 256
-"""The most plans of a job that are all judged."""
+# The most offers that are all tried beside a plan's own.
 _FEW_OFFERS = 12
-"""The most offers that are all tried beside a plan's own."""
+# Samples that say whether a plan is worth a closer look.
 _COARSE = 200
-"""Samples that say whether a plan is worth a closer look."""
+# What takes more than that many times the limits, by few samples, isn't worth a closer look.
 _DOUBT = 1.1
-"""What takes more than that many times the limits, by few samples, isn't worth a closer look."""
+# The same of a run that replans, and makes up for a part of it.
 _DOUBT_OF_REPLANNED = 1.3
-"""The same of a run that replans, and makes up for a part of it."""
+# The most plans that are judged by few samples, of a large job and of a small one.
 _GLANCES = (100, 600)
-"""The most plans that are judged by few samples, of a large job and of a small one."""
+# The trials of all stages of the plans that are judged so: some ten seconds.
 _DRAWN = 150_000
-"""The trials of all stages of the plans that are judged so: some ten seconds."""
+# The most plans that are looked at closely.
 _LOOKS = 80
-"""The most plans that are looked at closely."""
+# The surest plans, from which surer ones are searched.
 _STARTS = 3
-"""The surest plans, from which surer ones are searched."""
+# Planners that take whatever is best; the others have rules of their own.
 _ANY_KIND = frozenset({"exact", "ilp"})
-"""Planners that take whatever is best; the others have rules of their own."""
 
+# The groups of each stage.
 Choices: TypeAlias = "tuple[tuple[Group, ...], ...]"
-"""The groups of each stage."""
 
 
 def quantile_plan(

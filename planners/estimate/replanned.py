@@ -20,10 +20,10 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
 
+# The speeds that are distinguished, in standard deviations of the profile's error.
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
-"""The speeds that are distinguished, in standard deviations of the profile's error."""
+# By how many standard deviations a plan is for the slower ones of the samples at a speed.
 _SLOWER = 0.15
-"""By how many standard deviations a plan is for the slower ones of the samples at a speed."""
 _EXACT = ExactPlanner()
 
 

@@ -60,8 +60,8 @@ class Fleet:
         return Fleet(self.offer, launched, np.concatenate([self.joined, other.joined], axis=1))
 
 
+# Seconds after which nothing happens any more.
 _NEVER = 1e12
-"""Seconds after which nothing happens any more."""
 
 
 class PoolDraws:

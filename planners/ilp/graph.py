@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import PlanRequest
 
 Way: TypeAlias = tuple[Group, ...]
+# The node of each stage, as its place in the stage's layer.
 Path: TypeAlias = tuple[int, ...]
-"""The node of each stage, as its place in the stage's layer."""
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
                     yield from _split(parts, stage.trials)
 
 
+# An offer, instances, width.
 Part: TypeAlias = "tuple[Offer, int, Width]"
-"""An offer, instances, width."""
 
 
 def _parts(rentable: Rentable) -> list[Part]:

@@ -10,11 +10,11 @@ import pulp
 from cloudtune.planners.ilp.graph import Arc, Graph, Path
 from cloudtune.planners.ilp.solver import Solved, solve, total
 
+# What can be minimised or limited; the rank decides between plans that are alike.
 Measure: TypeAlias = Literal["cost", "time", "rank"]
-"""What can be minimised or limited; the rank decides between plans that are alike."""
 
+# About what rows and objectives come to: the solver's tolerances are far below what matters.
 _SCALE = 1e3
-"""About what rows and objectives come to: the solver's tolerances are far below what matters."""
 _DUE = 1e-8
 _SAME = 1e-8
 _GOLDEN = (math.sqrt(5) - 1) / 2

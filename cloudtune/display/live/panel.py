@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
     from cloudtune.model.text import Scale
 
+# In a terminal of fewer lines the panel has no room.
 LEAST_LINES = 20
-"""In a terminal of fewer lines the panel has no room."""
+# Lines above the panel that are left to what has just happened, at least.
 _EVENTS = 6
-"""Lines above the panel that are left to what has just happened, at least."""
+# Lines that are left below the bars where the fleet has a table of its own.
 _TWO_TABLES = 12
-"""Lines that are left below the bars where the fleet has a table of its own."""
 _NARROW = 110
 _OUTLOOK = 52
 _LEAST_BAR = 10

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from cloudtune.display.terminal import Fact, Sheet
 
 _MEGABYTE = 1_000_000
+# Significant digits of a number in a chart: more than a screen has pixels.
 _DIGITS = 7
-"""Significant digits of a number in a chart: more than a screen has pixels."""
 
 
 @dataclass(frozen=True)

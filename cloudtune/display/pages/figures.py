@@ -15,14 +15,14 @@ Trace: TypeAlias = "dict[str, Any]"
 
 # Colours that differ clearly, on white and on a dark ground.
 COLOURS = ("#3f8fd6", "#e4572e", "#2ca58d", "#b074d6", "#e09f1f", "#8a93a6", "#d6598b", "#6f9e3c")
+# From the trials that were stopped first to those that went furthest.
 DEPTHS = ("#8a93a6", "#5f8fc4", "#3f8fd6", "#2ca58d", "#6bab34", "#e09f1f", "#e4572e")
-"""From the trials that were stopped first to those that went furthest."""
 BEST = "#e09f1f"
 LIMIT = "#d0453e"
 PLAN = "#8a93a6"
 CHOSEN = "#d61f8c"
+# A limit this many times beyond everything else isn't drawn: all else would be a line.
 _FAR = 3.0
-"""A limit this many times beyond everything else isn't drawn: all else would be a line."""
 
 
 @dataclass(frozen=True)

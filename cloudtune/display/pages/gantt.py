@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from cloudtune.runs.report import Report
 
 _SAME = 1e-6
+# Pixels of a GPU, at most and at least.
 _TALL = 24
 _LOW = 3
-"""Pixels of a GPU, at most and at least."""
 _HEIGHT = 260
 _MOST = 1500
+# Instances whose names have room.
 _NAMED = 40
-"""Instances whose names have room."""
+# A bar that takes less than one in this many parts of the run is too narrow to be seen.
 _UNSEEN = 500.0
-"""A bar that takes less than one in this many parts of the run is too narrow to be seen."""
+# Of more bars than that none has its trial written in it.
 _SHOWN = 400
-"""Of more bars than that none has its trial written in it."""
 
 BOOT = "boots"
 IDLE = "idle"

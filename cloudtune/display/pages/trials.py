@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from cloudtune.runs.report import Report
 
 _FAILED = "failed"
+# Numbers above zero that span more than this are shown by their logarithms.
 _LOG = 50.0
-"""Numbers above zero that span more than this are shown by their logarithms."""
+# Where a configuration without a parameter crosses its axis.
 _MISSING = -0.08
-"""Where a configuration without a parameter crosses its axis."""
 _MANY = 60
+# Pixels that a parameter needs.
 _ROOMY = 110
-"""Pixels that a parameter needs."""
 
 
 def groups(report: Report) -> dict[str, list[TrialProgress]]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import TrialId
 
 Use: TypeAlias = Literal["training", "checkpoint", "start-up", "barrier", "lost"]
+# What the GPUs are used for that a trial has.
 USES: tuple[Use, ...] = ("training", "checkpoint", "start-up", "barrier", "lost")
-"""What the GPUs are used for that a trial has."""
 CATEGORIES = (*USES, "idle", "returning", "minimum", "rounding", "launches", "hourly")
 # What is left of sums of floats that should cancel out, as a share of them.
 _NOISE = 1e-12

@@ -16,8 +16,8 @@ from cloudtune.engine.record.timeline import Timeline
 from cloudtune.model.trial import Slice, TrialId
 
 _SAME = 1e-6
+# What three thirds may be more than one.
 _THIRD = 1e-3
-"""What three thirds may be more than one."""
 
 
 class GpuPlace(NamedTuple):

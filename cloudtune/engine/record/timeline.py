@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from cloudtune.model.commands import Command
     from cloudtune.model.trial import EndReason, Mode, TrialId, Width
 
+# The events by which a session ends, and how.
 SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
-"""The events by which a session ends, and how."""
 
 
 @dataclass(eq=False)

@@ -16,8 +16,8 @@ from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.policy.planned.remaining_work import Rest
 
+# Finds out how much can be done: it takes a planning for each number of trials that is tried.
 _QUICK = GreedyPlanner()
-"""Finds out how much can be done: it takes a planning for each number of trials that is tried."""
 
 
 @dataclass(frozen=True)

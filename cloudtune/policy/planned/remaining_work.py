@@ -26,8 +26,8 @@ from cloudtune.strategies.base import StagedStrategy, View
 from cloudtune.strategies.seer_barrier import SeerBarrier
 
 Place: TypeAlias = tuple[Offer, Width]
+# An instance that takes this many times as long as expected to join calls for another look.
 LATE = 1.25
-"""An instance that takes this many times as long as expected to join calls for another look."""
 _EXACT = ExactPlanner()
 
 

@@ -33,10 +33,10 @@ from cloudtune.policy.planned.remaining_work import (
 from cloudtune.policy.planned.safety_net import MarketWatch
 from cloudtune.strategies.base import Verdict, View
 
+# The part of the time left in which no other search is made, after one found nothing.
 QUIET = 0.02
-"""The part of the time left in which no other search is made, after one found nothing."""
+# The part of the time left for which speeds that differ call for no other look, after one.
 CALM = 0.01
-"""The part of the time left for which speeds that differ call for no other look, after one."""
 _TOO_MUCH = "no plan keeps the limits any more"
 
 Heeds: TypeAlias = Literal["all", "shocks", "refusals"]

@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from cloudtune.policy.planned.remaining_work import Rest
     from cloudtune.strategies.base import View
 
+# Finishing on demand at the last moment may cost this many times what it costs with time to
+# spare: a run that waits pays no more than that for having waited.
 DEARER = 1.1
-"""Finishing on demand at the last moment may cost this many times what it costs with time to
-spare: a run that waits pays no more than that for having waited."""
+# The share of its slack for which a run waits for spot that is away, if it can come back from
+# on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
+# hold only one of both, coming back costs time too, and it waits as long as it can.
 PATIENCE = 0.5
-"""The share of its slack for which a run waits for spot that is away, if it can come back from
-on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
-hold only one of both, coming back costs time too, and it waits as long as it can."""
+# Another pool of spot is taken at once in place of one that is away, if it costs no more than this
+# share of the way from that one to on-demand. Whether a pool comes back in time is unknown: at even
+# odds a wait that saves less than it may cost isn't worth the slack that it takes.
 NEXT_BEST = 0.5
-"""Another pool of spot is taken at once in place of one that is away, if it costs no more than this
-share of the way from that one to on-demand. Whether a pool comes back in time is unknown: at even
-odds a wait that saves less than it may cost isn't worth the slack that it takes."""
+# Under the cap a run leaves on-demand for spot if this many times what that takes is left.
 DETOURS = 4.0
-"""Under the cap a run leaves on-demand for spot if this many times what that takes is left."""
+# Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
+# where that costs time, twice as many each time.
 AGAIN = 300.0
-"""Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
-where that costs time, twice as many each time."""
 _EXACT = ExactPlanner()
 
 

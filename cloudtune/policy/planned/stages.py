@@ -53,6 +53,7 @@ class Planning:
         return not (self.in_time or self.explores)
 
 
+# Strategies with stages. All are successive halving, but for SEER's reconstruction.
 PLANNED: Mapping[str, Planning] = {
     "sha": Planning("exact"),
     "rubberband": Planning("greedy", in_time=True),
@@ -60,13 +61,12 @@ PLANNED: Mapping[str, Planning] = {
     "sha-static": Planning("static", in_time=True),
     "seer-barrier": Planning("exact", explores=True),
 }
-"""Strategies with stages. All are successive halving, but for SEER's reconstruction."""
 
+# Planners that are quick enough to plan the rest of a job while it runs.
 PLANNERS: Mapping[str, Planner] = {
     planner.name: planner
     for planner in (ExactPlanner(), GreedyPlanner(), NaivePlanner(), StaticPlanner())
 }
-"""Planners that are quick enough to plan the rest of a job while it runs."""
 
 
 def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:

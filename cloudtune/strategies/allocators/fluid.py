@@ -10,10 +10,10 @@ from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, 
 from cloudtune.strategies.base import ByWidth, Task, View
 
 _WHOLE = 1e-6
+# The share by which a trial's epochs may differ from those it was planned with; then replan.
 _DRIFT = 0.2
-"""The share by which a trial's epochs may differ from those it was planned with; then replan."""
+# Fluid's code widens no trial that has fewer seconds left (docs/allocators.md, F20).
 _IDLE_SECONDS = 10.0
-"""Fluid's code widens no trial that has fewer seconds left (docs/allocators.md, F20)."""
 
 
 def reference(view: View) -> Rentable:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from cloudtune.model.trial import Width
 
+# What 3.9999999 may lack of 4.
 _WHOLE = 1e-9
-"""What 3.9999999 may lack of 4."""
 
 
 def static_fluid(

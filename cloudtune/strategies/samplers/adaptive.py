@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from cloudtune.strategies.samplers.axes import Axes, Config
     from cloudtune.strategies.samplers.ranking import Score
 
+# The model of this run names the best of this many candidates.
 DRAWN = 8
-"""The model of this run names the best of this many candidates."""
+# Fewer trials than this say nothing of a model's skill.
 FEWEST = 6
-"""Fewer trials than this say nothing of a model's skill."""
+# The trust is worked out again once there are this many times as many results.
 _GROWTH = 1.1
-"""The trust is worked out again once there are this many times as many results."""
 
 
 class Candidates(Protocol):

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     Config: TypeAlias = Mapping[str, object]
 
+# Positive numbers of which one is more than this many times another go on a log scale.
 _WIDE = 100.0
-"""Positive numbers of which one is more than this many times another go on a log scale."""
 
+# Population based training: by how much a number changes, and how often it is drawn again.
 UP = 1.2
 DOWN = 0.8
 RESAMPLED = 0.25
-"""Population based training: by how much a number changes, and how often it is drawn again."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # It announces each study, and advises; a run has its own screen.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
+# More steps than these are a float of 0 to 1: they don't all fit into one.
 _COUNTED = 2**30
-"""More steps than these are a float of 0 to 1: they don't all fit into one."""
 
 
 class RandomDraws:

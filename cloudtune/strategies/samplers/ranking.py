@@ -30,8 +30,8 @@ _PRIOR = 0.5
 _MIDDLE = 0.5
 _WIDER = 4.0
 _AS_IF = 5.0
+# How well an epoch usually predicts the rest, counted as `_AS_IF` more trials that went on.
 _USUAL = 0.8
-"""How well an epoch usually predicts the rest, counted as `_AS_IF` more trials that went on."""
 _UNLISTED = -1.0
 
 
@@ -139,12 +139,12 @@ def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     return rank_key(mode, metric)
 
 
+# No trust counts as this many results.
 STEADY = 12.0
-"""No trust counts as this many results."""
+# A correlation of 1 / 1.6 is trusted as if it were whole.
 SLOPE = 1.6
-"""A correlation of 1 / 1.6 is trusted as if it were whole."""
+# Some new configurations are always the sampler's own, so that something new is found.
 MOST = 0.9
-"""Some new configurations are always the sampler's own, so that something new is found."""
 
 
 def trust_of(results: int, correlation: float) -> float:

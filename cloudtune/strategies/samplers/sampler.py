@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
+# The most configurations that are drawn for earlier runs to choose from.
 POOL = 2048
-"""The most configurations that are drawn for earlier runs to choose from."""
 _POOL_EACH = 16
 _OTHER_SEED = 2**32
 MODEL_BASED = ("tpe", "gp", "cma-es")

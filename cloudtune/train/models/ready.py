@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import torch
 
+# What was there before, within the wrapper of what was inserted.
 KEPT: Final = "kept"
-"""What was there before, within the wrapper of what was inserted."""
 
 
 def replace(

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     Mutator: TypeAlias = Callable[..., torch.nn.Module]
 
+# The choice of `one_of` that changes nothing.
 NONE: Final = "none"
-"""The choice of `one_of` that changes nothing."""
+# Names that mean something else in a search space.
 _KEPT: Final = frozenset(
     {"choice", "grid", "loguniform", "mutators", "name", "quniform", "randint", "uniform"}
 )
-"""Names that mean something else in a search space."""
 
 
 @dataclass(frozen=True)

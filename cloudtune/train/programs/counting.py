@@ -14,8 +14,8 @@ import weakref
 from pathlib import Path
 from typing import Any, Final
 
+# The variable that names the folder for a file of each process.
 FOLDER: Final = "CLOUDTUNE_COUNTS"
-"""The variable that names the folder for a file of each process."""
 COUNTS: Final = struct.Struct("qq")
 _LOOK_SECONDS: Final = 0.05
 

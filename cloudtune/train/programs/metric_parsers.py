@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from cloudtune.errors import UsageError
 
 _EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
+# Epochs that a script counts itself without a report, after which there will be none.
 _SILENT_EPOCHS: Final = 2
-"""Epochs that a script counts itself without a report, after which there will be none."""
+# An epoch is that long at least: numbers that come together are a table, such as a schedule.
 _EPOCH_SECONDS: Final = 1.0
-"""An epoch is that long at least: numbers that come together are a table, such as a schedule."""
 _EXAMPLE_LETTERS: Final = 160
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
 

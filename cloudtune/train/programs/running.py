@@ -46,23 +46,23 @@ from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
 from cloudtune.train.sync_check import NotOneModelError, Work, flaw
 
+# Seconds between two looks at what it wrote: it trains on unseen for that long.
 _POLL: Final = 0.02
-"""Seconds between two looks at what it wrote: it trains on unseen for that long."""
+# From SIGTERM to SIGKILL: less than the agent waits before it kills the worker itself.
 _END_SECONDS: Final = 1.5
-"""From SIGTERM to SIGKILL: less than the agent waits before it kills the worker itself."""
+# How long processes that should stand still are waited for: one in a system call of its driver may
+# never.
 _SUSPEND_SECONDS: Final = 2.0
-"""How long processes that should stand still are waited for: one in a system call of its driver may
-never."""
 _SUSPEND_POLL: Final = 0.001
 _STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
+# How long other ranks wait for rank 0, which says what an end means.
 _DRAIN_SECONDS: Final = 5.0
-"""How long other ranks wait for rank 0, which says what an end means."""
+# Seconds that a script may take after its report until it begins to save.
 _SAVE_PATIENCE: Final = 10.0
-"""Seconds that a script may take after its report until it begins to save."""
+# Seconds; a quarter of an epoch where that is longer, until a save after a report was seen.
 _SHORTEST_PATIENCE: Final = 0.5
-"""Seconds; a quarter of an epoch where that is longer, until a save after a report was seen."""
+# Seconds after its report in which a script saves that epoch, not the next one.
 _PROMPT: Final = 0.1
-"""Seconds after its report in which a script saves that epoch, not the next one."""
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")

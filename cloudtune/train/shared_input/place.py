@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+# In the environment of a worker: the folder where those of its machine meet.
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
-"""In the environment of a worker: the folder where those of its machine meet."""
 _CREDENTIALS = struct.Struct("3i")
 
 

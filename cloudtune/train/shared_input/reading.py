@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cloudtune.train.shared_input.place import Meeting
 
 _AGAIN_SECONDS: Final = 0.01
+# Loading processes lost in an epoch, after which a trial loads for itself.
 _MOST_LOST: Final = 3
-"""Loading processes lost in an epoch, after which a trial loads for itself."""
 
 
 class SharingError(Exception):

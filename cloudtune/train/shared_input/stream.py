@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+# Batches loaded before they are asked for, for each loader that works.
 AHEAD: Final = 4
-"""So many batches are loaded before they are asked for, for each loader that works."""
+# The most batches that are kept, and the most memory; those that are ahead are kept in any case.
 KEPT = 32
 KEPT_BYTES = 512 * 2**20
-"""So many batches are kept at most, and so much memory; those that are ahead in any case."""
+# Nothing is loaded until then after the first ask: others may ask for an earlier batch.
 GATHER_SECONDS = 0.1
-"""So long after the first ask nothing is loaded: others may be about to ask for an earlier one."""
+# The part of an epoch that is waited for others in it, and its bounds; the least in the first.
 WAIT_SHARE = 0.1
 WAIT_SECONDS = (0.1, 5.0)
-"""The part of an epoch that is waited for others in it, and its bounds; the least in the first."""
 
 
 @dataclass(eq=False)

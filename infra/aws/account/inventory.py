@@ -17,13 +17,15 @@ from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
 from cloudtune.infra.provider import Endpoint
 
+# Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
+# developer guide); several public scripts of 2026 use the same name.
 IMAGE_PARAMETER = (
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
-"""Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
-developer guide); several public scripts of 2026 use the same name."""
 _ABSENT = {"404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"}
 
+# Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
+# guide, EC2 instance type quotas); the codes are those of several public scripts of 2026.
 QUOTAS: Mapping[str, tuple[str, str]] = {
     "on-demand g": ("L-DB2E81BA", "Running On-Demand G and VT instances"),
     "spot g": ("L-3819A6DF", "All G and VT Spot Instance Requests"),
@@ -35,8 +37,6 @@ QUOTAS: Mapping[str, tuple[str, str]] = {
         "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
     ),
 }
-"""Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
-guide, EC2 instance type quotas); the codes are those of several public scripts of 2026."""
 
 
 @dataclass(frozen=True)

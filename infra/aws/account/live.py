@@ -23,8 +23,8 @@ from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
 
 RUN = "aws-check"
+# After this time the instance ends itself, whatever happens to its launcher.
 LIVES_SECONDS = 600.0
-"""After this time the instance ends itself, whatever happens to its launcher."""
 _PATIENCE = {"listed": 60.0, "wrote": 300.0, "console": 90.0, "gone": 180.0}
 _PAUSE = 1.0
 

@@ -19,11 +19,11 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
+# What heads and people keep in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
     "record/*",
 )
-"""What heads and people keep in a run's folder `head` (`infra.heads.store`, a layer above)."""
 
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
@@ -219,8 +219,8 @@ def _deny(sid: str, actions: Sequence[str], resources: Sequence[str]) -> Documen
     return {"Sid": sid, "Effect": "Deny", "Action": actions, "Resource": resources}
 
 
+# The condition that an instance has the tag of a run.
 _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
-"""The condition that an instance has the tag of a run."""
 
 
 def _see(place: Place) -> list[Document]:

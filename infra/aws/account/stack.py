@@ -16,8 +16,8 @@ from cloudtune.infra.aws.client import client
 from cloudtune.infra.provider import Endpoint
 
 _PAUSE_SECONDS = 2.0
+# Roles, a group and a bucket take CloudFormation a minute or two.
 _PATIENCE_SECONDS = 900.0
-"""Roles, a group and a bucket take CloudFormation a minute or two."""
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 _VERBS = {"Add": "create", "Modify": "update", "Remove": "delete"}
 _OBJECTS_PER_DELETE = 1000  # S3's limit

@@ -13,11 +13,12 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import PREFIX, STACK, Document, Place
 
+# On everything that setup creates.
 TAG: Final = "cloudtune:setup"
-"""On everything that setup creates."""
 UPLOAD_DAYS = 7
 ENVIRONMENT_DAYS = 60
 
+# What each resource of the template is for, by its logical id.
 PURPOSES: Mapping[str, str] = {
     "Group": "security group: instances of a run reach each other, nothing else reaches them",
     "GroupRule": "its one rule: all traffic among its own members",
@@ -30,7 +31,6 @@ PURPOSES: Mapping[str, str] = {
         f"{UPLOAD_DAYS} days and environments after {ENVIRONMENT_DAYS}, and nothing else"
     ),
 }
-"""What each resource of the template is for, by its logical id."""
 
 
 @dataclass(frozen=True)
