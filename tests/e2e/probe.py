@@ -87,7 +87,7 @@ def main(path: str) -> None:
     home.close()
     experiment = Experiment.load(path)
     rented = rentable(experiment)
-    limits = Limits(90.0, None)
+    limits = Limits(400.0, None)  # it ends in 30 s on idle cores
     policy = run_policy(
         context_of(experiment, (rented,), limits),
         Components(Probe(), Widths(), ConstantFleet(rented.offer, 2)),
