@@ -326,7 +326,8 @@ class RunScreen:
                 else:
                     self._say(at, self._restart(command, before))
         for width, names in fresh.items():
-            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)} each")
+            each = " each" if len(names) > 1 else ""
+            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)}{each}")
 
     def _tell_stops(self, at: float, commands: Sequence[Command]) -> None:
         """Tell which trials leave their GPUs; nothing at the end, when all do."""

@@ -49,7 +49,7 @@ def test_launches_are_told_by_type_market_and_zone() -> None:
 def test_starts_are_told_by_width() -> None:
     started = Counter[str]()
     for line in told_run():
-        if found := re.fullmatch("starts (.*) on (.*) each", line):
+        if found := re.fullmatch("starts (.*) on (.*?)( each)?", line):
             started[found[2]] += len(found[1].split(", "))
     assert started == {"1/2 GPU": 12, "1 GPU": 4}
 
