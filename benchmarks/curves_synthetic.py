@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 BATCHES = (32, 64, 128, 256)
 _NOISE = 0.004
 _START = 0.9
+# The share of the epochs that the shortest schedule of a configuration has.
 _FEWEST = 0.6
-"""The share of the epochs that the shortest schedule of a configuration has."""
 
 
 def synthetic(

@@ -25,12 +25,12 @@ from cloudtune.model.events import EpochDone
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders import LINEAR, Played, Setting, by_name, play, profile
 
+# First and last epoch, and eta.
 SIZES = ((1, 81, 3), (1, 64, 4), (2, 64, 2), (1, 100, 3))
-"""First and last epoch, and eta."""
 
 Job = dict[str, Any]
+# Whether a result goes on, by those before it at its rung and eta.
 Rule = Callable[[list[float], float, int], bool]
-"""Whether a result goes on, by those before it at its rung and eta."""
 
 
 def game(seed: int, trials: int) -> Setting:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from cloudtune.model.events import Event
     from cloudtune.policy.run import RunPolicy
 
+# Taken over so shortly before its leases end (a tick, and the drain), a run brakes at once.
 _TOO_LATE = 7.0
-"""Taken over so shortly before its leases end (a tick, and the drain), a run brakes at once."""
 
 
 class KilledError(Exception):

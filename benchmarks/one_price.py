@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 MARKETS = ("on-demand", "spot", "any")
 NEAR = 0.05
 TYPES = {"g4dn.xlarge": 1, "g4dn.12xlarge": 4, "p3.2xlarge": 1}
+# Seeds of the runs begin here: none of them is one of the forecast's.
 APART = 1_000
-"""Seeds of the runs begin here: none of them is one of the forecast's."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cloudtune.planners.base import Planner, PlanRequest
     from tests.planners.brute_force import Priced
 
+# The relative difference of sums in another order, which the search allows for as well.
 EQUAL = 1e-9
-"""The relative difference of sums in another order, which the search allows for as well."""
 _FEWEST = 8  # plans of a job that is worth a look
 _ORDER = ("exact", "greedy from every static", "greedy", "static")
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import InstanceType, Market, Offer
 
 KINDS = ("near-linear", "sublinear", "non-monotone")
+# The least speed-up a GPU, at the widest, that is called near-linear.
 NEAR_LINEAR = 0.75
-"""The least speed-up a GPU, at the widest, that is called near-linear."""
 
 _SINGLE = {
     "v100": ("p3.8xlarge", "p3.16xlarge", "p3.16xlarge", "p3dn.24xlarge"),

@@ -49,8 +49,8 @@ OTHERS = tuple(name for name in PLANNERS if name != "exact")
 SETS = {"single": jobs.single, "several": jobs.several}
 _GRID_EVERY, _GRID_POINTS = 6, 6
 _SMALL_PLANS = 6000
+# Costs that differ by less than that share are called equal.
 _SAME = 1e-6
-"""Costs that differ by less than that share are called equal."""
 
 
 @dataclass

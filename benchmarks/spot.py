@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cloudtune.planning.make import Planned
 
 SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
+# Each trace, by the share of its time (%) in which there is an instance, and of how many.
 POOLS = {
     "89": (SKYPILOT, ["zone=us-west-2c"]),
     "79": (SKYPILOT, ["zone=us-west-2a", "gpu=v100", "gpus=1"]),
@@ -53,7 +54,6 @@ POOLS = {
     "48 of 64": (GROUPS, ["trace=preempt-trace"]),
     "99 of 64": ("ec2_spot_bamboo_64node.csv", ["kind=full-64-node-trace"]),
 }
-"""Each trace, by the share of its time (%) in which there is an instance, and of how many."""
 
 
 def asked(given: argparse.Namespace, strategy: str, market: str) -> Experiment:

@@ -47,8 +47,8 @@ QUICK_PROFILES = ("near-linear", "sublinear", "non-monotone")
 QUICK = Choices(etas=(3,), fleets=("constant",))
 SUBJECTS = (*OURS, "rubberband")
 _EVERY_SECONDS = 60.0
+# Each half of the seeds needs two.
 _FEWEST_SEEDS = 4
-"""Each half of the seeds needs two."""
 _SHOWN = 20
 
 

@@ -39,13 +39,13 @@ PROFILES: dict[str, dict[float, float]] = {
 }
 DEADLINES = (0.25, 0.5, 1.0, 2.0)
 BUDGETS = (1.0, 3.0, 8.0, 20.0, 50.0)
+# What an epoch of DeepOBS is taken to take, as nothing is known of it: a parameter.
 EPOCH_SECONDS = 60.0
-"""What an epoch of DeepOBS is taken to take, as nothing is known of it: a parameter."""
 SIZES = (1, 2, 4, 8, 16, 32)
+# Regrets below this share of a table's range count as this much: nobody can tell them apart.
 FLOOR = 0.005
-"""Regrets below this share of a table's range count as this much: nobody can tell them apart."""
+# The percentile of configurations beyond which one is as bad as nothing at all.
 _HOPELESS = 90.0
-"""The percentile of configurations beyond which one is as bad as nothing at all."""
 
 
 class Cell(NamedTuple):
@@ -198,13 +198,13 @@ PEERS = (
     "hypersched",
     "rubberband",
 )
+# seer-random is seer with the peers' sampler: what of its gain isn't the model's.
 OURS = ("seer", "seer-constant", "seer-random", "seer-barrier")
-"""seer-random is seer with the peers' sampler: what of its gain isn't the model's."""
 WITHOUT_ETA = frozenset({"random", "median"})
+# They look at their limits, or at how training scales: they are played in each cell.
 HEEDING = frozenset({"hypersched", "rubberband", *OURS})
-"""They look at their limits, or at how training scales: they are played in each cell."""
+# Of which RubberBand, whose schedule is given, gets the best number in hindsight.
 TRIALS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Of which RubberBand, whose schedule is given, gets the best number in hindsight."""
 _SLOW = frozenset({"bohb"})
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from benchmarks.strategies_cells import Choices, Ground, Scale
     from cloudtune.model.plans import Limits
 
+# The profile of what trains on one GPU alone.
 ANY = ""
-"""The profile of what trains on one GPU alone."""
 
 
 @dataclass(frozen=True)

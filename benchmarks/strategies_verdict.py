@@ -14,8 +14,8 @@ from benchmarks.strategies_runs import ANY, Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# A method is better if it is this many standard errors of the paired difference apart.
 _ERRORS = 2.0
-"""A method is better if it is this many standard errors of the paired difference apart."""
 
 
 class Verdict(NamedTuple):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from cloudtune.model.plans import Plan
     from cloudtune.planning.stages import Problem
 
+# Seconds that a run needs before its stages and after them, about.
 _RESERVE = SETUP_SECONDS + 30.0
-"""Seconds that a run needs before its stages and after them, about."""
 
 
 @dataclass(frozen=True)

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "img"
 WIDTH = 800
+# Pixels between which time is drawn.
 _LEFT, _RIGHT = 104, 784
-"""Pixels between which time is drawn."""
 _TOP = 84
+# Pixels that all GPUs may take; one takes no more than `_ROW`.
 _GPUS = 300
-"""Pixels that all GPUs may take; one takes no more than `_ROW`."""
 _ROW = 20
+# Pixels between two instances.
 _GAP = 8
-"""Pixels between two instances."""
 _METRIC = 170
+# Seconds that may lie between two ticks: the least that make `_TICKS` at most.
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-"""Seconds that may lie between two ticks: the least that make `_TICKS` at most."""
 _TICKS = 8
+# With more epochs than that, single trials have no curves: the file would be too large.
 _POINTS = 2500
-"""With more epochs than that, single trials have no curves: the file would be too large."""
 _SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" \
 height="{height}" role="img" fill="{fill}" font-size="11" font-family="ui-sans-serif,system-ui,\

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
+# How an option is typed, and what it says.
 Row = tuple[str, str]
-"""How an option is typed, and what it says."""
 PAGE = Path(__file__).with_suffix(".md")
 _INTRODUCTION = """\
 # Reference
 
 Generated from the code by `make docs`: edit `docs/reference_words.py`, not this page.
 """
+# An option that at least this many commands have is described once, for all of them.
 _SHARED_BY = 3
-"""An option that at least this many commands have is described once, for all of them."""
 _OTHER_OPTIONS = "Other options of several commands"
 
 

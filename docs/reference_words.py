@@ -15,6 +15,7 @@ Durations are written `90s`, `30m`, `2h` or `1h30m`; dollars `$40`, `40 USD` or 
 the type, and what holds if the field is left out.
 """
 
+# What each field is; and, where its default is no value, what holds without it.
 FIELDS: dict[str, tuple[str, ...]] = {
     "name": ("name of the experiment, and first part of its runs' names",),
     "train": ("training function, beside the experiment file; or a [command](commands.md)",),
@@ -162,7 +163,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "history": ("[earlier runs](history.md) to learn from how long things take",),
     "seed": ("seed of the search and of the training",),
 }
-"""What each field is; and, where its default is no value, what holds without it."""
 
 NAMED = """\
 They mean the same in an experiment file, on the command line and in comparisons: \
@@ -237,11 +237,12 @@ COMMANDS = """\
 `-h` or `--help` lists a command's options. `-o json` is for programs, on standard output. RUN is \
 a run's name; without it, the last one."""
 
+# What options say that have no help of their own.
 OPTIONS = {
     "--output": "How to print it.",
 }
-"""What options say that have no help of their own."""
 
+# Options that the same commands have, by the heading under which they are described.
 OPTION_GROUPS = {
     "Experiment options": (
         *("--deadline", "--budget", "--trials", "--max-instances", "--provider", "--instances"),
@@ -252,7 +253,6 @@ OPTION_GROUPS = {
         *("--confidence", "--profile"),
     ),
 }
-"""Options that the same commands have, by the heading under which they are described."""
 
 EXIT_CODES = {
     "0": "done",

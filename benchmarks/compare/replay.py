@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from cloudtune.model.plans import Rentable
     from cloudtune.policy.run import RunPolicy
 
+# A pool is reckoned with at the price that holds for so much of its trace, as AWS's are.
 PRICE_SHARE = 0.9
-"""A pool is reckoned with at the price that holds for so much of its trace, as AWS's are."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ STEPS = {
     "profile": ("runs", "profile"),
     "local": ("runs", "local"),
 }
+# What a step may take.
 SECONDS = 600.0
-"""What a step may take."""
 
 
 def main() -> int:

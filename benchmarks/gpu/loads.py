@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOADS = ("cnn", "transformer", "mlp")
+# A model whose checkpoint, with AdamW's state, has 1 GB.
 GIGABYTE = "gigabyte"
-"""A model whose checkpoint, with AdamW's state, has 1 GB."""
 WARM_STEPS = 5
 _STEPS_A_LOOK = 5
 
