@@ -29,8 +29,6 @@ NOTABLE = 0.1
 _DRAWS = 200
 # As many simulated runs on spot pools at most.
 _POOL_RUNS = 5
-# A job with more epochs that would be played whole isn't played at all: it takes many seconds.
-_MOST_EPOCHS = 20_000
 # As many simulated runs at most for what a run is held against.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -154,15 +152,11 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     )
 
 
-def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
+def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
 
-    Draws of its stages say nothing: a run doesn't wait for a pool as stages do. None where playing
-    it would take too long.
+    Draws of its stages say nothing: a run doesn't wait for a pool as stages do.
     """
-    epochs = sum(stage.trials * stage.epochs for stage in request.work)
-    if epochs > _MOST_EPOCHS and request.work[0].trials <= make.MAX_TRIALS_PLAYED:
-        return None
     problem = replace(planned.problem, rentables=request.rentables)
     return make.run_plan(
         problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
@@ -275,8 +269,6 @@ def _tried(
         if run is None:
             forecast = _as_run if same or steady else _on_pools
             run = forecast(planned, request, chosen if same else plan)
-        if run is None:
-            continue
         judged.append((request, plan, run))
         yield Alternative(name, run)
 

@@ -16,6 +16,7 @@ from cloudtune.model.plans import (
     Plan,
     Rentable,
     RunPlan,
+    Stage,
     largest_fleet,
 )
 from cloudtune.model.scaling import ScalingProfile
@@ -39,6 +40,7 @@ from cloudtune.planning.stages import (
     request_for,
     staged_plan,
     usable_limits,
+    work,
 )
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
@@ -50,9 +52,13 @@ LEASE_GRACE_SECONDS = 600.0
 _NEAR = 0.95
 # The median of a few simulated runs costs no less than this share of what no plan can beat.
 _BY_LUCK = 0.8
-# A job of more trials than the former isn't played on spot pools, but one of the latter.
-MAX_TRIALS_PLAYED = 128
-_FEW_TRIALS = 32
+# Jobs of more trials, or epochs in all, aren't played on spot pools: a run of 10,000 trials is
+# 100,000 events.
+_MAX_TRIALS = 128
+_MOST_EPOCHS = 20_000
+# At most as many trials, and about as many epochs, are played in their place; but for the least.
+_FEW_TRIALS = (4, 32)
+_FEW_EPOCHS = 4_000
 # Plans of a front that are judged by simulated runs, at most.
 _CANDIDATES = 8
 # Runs of a first look, and how far their share may lie below what is asked for.
@@ -435,7 +441,7 @@ def run_plan(
         drawn = StageDraws(request, staged, experiment.seed, draws, replans)
         if not reacts:
             forecast = drawn.forecast()
-        elif played.on_pools and staged.stages[0].stage.trials > MAX_TRIALS_PLAYED:
+        elif played.on_pools and _is_large(staged):
             forecast = _of_fewer_trials(problem, drawn, played)
         else:
             forecast = _of_stages(drawn, played, plays=plays)
@@ -465,23 +471,34 @@ def _of_stages(drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecas
     if played.on_pools:
         return played.forecast()
     forecast = drawn.forecast()
-    stages = [stage.stage for stage in drawn.plan.stages]
-    epochs = sum(stage.trials * stage.epochs for stage in stages)
+    epochs = _epochs([stage.stage for stage in drawn.plan.stages])
     kept = forecast.within is None or forecast.within >= ALWAYS
     if not plays or epochs > MAX_EPOCHS or kept:
         return forecast
     return played.forecast()
 
 
+def _epochs(stages: Sequence[Stage]) -> int:
+    return sum(stage.trials * stage.epochs for stage in stages)
+
+
+def _is_large(staged: Plan) -> bool:
+    stages = [stage.stage for stage in staged.stages]
+    return stages[0].trials > _MAX_TRIALS or _epochs(stages) > _MOST_EPOCHS
+
+
 def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) -> Forecast:
     """Play a job of a few trials, and take a large one to go as much worse than its stages.
 
-    Both have the same share of their limits to spare, and train to the same last epoch. A run of
-    10,000 trials is 100,000 events.
+    Both have the same share of their limits to spare, and train to the same last epoch.
     """
     request = drawn.request
     plan = drawn.plan
-    experiment = problem.experiment.model_copy(update={"trials": _FEW_TRIALS})
+    least, few = _FEW_TRIALS
+    last = problem.experiment.span.max
+    while few > least and _epochs(work(problem.experiment, few, last)) > _FEW_EPOCHS:
+        few //= 2
+    experiment = problem.experiment.model_copy(update={"trials": few})
     fewer = replace(problem, experiment=experiment, rentables=played.likely)
     asked = request_for(fewer, Limits(request.limits.deadline), request.objective)
     if request.limits.budget is not None:
