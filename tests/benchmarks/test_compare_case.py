@@ -3,13 +3,11 @@
 import itertools
 import math
 import sys
-from dataclasses import replace
 
 import pytest
 
 from benchmarks.compare.benchmark import Delays, benchmark
-from benchmarks.compare.case import Case, play, policy_of, record
-from benchmarks.compare.curves import Curve, Curves
+from benchmarks.compare.case import Case, play, policy_of
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model.plans import Limits
@@ -38,31 +36,6 @@ def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
     assert result.metric == max(winner.metrics[: result.epochs])
 
 
-@pytest.mark.parametrize("strategy", ["asha", "hypersched", "rubberband"])
-def test_the_ledger_and_the_policy_agree(strategy: str) -> None:
-    policies = []
-
-    def make(benchmark: object, wanted: Case) -> object:
-        policies.append(policy_of(STUDY, wanted))
-        return policies[-1]
-
-    played = record(STUDY, Case(strategy, HOUR), make)  # type: ignore[arg-type]
-    (policy,) = policies
-    result = played.result
-    assert policy.best is not None
-    assert (policy.best.metric, policy.best.trial) == (result.metric, result.winner)
-    assert policy.over_at == result.seconds
-    assert policy.spent(policy.now) == pytest.approx(result.dollars)
-    assert len([t for t in policy.trials.values() if t.sessions]) == result.trials
-    assert len(played.entries) == result.events
-
-
-def test_a_run_is_the_same_for_its_seed_and_another_for_another() -> None:
-    one = Case("asha", HOUR, seed=3)
-    assert play(STUDY, one) == play(small_benchmark(), one)
-    assert play(STUDY, one) != play(STUDY, replace(one, seed=4))
-
-
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("limits", [Limits(3600.0, 0.0), Limits(20.0, 40.0), Limits(1.0, None)])
 def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None:
@@ -71,18 +44,6 @@ def test_on_too_little_there_is_no_result(strategy: str, limits: Limits) -> None
     assert result.path == ()
     assert result.violations == ()
     assert result.dollars <= (math.inf if limits.budget is None else limits.budget)
-
-
-def test_epochs_take_what_the_curve_and_the_profile_say() -> None:
-    """Two curves, one twice as slow: an epoch takes 60 s at width 1 on average."""
-    two = Curves(
-        "acc", "max", (Curve("a", (0.1,), 1, {}, (10.0,)), Curve("b", (0.2,), 1, {}, (20.0,)))
-    )
-    audit = record(
-        small_benchmark(two, spread=0.0), Case("random", Limits(), fleet="constant:1")
-    ).audit
-    trained = {span.trial: span.trained for span in audit.spans}
-    assert trained == pytest.approx({"a": 40.0, "b": 80.0})
 
 
 def calls_an_event(strategy: str, trials: int) -> float:

@@ -45,14 +45,6 @@ def refused(tmp_path: Path, *rows: str, **more: object) -> str:
     return str(raised.value).replace(f"{tmp_path}/", "")
 
 
-def test_a_curve_has_the_metric_of_each_epoch_and_its_own_last_one(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,1,0.1", "a,2,0.3", "b,1,0.2")
-    assert metrics(curves) == {"a": (0.1, 0.3), "b": (0.2,)}
-    assert [curve.epochs for curve in curves.curves] == [2, 1]
-    assert (curves.max_epochs, curves.best, curves.mean_seconds) == (2, 0.3, None)
-    assert curves.notices == ()
-
-
 def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     table = pd.DataFrame({"config": [1, 1, 2], "epoch": [1, 2, 1], "acc": [0.1, NAN, 0.2]})
     table.to_parquet(tmp_path / "curves.parquet")
@@ -83,40 +75,12 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
     assert message.startswith("curves.csv: row 3: its configuration has this epoch before")
 
 
-def test_steps_at_equal_distance_are_epochs(tmp_path: Path) -> None:
-    rows = ("a,100,0.1", "a,300,0.3", "b,100,0.2", "b,200,0.3")
-    curves = read(tmp_path, *rows, header="config,step,acc")
-    assert metrics(curves) == {"a": (0.1, 0.1, 0.3), "b": (0.2, 0.3)}
-    assert "the steps are 100 apart: epoch 1 is step 100, and so on" in curves.notices
-
-
-def test_seconds_of_epochs(tmp_path: Path) -> None:
-    curves = read(tmp_path, "a,1,0.1,10", "a,2,0.2,20", "b,1,0.3,", header=SECONDS)
-    assert [curve.seconds for curve in curves.curves] == [(10.0, 20.0), (15.0,)]
-    assert curves.mean_seconds == 15.0
-
-
-@pytest.mark.parametrize(
-    ("header", "option"),
-    [("name,epoch,acc", "--config-column"), ("config,when,acc", "--epoch-column")],
-)
-def test_columns_can_be_named(tmp_path: Path, header: str, option: str) -> None:
-    assert option in refused(tmp_path, "a,1,0.1", header=header)
-    config, epoch, _ = header.split(",")
-    columns = Columns(config=config, epoch=epoch)
-    assert metrics(read(tmp_path, "a,1,0.1", header=header, columns=columns)) == {"a": (0.1,)}
-
-
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
         ("", "", "not a table of CSV or Parquet: "),
-        ("config,epoch,acc", "", "has no rows below its header"),
         ("config,epoch,acc", "a,1,high", "curves.csv: row 1: acc is 'high'; write a number"),
-        ("config,epoch,acc", ",1,0.5", "curves.csv: row 1: config is empty"),
         ("config,epoch,acc", "a,-1,0.5", "curves.csv: row 1: epoch must be 1, 2, 3"),
-        ("config,epoch,acc", "a,0,0.5", "acc has no value in any row"),
-        ("config,epoch,accu", "a,1,0.5", "there is no column 'acc'; there are config, epoch, accu"),
         (SECONDS, "a,1,0.5,0", "curves.csv: row 1: seconds must be above 0"),
         (ELAPSED, "a,1,0.5,9\na,2,0.5,9", "curves.csv: row 2: accumulated seconds must grow"),
     ],
@@ -132,16 +96,3 @@ def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path
     assert curves.curves[0] == Curve("a", (0.1, 0.2), 2, {"lr": 0.1})
     assert curves.curves[1].metrics == pytest.approx((NAN,), nan_ok=True)
     assert (curves.curves[1].epochs, curves.curves[1].config) == (2, {"lr": 0.9})
-
-
-@pytest.mark.parametrize(
-    ("configs", "message"),
-    [
-        ("config,lr\nx,1\n", "no row is left: its configurations, as 'a', aren't in configs.csv"),
-        ("config,lr\na,1\na,2\n", "configs.csv: row 2: its configuration is there twice"),
-        ("name,lr\na,1\n", "configs.csv: there is no column 'config'; there are name, lr."),
-        ("config,epochs\na,0.5\n", "configs.csv: row 1: epochs must be a whole number above 0"),
-    ],
-)
-def test_mistakes_in_the_configurations(tmp_path: Path, configs: str, message: str) -> None:
-    assert message in refused(tmp_path, "a,1,0.1", configs=configs)

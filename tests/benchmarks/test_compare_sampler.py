@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from benchmarks.compare.sampler import Places, TableSampler, axes_of_rows
+from benchmarks.compare.sampler import TableSampler
 from cloudtune.errors import UsageError
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.sampler import SAMPLERS
-from tests.strategies.samplers.test_sampler import loss, told
+from tests.strategies.samplers.test_sampler import told
 
 
 def table(count: int = 150) -> list[Trial]:
@@ -27,19 +27,6 @@ def test_each_row_comes_once(kind: str) -> None:
     assert trials != told(TableSampler(rows, kind, 3), len(rows))
 
 
-def test_no_more_rows_than_asked_for() -> None:
-    sampler = TableSampler(table(), most=3)
-    assert len(list(iter(sampler.ask, None))) == 3
-    assert TableSampler([], "tpe").ask() is None
-
-
-@pytest.mark.parametrize("kind", ["tpe", "cma-es"])
-def test_a_model_finds_good_rows_early(kind: str) -> None:
-    rows, count = table(400), 80
-    late = [loss(t.config) for t in told(TableSampler(rows, kind, 1, mode="min"), count)[-5:]]
-    assert np.median(late) < np.median([loss(t.config) for t in rows]) / 2
-
-
 def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
     rows = [Trial(f"c{n}", {}) for n in range(5)]
     assert len({t.id for t in iter(TableSampler(rows).ask, None)}) == 5
@@ -47,16 +34,6 @@ def test_rows_without_hyperparameters_can_only_be_drawn() -> None:
         TableSampler(rows, "tpe")
     with pytest.raises(UsageError, match="perturbs hyperparameters"):
         TableSampler(rows).explore(rows[0])
-
-
-def test_the_nearest_row_is_near_in_the_logarithm_and_equal_in_labels() -> None:
-    rows: list[dict[str, object]] = [
-        {"lr": 1e-4, "act": "relu"},
-        {"lr": 1e-1, "act": "relu"},
-        {"lr": 1e-3, "act": "tanh"},
-    ]
-    gaps = Places(axes_of_rows(rows), rows).gaps({"lr": 1e-3, "act": "relu"})
-    assert gaps == pytest.approx([1 / 9, 4 / 9, 1.0])
 
 
 def test_a_clone_of_a_table_is_the_nearest_row_that_is_left() -> None:

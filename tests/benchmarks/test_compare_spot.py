@@ -2,17 +2,16 @@
 
 import itertools
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import spot
 from benchmarks.compare.omniscient import Source, bound, least_dollars, work_of
 from benchmarks.compare.pools import Priced, SpotTrace
-from benchmarks.compare.replay import Replayed, starts, usual_price
+from benchmarks.compare.replay import Replayed
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.spot_pools import UNLIMITED
@@ -42,7 +41,6 @@ NODES = (
     "kind,time,count\nadded,2021-07-26T18:42:00Z,3\n"
     "node-trace,2021-07-26T18:42:00Z,3\nnode-trace,2021-07-26 18:52:00,7\n"
 )
-DAY = SpotTrace("day", (0.0, 100.0, 250.0, 400.0), (2, 0, 3, 1), 500.0)
 
 
 def table(folder: Path, text: str) -> Path:
@@ -63,15 +61,6 @@ def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
     assert (nodes.trace.starts, nodes.trace.instances) == ((0, 600), (3, 7))
 
 
-def test_prices_alone_are_a_trace_and_the_usual_one_counts(tmp_path: Path) -> None:
-    text = "seconds,usd_per_hour\n0,1.0\n50,2.0\n90,9.0\n100,1.0\n"
-    ((trace, _),) = [(named.trace, named) for named in read_traces(table(tmp_path, text))]
-    assert trace.prices == (1.0, 2.0, 9.0, 1.0)
-    assert set(trace.instances) == {UNLIMITED}
-    assert trace.length == 140.0
-    assert usual_price(trace) == 2.0
-
-
 def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
     path = table(tmp_path, RUNS)
     zones = ("us-west-2a", "us-west-2b")
@@ -90,27 +79,6 @@ def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
         read_traces(path, ["zone=nowhere"])
     with pytest.raises(UsageError, match="nothing is rented on spot"):
         matched(one, [], path)
-
-
-@given(st.floats(0.0, 2000.0), st.floats(0.0, 1500.0))
-def test_a_trace_from_a_later_second_is_the_same_trace(start: float, at: float) -> None:
-    later = DAY.begun_at(start)
-    assume(min(abs((start + at) % 500 - edge) for edge in (0, 100, 250, 400, 500)) > 1e-6)
-    assert later.room(at) == DAY.room(start + at)
-    assert later.length == DAY.length
-    assert later.availability == pytest.approx(DAY.availability)
-
-
-def test_what_costs_more_than_the_bid_is_gone() -> None:
-    priced = replace(DAY, prices=(1.0, 1.0, 2.0, 0.5))
-    assert priced.capped(1.5).instances == (2, 0, 0, 1)
-    assert DAY.capped(0.1) == DAY
-    assert priced.dollars(50.0, 300.0, 9.9) == pytest.approx((200.0 * 1.0 + 50.0 * 2.0) / 3600)
-    assert DAY.dollars(0.0, 3600.0, 9.9) == pytest.approx(9.9)
-
-
-def test_starts_are_spread_over_the_trace() -> None:
-    assert starts(100.0, 4, 50.0) == [50.0, 75.0, 0.0, 25.0]
 
 
 def played(

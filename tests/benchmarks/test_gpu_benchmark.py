@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import node, packing, results, sharing
+from benchmarks.gpu import results, sharing
 from benchmarks.gpu.__main__ import STEPS, main
-from benchmarks.gpu.results import Findings, compared, keep, read
-from cloudtune.infra.node.messages import Epoch
+from benchmarks.gpu.results import Findings
 from tests.infra.mps_stand_in import write_control, write_smi
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # A GPU whose clients compute by their share, and that keeps to the limits of MPS.
 FAKE = """
@@ -74,52 +71,6 @@ def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findi
     assert found.facts["crash_restarted"] is True
     assert found.facts["after_a_crash_others_train"] is True
     assert found.facts["fallback_takes_turns"] is True
-
-
-def test_mps_that_limits_nothing_is_found_out(mps: Callable[[str], Findings]) -> None:
-    found = mps("True")
-    assert set(found.failed) == {"threads_are_limited", "memory_is_limited"}
-
-
-@pytest.mark.walk("it trains for half a minute")
-def test_trials_that_share_the_cores_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packing, "gpus", lambda: ())
-    found = packing.measure(0.2, loads=("mlp",))
-    assert found.failed == {}
-    assert found.figures["mlp_alone_per_s"] > 0
-    assert found.figures["mlp_cores_2_share"] > 0
-    assert set(found.unknown) == {"sliced_share", "mps_share"}
-    assert "| mlp |" in packing.table(found.figures)
-
-
-@pytest.mark.walk("its workers import torch")
-def test_a_node_without_a_controller_says_why_a_session_ended() -> None:
-    with node.Bench() as bench:
-        bench.start("no.1", 1.0, load="mlp", steps="several")
-        with pytest.raises(node.EndedError, match="TypeError"):
-            bench.hear("no.1")
-        bench.start("yes.1", 1.0, until=1)
-        bench.hear("yes.1", Epoch)
-        assert bench.noted("yes.1", "stepped")[1]["device"] == "cpu"
-        bench.end("yes.1")
-
-
-def kept(path: Path, step: str, **figures: float) -> None:
-    keep(path, step, Findings(figures=figures), 1.0)
-
-
-def test_files_of_results_are_laid_side_by_side(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.json", tmp_path / "new.json"
-    keep(old, "mps", Findings({"start_s": 2.0}, {"limited": True}, {"slow": "no GPU"}), 1.0)
-    kept(old, "gone", x_s=1.0)
-    keep(new, "mps", Findings({"start_s": 3.0, "slow": 0.5}, {"limited": False}), 1.0)
-    lines = compared(read(old), read(new)).splitlines()
-    assert "| mps | start_s | 2 | 3 | 1.50 |" in lines
-    assert "| mps | limited | True | False |  |" in lines
-    assert "| mps | slow | unknown: no GPU | 0.5 |  |" in lines
-    assert "| gone | x_s | 1 | – |  |" in lines
 
 
 def test_a_step_runs_on_its_own_and_fails_where_something_is_otherwise(
