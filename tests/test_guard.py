@@ -83,36 +83,6 @@ def test_what_a_test_leaves_fails_it_and_does_not_keep_pytest_from_ending(tmp_pa
     assert not psutil.pid_exists(pid)
 
 
-def test_what_a_wider_fixture_holds_is_nobodys_fault_until_the_end(tmp_path: Path) -> None:
-    text = """
-import subprocess, threading
-import pytest
-
-@pytest.fixture(scope="module")
-def held():
-    ended = threading.Event()
-    thread = threading.Thread(target=ended.wait)
-    thread.start()
-    process = subprocess.Popen(["sleep", "600"])
-    yield process
-    ended.set()
-    thread.join()
-    {end}
-
-def test_it(held):
-    assert held.poll() is None
-
-def test_again(held):
-    assert held.poll() is None
-"""
-    code, lines = run(tmp_path, text.format(end="held = process.kill(), process.wait()"))
-    assert (code, closing(lines)) == (0, "2 passed")
-    for options, left in (((), 1), (("-p", "xdist.plugin", "-n2"), 2)):
-        code, lines = run(tmp_path, text.format(end="process.returncode = 0"), *options)
-        assert (code, closing(lines)) == (1, "2 passed")
-        assert sum(line.endswith(": sleep 600") for line in lines) == left
-
-
 def test_a_run_that_its_limits_cannot_end_is_interrupted(tmp_path: Path) -> None:
     text = """
 import time

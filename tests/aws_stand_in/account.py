@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 
 from cloudtune.infra.aws.account.inventory import inventory_of
@@ -19,6 +20,14 @@ ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_sty
 
 
 _PROGRAM = (sys.executable, str(Path(__file__).with_name("__main__.py")), "emulator")
+
+
+def found_by_boto3(access: Access, patch: pytest.MonkeyPatch) -> None:
+    """Let boto3 find an emulated account as it finds AWS."""
+    patch.setattr(boto3, "DEFAULT_SESSION", None)  # it has the keys of a test before
+    patch.setenv("AWS_ENDPOINT_URL", access.endpoint)
+    patch.setenv("AWS_ACCESS_KEY_ID", access.key)
+    patch.setenv("AWS_SECRET_ACCESS_KEY", access.secret)
 
 
 def start(home: Path, boot_seconds: float = 4.0) -> Emulator:

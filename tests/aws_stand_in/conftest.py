@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.rights import World
 from cloudtune.infra.emulator.service import stop_emulator
 from tests.aws_stand_in.account import Account, start
 
@@ -16,3 +17,10 @@ def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> I
     yield account
     account.close()
     assert stop_emulator(home, only_if_idle=False)
+
+
+@pytest.fixture(scope="module")
+def world(account: Account) -> Iterator[World]:
+    world = World(account.emulator)
+    yield world
+    world.close()

@@ -7,49 +7,9 @@ from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws.ec2 import BUSY_WAITS, Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.rates import READING, WRITING
 from cloudtune.infra.provider import RUN_TAG, Endpoint
 from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
-from tests.aws_stand_in.rates import UNFILTERED, rate_of
-
-
-@pytest.mark.parametrize(
-    ("action", "parameters", "rate"),
-    [
-        ("DescribeInstances", {"Action": "DescribeInstances", "Version": "x"}, UNFILTERED),
-        ("DescribeInstances", {"Filter.1.Name": "tag-key"}, READING),
-        ("DescribeInstances", {"InstanceId.1": "i-1"}, READING),
-        ("DescribeVolumes", {"MaxResults": "5"}, READING),
-        ("DescribeImages", {}, READING),
-        ("GetConsoleOutput", {"InstanceId": "i-1"}, READING),
-        ("CreateSecurityGroup", {}, WRITING),
-        ("RunInstances", {}, (5, 2)),
-        ("TerminateInstances", {}, (100, 5)),
-        ("CreateTags", {}, (100, 10)),
-    ],
-)
-def test_the_figures_are_those_of_ec2s_page(
-    action: str, parameters: dict[str, str], rate: tuple[float, float]
-) -> None:
-    assert rate_of(action, parameters)[1] == rate
-
-
-def test_a_sixth_launch_at_once_is_throttled_and_one_later_not(account: Account) -> None:
-    ec2 = account.client("ec2")
-    kind = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
-    control = EmulatorControl(account.access)
-    for _ in range(5):
-        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
-        control.move_clock(-60.0)  # however long it takes, nothing refills
-    with pytest.raises(ClientError) as refused:
-        ec2.run_instances(MinCount=1, MaxCount=1, **kind)
-    answer = refused.value.response
-    assert answer["Error"]["Code"] == "RequestLimitExceeded"
-    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 503
-    assert control.calls()[-1]["fault"] == "RequestLimitExceeded"
-    control.move_clock(300.0)
-    assert ec2.run_instances(MinCount=1, MaxCount=1, **kind)["Instances"]
 
 
 def test_a_new_instance_is_seen_late(account: Account) -> None:

@@ -1,7 +1,6 @@
 """Who sets an account up, who tunes in it, and what neither may do, by the policies of setup."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,13 +15,6 @@ from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.provider import RUN_TAG, Endpoint
 from tests.aws_stand_in.account import Account, set_up
-
-
-@pytest.fixture(scope="module")
-def world(account: Account) -> Iterator[World]:
-    world = World(account.emulator)
-    yield world
-    world.close()
 
 
 def launched(world: World, who: Endpoint, kind: str, role: str) -> str:

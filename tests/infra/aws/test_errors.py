@@ -2,7 +2,6 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from cloudtune.infra.aws.errors import (
-    error_code,
     is_definite,
     is_denied,
     is_permanent,
@@ -16,11 +15,6 @@ def refusal(code: str, status: int = 400) -> ClientError:
 
 
 LOST = EndpointConnectionError(endpoint_url="http://127.0.0.1")
-
-
-def test_the_code_is_ec2s_or_the_name_of_the_exception() -> None:
-    assert error_code(refusal("VcpuLimitExceeded")) == "VcpuLimitExceeded"
-    assert error_code(LOST) == "EndpointConnectionError"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
-from tests.aws_stand_in.account import set_up, start
+from tests.aws_stand_in.account import found_by_boto3, set_up, start
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 
@@ -47,10 +47,7 @@ def access(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(autouse=True)
 def account(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", access.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret)
+    found_by_boto3(access, monkeypatch)
     (tmp_path / "train.py").write_text("def train(config): ...\n")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.infra.aws.price_checks import Quotes, is_plausible, live_catalog
-from cloudtune.infra.aws.price_refresh import cache, cached, time_weighted_p90
+from cloudtune.infra.aws.price_refresh import cached, time_weighted_p90
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
 from cloudtune.model.catalog import Market
 
@@ -82,12 +82,6 @@ def test_a_refused_price_is_the_tables_with_a_message_that_names_both() -> None:
     )
 
 
-def test_a_refused_price_that_the_table_lacks_is_no_offer() -> None:
-    prices = live_catalog(quotes(spot={"g7.2xlarge": {"us-east-1a": 0.0}}), ("spot",))
-    assert prices.offers == ()
-    assert prices.warnings[0].endswith("and the table has none")
-
-
 def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
     by_zone = {"us-east-1a": 0.2, "us-east-1b": 0.3, "us-east-1c": 0.0}
     found = quotes(spot={"g4dn.xlarge": by_zone})
@@ -129,15 +123,6 @@ def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
     assert not any("no way" in warning for warning in alone.warnings)
 
 
-def test_p90_counts_the_time_that_a_price_held() -> None:
-    day = [(0.0, 1.0), (8.0, 2.0), (9.5, 9.0)]
-    assert time_weighted_p90(day, 0.0, 10.0) == 2.0
-    assert time_weighted_p90(day, 9.0, 10.0) == 9.0
-    assert time_weighted_p90([(-100.0, 3.0)], 0.0, 10.0) == 3.0
-    assert time_weighted_p90([(-200.0, 8.0), (-100.0, 3.0)], 0.0, 10.0) == 3.0
-    assert time_weighted_p90([(10.0, 3.0)], 0.0, 10.0) == 3.0, "it has only just begun"
-
-
 @given(
     st.lists(st.tuples(st.floats(-50, 99), st.floats(0.01, 100)), min_size=1, max_size=20),
 )
@@ -155,14 +140,6 @@ def test_p90_is_the_least_price_that_held_for_nine_tenths(
     total = sum(span for _, span in spans)
     assert sum(span for price, span in spans if price <= p90) >= 0.9 * total - 1e-6
     assert sum(span for price, span in spans if price < p90) <= 0.9 * total + 1e-6
-
-
-def test_quotes_are_cached(tmp_path: Path) -> None:
-    written = quotes({"g5.xlarge": 1.1}, {"g5.xlarge": {"us-east-1a": 0.4}})
-    path = tmp_path / "deep" / "ec2.json"
-    cache(path, written)
-    assert cached(path, Quotes) == written
-    assert [file.name for file in path.parent.iterdir()] == ["ec2.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"region": 1}', "null"])

@@ -18,7 +18,7 @@ from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
 from cloudtune.infra.provider import Endpoint
-from tests.aws_stand_in.account import allow, start
+from tests.aws_stand_in.account import allow, found_by_boto3, start
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 from tests.infra.aws.account.test_policies import types_of
@@ -35,10 +35,7 @@ def account(
     """An emulated account, which boto3 finds as it finds AWS."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     access = start(tmp_path / "emulator").access
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it has the keys of a test before
-    monkeypatch.setenv("AWS_ENDPOINT_URL", access.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access.key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", access.secret)
+    found_by_boto3(access, monkeypatch)
     yield
     stop_emulator(tmp_path / "emulator", only_if_idle=False)
 

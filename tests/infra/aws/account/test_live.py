@@ -14,7 +14,7 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import Emulator, stop_emulator
-from tests.aws_stand_in.account import set_up, start
+from tests.aws_stand_in.account import found_by_boto3, set_up, start
 from tests.bench import called
 
 BUCKET = "cloudtune-123456789012-us-east-1"
@@ -36,10 +36,7 @@ def emulator(
 ) -> Iterator[Emulator]:
     """The account as boto3 finds it, without faults once a test is over."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", account.access.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", account.access.key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", account.access.secret)
+    found_by_boto3(account.access, monkeypatch)
     monkeypatch.setattr(live, "_PAUSE", 0.1)
     yield account
     EmulatorControl(account.access).clear()
