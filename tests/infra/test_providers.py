@@ -20,6 +20,7 @@ from cloudtune.planning import make
 from cloudtune.planning.problem import problem_of
 from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
+from tests.aws_stand_in.account import found_by_boto3
 from tests.builders import profile
 from tests.contracts.provider import ProviderContract
 
@@ -58,9 +59,7 @@ class TestAws(ProviderContract):
 
     @pytest.fixture(autouse=True)
     def _answered_by_an_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", emulator.endpoint)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", emulator.access.key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", emulator.access.secret)
+        found_by_boto3(emulator.access, monkeypatch)
 
 
 @pytest.fixture
@@ -158,17 +157,3 @@ def looks_at_a_name(node: ast.AST) -> bool:
         or (isinstance(each, ast.Attribute) and each.attr == "provider")
         for each in sides
     )
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "settings.provider == 'x'",
-        "'local' != it",
-        "it in {'aws', 'emulated'}",
-        "match settings.provider:\n    case 'x':\n        pass",
-        "match it:\n    case 'aws':\n        pass",
-    ],
-)
-def test_a_look_at_a_name_is_noticed(code: str) -> None:
-    assert any(looks_at_a_name(node) for node in ast.walk(ast.parse(code)))

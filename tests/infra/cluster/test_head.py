@@ -14,7 +14,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
@@ -86,19 +85,6 @@ def test_asked_again_an_intent_is_the_same_to_the_letter(
     for controller in (head, RayHead(head.folder, head.rental)):
         controller.want(SPOT)
         assert told(controller) == before
-
-
-def test_a_spot_instance_is_asked_for_once_and_ends_when_it_is_interrupted() -> None:
-    assert market_request("spot", "") == {
-        "InstanceMarketOptions": {
-            "MarketType": "spot",
-            "SpotOptions": {
-                "SpotInstanceType": "one-time",
-                "InstanceInterruptionBehavior": "terminate",
-            },
-        }
-    }
-    assert market_request("on-demand", "") == {}
 
 
 def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:

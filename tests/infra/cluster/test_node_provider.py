@@ -287,20 +287,6 @@ def test_an_error_that_is_not_the_clouds_is_told_and_given_up(
     assert (note.intent, note.code) == ("i000", "UnicodeEncodeError")
 
 
-def test_a_cloud_that_can_not_be_listed_is_told_of_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> list[Any]:
-        raise ValueError("what is this?")
-
-    monkeypatch.setattr(bench.provider._ec2, "ours", broken)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="what is this"):
-            bench.provider.non_terminated_nodes({})
-    (note,) = bench.journal.read()
-    assert (note.what, note.intent, note.message) == ("broken", "", "what is this?")
-
-
 def test_damaged_lines_of_a_journal_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "provider.jsonl"
     journal = Journal(path)

@@ -12,15 +12,11 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.fault_files import parse_fault, parse_faults, read_faults
 from cloudtune.infra.emulator.faults import (
     KINDS,
-    CallError,
     Capacity,
-    Fault,
     Hidden,
     Kill,
     Pool,
     Reclaim,
-    SlowBoot,
-    fate_of,
     to_json,
 )
 from cloudtune.infra.emulator.pools import Held, Wanted, find_room
@@ -72,49 +68,27 @@ def test_every_kind_is_drawn_above() -> None:
     assert FIELDS.keys() == KINDS.keys()
 
 
-def test_an_error_without_a_kind_strikes_once_and_by_chance_without_end() -> None:
-    plain = {"action": "RunInstances", "code": "InternalError"}
-    assert parse_fault(plain) == CallError(action="RunInstances", code="InternalError", times=1)
-    random = parse_fault({**plain, "rate": 0.5})
-    assert isinstance(random, CallError)
-    assert random.times is None
-    boots = parse_fault({"kind": "slow-boot", "seconds": 9})
-    assert boots == SlowBoot(seconds=9, times=None)
-
-
 @pytest.mark.parametrize(
     ("given_fault", "message"),
     [
         ("ice", "a fault is an object with a kind, not 'ice'"),
         ({"kind": "capacty"}, r"kind: no fault is called 'capacty'.*Did you mean 'capacity'\?"),
-        ({"kind": 3}, "kind: no fault is called 3"),
         ({"kind": "capacity"}, "capacity needs 'instances'"),
         ({}, "error needs 'action'"),
         (
             {"kind": "slow-boot", "second": 3},
             r"slow-boot has no field 'second'; .*Did you mean 'seconds'\?",
         ),
-        ({"kind": "slow-boot", "seconds": "3m"}, "seconds: '3m': Input should be a valid number"),
         (
             {"kind": "slow-boot", "seconds": -1},
             "seconds: -1: Input should be greater than or equal to 0",
         ),
         ({"kind": "no-boot", "rate": 2}, "rate: 2: Input should be less than or equal to 1"),
-        ({"kind": "no-boot", "times": True}, "times: true: Input should be a valid integer"),
         ({"kind": "no-boot", "type": "g5.xlarg"}, r"EC2 has no 'g5.xlarg'. Did you mean 'g5.xlar"),
         ({"kind": "no-boot", "type": "m7.*"}, "type: nothing that EC2 has fits the pattern 'm7.*"),
-        ({"kind": "no-boot", "market": "spott"}, r"EC2 has no 'spott'. Did you mean 'spot'\?"),
         (
             {"action": "RunInstance", "code": "X"},
             r"action: EC2 has no 'RunInstance'. Did you mean 'RunInstances'\?",
-        ),
-        (
-            {"kind": "lost-answer", "answer": "500"},
-            "answer: '500': Input should be 'reset' or 'InternalEr",
-        ),
-        (
-            {"action": "*", "code": "X", "match": []},
-            "match: .*: Input should be a valid dictionary",
         ),
     ],
 )
@@ -158,20 +132,6 @@ def test_a_fault_strikes_as_often_as_it_should() -> None:
     struck = [[type(fault) for fault in scenario.befall(pool)] for _ in range(4)]
     assert struck == [[Kill], [Kill], [], []]
     assert [fault["kind"] for fault in scenario.report()["faults"]] == ["reclaim"]
-
-
-@given(rate=st.floats(0, 1), seed=st.integers())
-def test_chance_picks_about_its_share_and_always_the_same(rate: float, seed: int) -> None:
-    fault = Kill(rate=rate, seed=seed)
-    struck = [fault.strikes(number) for number in range(400)]
-    assert abs(sum(struck) / 400 - rate) < 0.15
-    assert struck == [Kill(rate=rate, seed=seed).strikes(number) for number in range(400)]
-
-
-def test_of_two_faults_about_the_same_the_later_counts_and_blows_fall_in_order() -> None:
-    fate = fate_of([SlowBoot(seconds=1), Kill(after=9), SlowBoot(seconds=2), Reclaim(after=3)])
-    assert fate.boot_seconds == 2
-    assert [blow.after for blow in fate.blows] == [3, 9]
 
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -219,7 +179,3 @@ def overfull(
         and sum(limit.fits(each.pool) for each in held) + count > limit.instances
         for limit in capacities
     )
-
-
-def test_every_kind_of_fault_is_a_fault() -> None:
-    assert set(KINDS.values()) == set(Fault.__args__)

@@ -15,10 +15,8 @@ from tests.infra.environments.conftest import experiment
         ("from sklearn.svm import SVC", ("tqdm",), "scikit-learn"),
         ("from sklearn.svm import SVC", ("scikit-learn>=1",), None),
         ("import torch, numpy", (), None),  # cloudtune brings them
-        ("import json", (), None),
         ("import not_installed_here", (), None),  # the build knows better
         ("try:\n    import hypothesis\nexcept ImportError:\n    pass", (), None),
-        ("def train():\n    import hypothesis", (), "hypothesis"),
         ("import helper", (), "hypothesis"),  # a module beside the script
     ],
 )

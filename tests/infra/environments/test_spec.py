@@ -19,7 +19,6 @@ from tests.infra.environments.conftest import experiment
         ("tqdm \\\n  >=4\nto rch\n", "requirements.txt:3: 'to rch' is no requirement: "),
         ("-e .\n", "requirements.txt:1: -e .: what is editable stays where it is; leave out -e"),
         ("-r more.txt\n", "requirements.txt:1: no such file"),
-        ("./my-0.1-py3-none-any.whl\n", "requirements.txt:1: "),
     ],
 )
 def test_a_line_that_is_no_requirement_is_told_with_its_place(
@@ -59,7 +58,6 @@ def test_the_dependencies_of_a_project_are_read(tmp_path: Path) -> None:
     [
         ({"python": 3.12}, "setup.python: 3.12 is a number; write it in quotes"),
         ({"python": "3.9"}, "setup.python: 3.9 is too old: cloudtune needs 3.11 or later"),
-        ({"python": "pypy"}, "setup.python: 'pypy' is no version of Python"),
         ({"pip": ["tqdm", "to rch"]}, "setup.pip[1]: 'to rch' is no requirement: "),
         ({"pip": {"a": 1}}, "setup.pip: {'a': 1} is neither a file nor a list"),
         (
@@ -68,7 +66,6 @@ def test_the_dependencies_of_a_project_are_read(tmp_path: Path) -> None:
         ),
         ({"python_path": "bin/python"}, "setup.python_path: 'bin/python' is no path from /"),
         ({"commands": ["ls"]}, "setup.commands: are for rented machines"),
-        ({"pipp": "x"}, "setup.pipp: unknown field; allowed: python, pip, commands"),
     ],
 )
 def test_mistakes_in_the_section_itself(
@@ -77,17 +74,6 @@ def test_mistakes_in_the_section_itself(
     with pytest.raises(ExperimentError) as refused:
         experiment(tmp_path, **setup)
     assert str(refused.value).startswith(mistake)
-
-
-def test_an_experiment_with_it_survives_json(tmp_path: Path) -> None:
-    cases: tuple[dict[str, Any], ...] = (
-        {"pip": ["tqdm>=4"], "python": "3.12"},
-        {"pip": "pyproject.toml"},
-        {"pip": []},
-    )
-    for setup in cases:
-        wanted = experiment(tmp_path, **setup)
-        assert type(wanted).from_json(wanted.to_json()) == wanted
 
 
 def test_the_hash_changes_with_each_thing_that_counts_and_with_nothing_else(
@@ -130,12 +116,3 @@ def test_a_head_has_the_releases_versions_unless_another_torch_needs_others(
     assert "sympy" not in pinned, "torch 2.6 wants 1.13.1"
     assert "typing_extensions" not in pinned
     assert pinned["boto3"] == version("boto3")
-
-
-def test_a_script_that_names_torch_has_its_own_and_ray_is_the_controllers(tmp_path: Path) -> None:
-    assert [pin.partition("==")[0] for pin in spec_of(experiment(tmp_path, pip=[])).pins] == [
-        "ray",
-        "torch",
-    ]
-    (pin,) = spec_of(experiment(tmp_path, pip=["Torch<3"])).pins
-    assert pin.startswith("ray==")

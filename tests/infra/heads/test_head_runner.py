@@ -72,11 +72,6 @@ def test_a_parcel_that_was_tampered_with_leaves_its_place_alone(tmp_path: Path) 
     assert not (tmp_path / "up").exists()
 
 
-def test_an_order_is_read_as_it_was_written() -> None:
-    given = order(Path("/x"), "run", "e.yaml")
-    assert Order.of(given.to_bytes()) == given
-
-
 def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have heads run Python code in place of `cloudtune`."""
     import subprocess

@@ -89,11 +89,6 @@ def test_the_boot_is_uploaded_while_it_runs_and_when_it_fails(
     assert uploads.kept[-1] == done.stdout, "with its last line, before the machine ends"
 
 
-def test_a_storage_in_a_folder_has_no_uploads() -> None:
-    assert "curl" not in user_data(REMOTE)
-    assert "-T \"$boot_log\" 'https://x'" in user_data(REMOTE, "https://x")
-
-
 class Refusing:
     """EC2's calls, which refuse types with a code and a message."""
 

@@ -208,14 +208,6 @@ def test_workers_know_their_place_and_train_one_model_however_the_script_does_it
         assert node.printed(name, rank, line=1) == ["place", *place]
 
 
-def test_one_worker_has_a_place_too(node: Node) -> None:
-    node.agent.start(part_of("one.1", 1.0, until=1))
-    node.hear("one.1", Epoch)
-    node.agent.stop("one.1")
-    node.hear("one.1")
-    assert node.printed("one.1", line=1)[1:] == ["0", "0", "1", "1", "0", "127.0.0.1", "True"]
-
-
 @pytest.mark.parametrize("kind", ["copies", "several"])
 def test_workers_that_exchange_no_gradients_are_found_in_their_first_epoch(
     node: Node, kind: str
@@ -266,13 +258,6 @@ def test_a_rank_that_waits_for_a_lost_one_does_not_hang_the_session(
     node.hear("hangs.1", Epoch)
     os.kill(node.pid("hangs.1", 1), signal.SIGKILL)  # rank 0 waits for its gradients
     assert "SIGKILL" in str(node.hear("hangs.1"))
-
-
-def test_a_stop_in_the_middle_of_an_epoch_waits_for_nothing(node: Node) -> None:
-    node.agent.start(part_of("far.1", 1.0, until=9, trouble="hangs"))
-    node.hear("far.1", Epoch)
-    node.agent.stop("far.1")
-    assert "Lost" not in kinds(node.hear("far.1"))
 
 
 def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> None:

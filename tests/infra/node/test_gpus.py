@@ -1,6 +1,5 @@
 """Which physical GPUs workers get: whole ones first, shares as told, and never too many."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,15 +26,6 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
     assert slots.take("e", 0.5, 1) == (1,)
 
 
-def test_three_thirds_are_one_gpu() -> None:
-    slots = GpuSlots(2)
-    asked = [("a", 0), ("b", 0), ("c", 0), ("d", 1)]
-    assert [slots.take(name, 1 / 3, gpu) for name, gpu in asked] == [(0,), (0,), (0,), (1,)]
-    for name in "abc":
-        slots.give(name)
-    assert slots.free() == [0], "what was rounded away comes back"
-
-
 def test_a_number_is_one_gpu_for_as_long_as_shares_of_it_are_there() -> None:
     slots = GpuSlots(3)
     slots.take("whole", 1.0)
@@ -56,27 +46,6 @@ def test_a_share_waits_for_its_own_gpu_while_who_was_there_ends() -> None:
     assert slots.take("new", 0.5, 0) is None, "the other GPU is for those who were told so"
     slots.give("old")
     assert slots.take("new", 0.5, 0) == (0,)
-
-
-def test_a_share_waits_for_a_whole_gpu_to_open_another() -> None:
-    slots = GpuSlots(1)
-    slots.take("whole", 1.0)
-    assert slots.take("a", 0.25, 0) is None
-    slots.give("whole")
-    assert slots.take("a", 0.25, 0) == (0,)
-
-
-def test_who_has_no_seat_gives_none() -> None:
-    slots = GpuSlots(1)
-    slots.give("nobody")
-    assert slots.free() == [0]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "workers"), [(0.5, (0.5,)), (1.0, (1.0,)), (3.0, (1.0, 1.0, 1.0))]
-)
-def test_a_packed_trial_has_one_worker(gpus: float, workers: tuple[float, ...]) -> None:
-    assert shares(gpus) == workers
 
 
 @given(

@@ -138,10 +138,6 @@ def test_a_packed_client_gets_its_share_of_threads_and_memory(mps: MpsDaemons, s
     assert mps.environment(0, 0.001)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
 
 
-def test_who_has_a_gpu_alone_has_no_mps(mps: MpsDaemons) -> None:
-    assert mps.environment(0, 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
-
-
 def test_each_daemon_sees_its_own_gpu(mps: MpsDaemons, short: Path) -> None:
     assert (short / "m0" / "visible").read_text() == "GPU-aaaa"
     assert (short / "m1" / "visible").read_text() == "GPU-bbbb"
@@ -155,12 +151,6 @@ def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short:
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
         assert not mps.release(other.pid), "it is no client"
         other.kill()
-
-
-def test_all_is_well(mps: MpsDaemons, short: Path) -> None:
-    with Client(mps.environment(0, 0.5)):
-        until_served(short, 0)
-        assert mps.check() == []
 
 
 def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) -> None:
