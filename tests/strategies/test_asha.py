@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cloudtune.model.commands import ExtendTrial, StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
@@ -109,33 +108,6 @@ def test_the_highest_rung_is_promoted_first_and_of_a_rung_the_best() -> None:
     assert paper.wanted() == [("rung 1", "g", 2)]
 
 
-def choices(played: Played, eta: int, epochs: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Yield whom each free GPU was given to, and whom by Algorithm 2; "" is for a new trial."""
-    rungs: list[dict[str, float]] = [{} for _ in epochs]
-    gone: set[tuple[int, str]] = set()
-    for entry in played.entries:
-        event = entry.event
-        if isinstance(event, EpochDone) and event.epoch in epochs:
-            level = epochs.index(event.epoch)
-            rungs[level][event.session.partition(".")[0]] = event.metrics["score"]
-        for command in entry.commands:
-            if not isinstance(command, StartTrial | ExtendTrial):
-                continue
-            found = [
-                (level, name)
-                for level in range(len(epochs) - 2, -1, -1)
-                for name in sorted(rungs[level], key=lambda name: -rungs[level][name])[
-                    : len(rungs[level]) // eta
-                ]
-                if (level, name) not in gone
-            ]
-            goal = min(command.until_epoch, epochs[-1])
-            new = isinstance(command, StartTrial) and command.start_epoch == 0
-            given = "" if new else command.session.partition(".")[0]
-            gone.add((epochs.index(goal) - 1, given))
-            yield given, (found[0][1] if found else "")
-
-
 def test_the_stopping_type_by_hand() -> None:
     """eta 2: one result alone goes on; then who isn't among the best half is cut."""
     played = in_turn("asha-stopping", [0.5, 0.4, 0.6, 0.55, 0.7, 0.58], max_epochs=4, eta=2)
@@ -150,16 +122,6 @@ def test_the_stopping_type_by_hand() -> None:
     assert all(start.start_epoch == 0 for start in played.starts)
     statuses = {name: trial.status for name, trial in played.policy.trials.items()}
     assert statuses["t01"] == statuses["t03"] == statuses["t05"] == "cut"
-
-
-@pytest.mark.parametrize("kind", ["promotion", "stopping"])
-def test_a_promoted_trial_stays_promoted(kind: Kind) -> None:
-    paper = Paper({"a": 0.1, "b": 0.5, "c": 0.6, "d": 0.7}, kind)
-    paper.report("a", 1)
-    assert paper.report("b", 1) == Go(2)
-    assert [paper.report("c", 1), paper.report("d", 1)] == [Go(2), Go(2)]
-    assert paper.report("b", 1) == Go(2)  # third of four by now
-    assert paper.report("c", 2) == (Go(4) if kind == "stopping" else Verdict.PAUSE)
 
 
 @pytest.mark.parametrize("name", ["asha", "asha-stopping"])

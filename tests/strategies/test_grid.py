@@ -2,7 +2,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.grid import Sequential
-from tests.builders import Setting, by_name, play, trials
+from tests.builders import Setting, by_name, play
 from tests.contracts.strategy import OrderedContract
 
 
@@ -41,22 +41,3 @@ def test_a_group_begins_when_the_one_before_is_over() -> None:
             ends[session.partition(".")[0]] = entry.event.at
     assert max(ends[f"t{n:02d}"] for n in range(4)) <= min(begins[f"t{n:02d}"] for n in range(4, 8))
     assert max(ends[f"t{n:02d}"] for n in range(4, 8)) <= min(begins["t08"], begins["t09"])
-
-
-def test_a_sampler_knows_one_group_before_the_next() -> None:
-    class Curious:
-        def __init__(self) -> None:
-            self.told: list[str] = []
-            self.knew: list[int] = []
-            self.trials = iter(trials(6))
-
-        def ask(self) -> object:
-            self.knew.append(len(set(self.told)))
-            return next(self.trials, None)
-
-        def tell(self, trial: object, epoch: int, value: float | None) -> None:
-            self.told.append(trial.id)  # type: ignore[attr-defined]
-
-    curious = Curious()
-    play(Setting(0), lambda _, game: Sequential(curious, max_epochs=2, size=2))  # type: ignore[arg-type]
-    assert curious.knew[:6] == [0, 0, 2, 2, 4, 4]

@@ -1,11 +1,9 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.strategies.median import MedianStopping
 from tests.builders import Played, Setting, by_name, offer, play, table
 from tests.contracts.strategy import OrderedContract
 
@@ -60,16 +58,3 @@ def test_it_is_the_rule_of_the_paper(rows: list[list[float]]) -> None:
                 break
         expected[f"t{number:02d}"] = last
     assert in_turn(dict(enumerate(rows)), max_epochs=4).epochs == expected
-
-
-@pytest.mark.parametrize("least", [1, 5])
-def test_how_many_others_it_takes_can_be_said(least: int) -> None:
-    rows = {n: [1.0 - n / 10] * 2 for n in range(8)}
-    game = Setting(8, metric=table(rows), offer=offer(1), max_instances=1)
-    played = play(
-        game,
-        lambda sampler, _: MedianStopping(
-            sampler, min_epochs=1, max_epochs=2, mode="max", least=least
-        ),
-    )
-    assert [played.epochs[f"t{n:02d}"] for n in range(8)] == [2] * least + [1] * (8 - least)

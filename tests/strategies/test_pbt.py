@@ -3,12 +3,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.compare.sampler import TableSampler
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.search_space import Uniform
 from cloudtune.model.commands import Command, StartTrial
 from cloudtune.model.events import Event
 from cloudtune.model.progress import OVER
@@ -17,8 +15,7 @@ from cloudtune.runs.job import policy_of
 from cloudtune.strategies.base import Sampler, Strategy
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.samplers.axes import allows
-from cloudtune.strategies.samplers.sampler import SpaceSampler
-from tests.builders import Build, Setting, by_name, final, gone, level, offer, play, table
+from tests.builders import Build, Setting, final, gone, level, offer, play, table
 from tests.contracts.strategy import StrategyContract, sometimes
 
 
@@ -123,11 +120,6 @@ def test_a_full_storage_keeps_what_a_clone_may_begin_from() -> None:
     assert dropped, "what is of no more use makes room"
 
 
-def test_fewer_than_four_results_cut_nobody() -> None:
-    played = play(eight([0.1, 0.2, 0.3], extra=0), pbt(population=3))
-    assert set(played.epochs.values()) == {12}
-
-
 def test_the_configuration_of_a_clone_is_the_explored_one() -> None:
     asked: list[str] = []
 
@@ -176,55 +168,11 @@ def test_members_take_turns_where_there_are_too_few_gpus() -> None:
     assert played.starts[4].start_epoch == 4
 
 
-def test_one_population_after_the_other() -> None:
-    played = play(eight([0.1 * n for n in range(7)], extra=0), pbt(population=3))
-    assert played.parts("") == {"population 0": 3, "population 1": 3, "population 2": 1}
-
-
-def test_it_improves_on_the_same_trials_without_clones() -> None:
-    """A clone's own configuration is what counts from where it begins."""
-
-    def best(interval: int) -> float:
-        sampler = SpaceSampler({"x": Uniform(0.0, 100.0)}, seed=4, most=60)
-        game = Setting(12, offer=offer(8), max_instances=1)
-        policy = game.policy(pbt(sampler.explore, max_epochs=40, interval=interval), sampler)
-        world = SimWorld(
-            game.rentables, "score", lambda config, _epoch: -gap(Trial("", config)), game.seed
-        )
-        run(policy, world, MemoryLedger())
-        assert policy.ending is EndReason.DONE
-        finished = [t for t in policy.trials.values() if t.status == "finished"][:8]
-        return sum(gap(t.trial) for t in finished) / len(finished)
-
-    assert best(interval=4) < 0.6 * best(interval=41)
-
-
 def gap(trial: Trial) -> float:
     """Return how far a configuration is from the best, 80."""
     x = trial.config["x"]
     assert isinstance(x, float)
     return abs(x - 80)
-
-
-def test_on_a_table_the_clone_is_a_row_nearby() -> None:
-    rows = [Trial(f"c{n:03d}", {"x": n}) for n in range(200)]
-    game = Setting(12, metric=lambda n, e: n / 200 + e / 1000, offer=offer(8), max_instances=1)
-    sampler = TableSampler(rows, most=40)
-    policy = game.policy(by_name("pbt", max_epochs=30), sampler)
-    run(policy, game.world(), MemoryLedger())
-    assert policy.ending is EndReason.DONE
-    strategy = policy.strategy
-    parents = {
-        t.trial.id: t.clone_of
-        for g in strategy.groups  # type: ignore[attr-defined]
-        for t in g.tasks
-        if t.clone_of
-    }
-    near = [
-        0.7 <= int(child[1:]) / max(1, int(parent[1:])) <= 1.3 for child, parent in parents.items()
-    ]
-    assert len(near) >= 8
-    assert sum(near) / len(near) > 0.5
 
 
 NETWORKS = {
@@ -299,11 +247,3 @@ def test_with_inherit_a_clone_may_have_another_network() -> None:
     named = [one for one, _ in pairs if "model/block/name" in one]
     assert named
     assert all(whole[str(one["model/block/name"])] in one for one in named)
-
-
-def test_a_run_with_inherit_is_the_same_again() -> None:
-    """From its record, too: the option is in it."""
-    strategy = {"name": "pbt", "inherit": True}
-    experiment, clones = bred(strategy)
-    assert bred(strategy)[1] == clones
-    assert Experiment.from_json(experiment.to_json()).strategy.inherit

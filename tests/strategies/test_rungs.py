@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,8 +78,3 @@ def test_trials_are_asked_for_again_until_they_begin(
         assert tasks == tuple(Task(trial, capped(trial, until)) for trial in wanted)
         view.trials.update({wanted[n].id: None for n in sorted(begin) if n < len(wanted)})
         assert new.dry(view) == (not plain.peek(view.trials, 1))
-
-
-def test_a_task_without_an_epoch_to_train_is_none() -> None:
-    with pytest.raises(ValueError, match="needs a budget"):
-        Task(Trial("t0", {}), 0)

@@ -30,12 +30,6 @@ def test_the_best_come_first_and_the_worst_are_those_without_a_number() -> None:
     assert less.ranked(results)[:3] == ("a", "c", "e")
 
 
-def test_without_a_new_plan_the_forecast_decides() -> None:
-    results = {f"t{n}": float(n) for n in range(5)}
-    assert SEER.promote(1, results) == ("t4", "t3", "t2")
-    assert SEER.promote(3, results) == ()
-
-
 @given(
     trials=st.integers(1, 70),
     more=st.integers(0, 9),

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.strategies.seer_rules import (
-    STEP,
     Seat,
     first_rung,
     fitted,
@@ -21,11 +20,6 @@ from cloudtune.strategies.seer_rules import (
 
 EPOCHS = (1, 2, 4, 8, 16, 32, 64)
 SPEEDS = {1.0: 60.0, 2.0: 32.0, 4.0: 18.0, 8.0: 20.0}
-
-
-def test_nothing_known_is_what_is_believed() -> None:
-    assert step({}, {}) == pytest.approx(STEP)
-    assert step({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0}) == pytest.approx(STEP)
 
 
 def test_a_rung_that_says_nothing_of_the_next_is_found_out() -> None:
@@ -64,14 +58,6 @@ def test_the_cheapest_width_that_is_in_time_else_the_fastest() -> None:
     assert width_for(10, SPEEDS, 20.0, 400.0) == 2.0
     assert width_for(10, SPEEDS, 20.0, 100.0) == 4.0
     assert width_for(10, {1.0: 60.0, 0.5: 100.0}, 0.0, 2000.0) == 0.5
-
-
-def test_wide_seats_take_whole_instances() -> None:
-    assert nodes([], 4) == 0
-    assert nodes([1.0, 1.0, 2.0], 4) == 1
-    assert nodes([3.0, 2.0, 1.0], 4) == 2
-    assert nodes([8.0, 1.0], 4) == 3
-    assert nodes([0.5] * 9, 4) == 2
 
 
 def test_a_seat_is_narrower_where_there_is_no_room() -> None:

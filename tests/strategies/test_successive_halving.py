@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.model.commands import ExtendTrial, Release
+from cloudtune.model.commands import ExtendTrial
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Mode
 from cloudtune.strategies.base import Sampler
@@ -137,16 +137,6 @@ def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
     assert [start.trial for start in played.starts[:3]] == ["t00", "t01", "t01"]
 
 
-def test_a_naive_fleet_shrinks_when_a_rung_is_decided() -> None:
-    played = play(Setting(8, naive=True), halving(8, 1, 8, 2))
-    releases = [e.event.at for e in played.entries for c in e.commands if isinstance(c, Release)]
-    assert releases[0] < releases[-1]
-
-
-def test_one_trial_at_least_goes_on() -> None:
-    assert max(play(Setting(2), halving(2, 1, 27, 3)).epochs.values()) == 27
-
-
 def test_who_failed_still_counts_in_the_size_of_the_next_rung() -> None:
     def metric(number: int, _epoch: int) -> float:
         return math.nan if number < 4 else number / 10
@@ -176,17 +166,6 @@ def test_a_trial_at_its_last_epoch_keeps_its_place() -> None:
         "t04": "finished",
         "t05": "finished",
     }
-
-
-def test_a_sampler_that_runs_dry_makes_the_rung_smaller() -> None:
-    played = play(Setting(6), halving(27, 1, 9, 3))
-    assert sorted(played.epochs.values()) == [1, 1, 1, 1, 3, 9]
-
-
-def test_one_bracket_is_all_that_is_asked_for() -> None:
-    played = play(Setting(30), halving(4, 1, 4, 2))
-    assert len(played.epochs) == 4
-    assert not played.policy.strategy.anytime
 
 
 def test_brackets_that_are_repeated_use_what_they_are_given() -> None:

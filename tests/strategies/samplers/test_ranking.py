@@ -103,14 +103,6 @@ def test_it_ranks_configurations_that_nobody_has_tried() -> None:
     assert 0.0 <= min(found) < max(found) <= 1.0
 
 
-def test_what_weighs_nothing_says_nothing() -> None:
-    lies = [Score(1.0 - score.value, 0.0) for score in TRIED]
-    fresh = sample(SPACE, 20, 99)
-    mixed = Ranking([*CONFIGS, *CONFIGS], [*TRIED, *lies], AXES).of(fresh)
-    alone = Ranking(CONFIGS, TRIED, AXES).of(fresh)
-    assert rank_correlation(list(mixed), list(alone)) > 0.95
-
-
 def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
     ranking = Ranking(CONFIGS, TRIED, AXES)
     odd: list[dict[str, object]] = [

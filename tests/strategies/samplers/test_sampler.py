@@ -30,10 +30,7 @@ from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.axes import (
-    ListedValues,
-    NumberLine,
     Steps,
-    axes_by_size,
     axes_of,
     perturbed,
 )
@@ -151,15 +148,6 @@ def test_a_model_finds_what_is_good(kind: str, mode: Mode) -> None:
     assert np.median(late) < np.median(chance) / 3
 
 
-def test_what_learns_begins_at_random() -> None:
-    """Four trials are two more than two hyperparameters; till then chance decides."""
-    asks = {
-        kind: [t.config for t in told(SpaceSampler(FLAT, kind), 5)] for kind in ("random", "tpe")
-    }
-    assert asks["tpe"][:4] == asks["random"][:4]
-    assert asks["tpe"][4] != asks["random"][4]
-
-
 @pytest.mark.parametrize("kind", MODEL_BASED)
 def test_a_failed_trial_is_the_worst(kind: str) -> None:
     """Half of the line fails, and the other half is all the same."""
@@ -223,13 +211,6 @@ def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
     assert sampler.ask() is not None
 
 
-def test_an_unknown_sampler_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        UsageError, match=r"unknown sampler 'cmaes'; choose one of random.*'cma-es'"
-    ):
-        SpaceSampler(FLAT, "cmaes")
-
-
 def test_which_sampler_a_strategy_gets() -> None:
     assert sampler_for("asha") == ("random", 0.0)
     assert sampler_for("asha", "gp") == ("gp", 0.0)
@@ -237,17 +218,6 @@ def test_which_sampler_a_strategy_gets() -> None:
     assert sampler_for("sync-bohb", "gp") == ("gp", 1 / 3)
     with pytest.raises(UsageError, match="bohb with the sampler qmc is Hyperband"):
         sampler_for("bohb", "qmc")
-
-
-def test_optuna_is_not_loaded_for_what_needs_none() -> None:
-    code = (
-        "import sys; import cloudtune.cli.main, cloudtune.policy.registry; "
-        "from cloudtune.strategies.samplers.sampler import *; "
-        "from cloudtune.experiment.search_space import Grid; "
-        "SpaceSampler({'a': Grid((1, 2))}).ask(); print('optuna' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -316,17 +286,3 @@ def test_clones_count_as_trials() -> None:
     assert clone is not None
     assert clone.id == "t01"
     assert sampler.explore(parent) is None
-
-
-def test_listed_numbers_have_places_for_neighbours_only() -> None:
-    space: dict[str, Domain] = {
-        "b": Categories((16, 64, 32)),
-        "o": Categories(("x", "y")),
-        "n": RandInt(0, 3),
-    }
-    assert axes_of(space)["b"] == ListedValues((16, 64, 32))
-    assert axes_by_size(space) == {
-        "b": NumberLine(16.0, 64.0),
-        "o": ListedValues(("x", "y")),
-        "n": Steps(0, 3),
-    }
