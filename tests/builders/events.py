@@ -2,8 +2,16 @@
 
 from collections.abc import Iterable
 
+from cloudtune.engine.ledger import Entry
 from cloudtune.model.commands import Command, Launch, StartTrial
-from cloudtune.model.events import EpochDone, InstanceLaunched, NodeJoined, RunStarted
+from cloudtune.model.events import (
+    EpochDone,
+    Event,
+    InstanceLaunched,
+    NodeJoined,
+    RunStarted,
+    TimerFired,
+)
 from cloudtune.model.trial import Slice
 from cloudtune.policy.base import Policy
 
@@ -35,6 +43,24 @@ def epoch(
     """Return an epoch that took a second; its checkpoint is named trial/number."""
     checkpoint = f"{session.partition('.')[0]}/{number}" if saved else None
     return EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
+
+
+def tick(at: float) -> TimerFired:
+    return TimerFired(at, "tick")
+
+
+def launch(intent: str) -> Launch:
+    return Launch(intent, "g.4x", "on-demand")
+
+
+def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> StartTrial:
+    """Return the start of a session of a trial, on one instance."""
+    trial = session.partition(".")[0]
+    return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
+
+
+def entry(event: Event, *commands: Command) -> Entry:
+    return Entry(event, commands)
 
 
 def starts(commands: Iterable[Command]) -> dict[str, tuple[Slice, ...]]:

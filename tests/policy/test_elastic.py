@@ -19,7 +19,6 @@ from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
-    LaunchFailed,
     NodeLost,
     RunStarted,
     TimerFired,
@@ -47,6 +46,7 @@ from tests.builders import (
     starts,
     trials,
 )
+from tests.builders.events import tick
 
 FOUR = offer(4)
 RENTABLE = Rentable(FOUR, profile(LINEAR), 4)
@@ -124,14 +124,6 @@ def launches(commands: Sequence[Command]) -> list[str]:
 def alarms(commands: Sequence[Command], name: str) -> list[float]:
     """Return when an alarm of that name is set to."""
     return [c.at for c in commands if isinstance(c, SetTimer) and c.name == name]
-
-
-def refusal(at: float, intent: str, *, permanent: bool = False) -> LaunchFailed:
-    return LaunchFailed(at, intent, "Dry", "none left", permanent, "capacity")
-
-
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
 
 
 @pytest.mark.parametrize("granularity", [0.0, 3600.0])
@@ -216,17 +208,6 @@ def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
     assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"
 
 
-def test_an_instance_that_comes_after_it_was_given_back_is_given_back_again() -> None:
-    run = policy()
-    run.handle(RunStarted(0.0))
-    assert run.handle(Interrupted(5.0)) == (Release("i000"), SetTimer("cleanup", 35.0))
-    assert run.handle(InstanceLaunched(6.0, "i000", "i-000", 6.0)) == ()
-    assert run.handle(TimerFired(35.0, "cleanup")) == (Release("i000"), SetTimer("cleanup", 65.0))
-    gone = InstanceGone(66.0, "i000", 66.0, "released")
-    assert run.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
-    assert run.handle(gone) == (), "what comes after the end changes nothing"
-
-
 def test_an_instance_is_emptied_before_it_goes() -> None:
     run = policy(5, fleet_rule=Packed())
     said = begun(run, "i000", "i001")
@@ -270,19 +251,6 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     assert said == (Release("i000"), SetTimer("cleanup", 40.0))
     assert run.ending is EndReason.FAILED
     assert run.trouble == "no trial that is left to train fits on the rented instances"
-
-
-def test_a_target_that_is_reached_ends_the_run() -> None:
-    run = policy(target=0.8, last=9)
-    begun(run, "i000")
-    assert run.handle(epoch(20.0, "t00.1", 1, 0.7)) == ()
-    assert run.handle(epoch(21.0, "t00.1", 2, 0.8)) == (
-        StopTrial("t00.1"),
-        StopTrial("t01.1"),
-        Release("i000"),
-        SetTimer("cleanup", 51.0),
-    )
-    assert run.ending is EndReason.DONE
 
 
 def test_the_forecast_is_the_bill_at_deadline_or_the_budget() -> None:

@@ -28,12 +28,6 @@ def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
     assert found.find(8.0) is None
 
 
-def test_what_sits_on_several_instances_stays_only_if_all_stay() -> None:
-    found = free_gpus(a=4, b=4)
-    assert found.stays([Slice("a", 4.0), Slice("b", 4.0)])
-    assert not found.stays([Slice("a", 4.0), Slice("gone", 4.0)])
-
-
 def test_only_offers_that_have_the_width_are_looked_at() -> None:
     found = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
     found.follow({"a": FOUR, "b": ONE}, ())
@@ -46,14 +40,6 @@ def test_the_first_offer_is_preferred_and_the_others_will_do() -> None:
     assert found.find(1.0, ONE) == (ONE, (Slice("b", 1.0),))
     found.take([Slice("b", 1.0)])
     assert found.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
-
-
-def test_two_free_halves_of_different_gpus_are_no_seat_for_a_whole_one() -> None:
-    found = free_gpus(a=4)
-    found.take([Slice("a", 0.5, 0), Slice("a", 0.5, 1), Slice("a", 2.0)])
-    assert found.free_gpus == 1.0
-    assert found.find(1.0) is None
-    assert found.move(1.0, FOUR, (Slice("a", 2.0),)) == ((FOUR, (Slice("a", 1.0),)), ())
 
 
 def test_a_share_that_grows_alone_on_a_high_gpu_stays_there() -> None:

@@ -1,7 +1,7 @@
 """A run on several offers: from stage to stage, and in one stage."""
 
 from cloudtune.model.commands import ExtendTrial, Launch, Release, StopTrial
-from cloudtune.model.events import InstanceGone, LaunchFailed, RunStarted, TimerFired, TrialStopped
+from cloudtune.model.events import InstanceGone, LaunchFailed, RunStarted, TrialStopped
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes
@@ -18,6 +18,7 @@ from tests.builders import (
     scripted,
     starts,
 )
+from tests.builders.events import tick
 
 SMALL = offer(1, name="g.1x")
 BIG = offer(4, 144.0, name="p.4x", market="spot", zone="us-east-1b")
@@ -30,10 +31,6 @@ def small(intent: str) -> Launch:
 
 def big(intent: str) -> Launch:
     return Launch(intent, "p.4x", "spot", "us-east-1b")
-
-
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
 
 
 def test_what_a_lost_group_leaves_goes_to_the_others() -> None:

@@ -22,6 +22,7 @@ from cloudtune.model.plans import Plan
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.run import RunPolicy
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
+from tests.builders.events import tick
 
 A = offer(1, name="g.1x")
 B = offer(1, name="p.1x")
@@ -31,10 +32,6 @@ SPOT = offer(4, market="spot")
 def refused(at: float, intent: str, *, permanent: bool = False) -> LaunchFailed:
     kind: RefusalKind = "denied" if permanent else "capacity"
     return LaunchFailed(at, intent, "Refused", "no", permanent, kind)
-
-
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
 
 
 def launches(policy: RunPolicy, event: Event) -> list[str]:

@@ -37,16 +37,9 @@ from tests.builders import (
     scripted,
     staged,
 )
+from tests.builders.events import launch, tick
 
 ONE_TRIAL = staged((1, 0, 9, 1, 4.0))
-
-
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
-
-
-def launch(intent: str) -> Launch:
-    return Launch(intent, "g.4x", "on-demand")
 
 
 def test_the_deadline_leaves_time_to_give_everything_back() -> None:

@@ -39,7 +39,7 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.profiles.measurements import MeasuredFigures, MeasureError, widths_of
+from cloudtune.profiles.measurements import MeasureError, widths_of
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
@@ -72,24 +72,6 @@ def measure(
     assert last.reason is policy.ending
     assert policy.fleet.alive() == []
     return tuple(ledger.entries)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "widths"),
-    [(1, (1.0,)), (2, (1.0, 2.0)), (4, (1.0, 2.0, 4.0)), (6, (1.0, 2.0, 4.0, 6.0))],
-)
-def test_the_widths_of_an_instance(gpus: int, widths: tuple[float, ...]) -> None:
-    assert widths_of(gpus) == widths
-
-
-@pytest.mark.parametrize(
-    ("bounds", "widths"),
-    [((1, 1), (1.0,)), ((1, 3), (1.0, 2.0, 3.0)), ((3, None), (3.0, 4.0, 8.0)), ((9, None), ())],
-)
-def test_the_widths_that_trials_may_have(
-    bounds: tuple[int, int | None], widths: tuple[float, ...]
-) -> None:
-    assert widths_of(8, *bounds) == widths
 
 
 @pytest.mark.parametrize("epochs", [2, 4])
@@ -178,11 +160,6 @@ def test_if_a_trial_alone_fails_others_are_tried() -> None:
 def test_a_measurement_is_replayed_with_equal_commands() -> None:
     entries = measure(measuring())
     replayed(measuring(), entries)
-
-
-def test_figures_without_an_epoch_are_no_profile() -> None:
-    with pytest.raises(ValueError, match="no durations"):
-        MeasuredFigures().profile("g.4x", "abc", "2026-01-01", "made up")
 
 
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
@@ -412,17 +389,6 @@ def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs
     assert policy.ending is EndReason.DONE
     assert entries[-1].event.at <= deadline
     assert len(policy.figures.epoch[1.0]) == 2 * max(1, epochs - 1)
-
-
-def test_epochs_of_hours_are_measured_where_the_deadline_allows_it() -> None:
-    hours = profile({1.0: 3600.0, 2.0: 2000.0, 4.0: 1200.0}, boot=900.0)
-    policy = MeasurePolicy(
-        trials=trials(4), offer=offer(4), limits=Limits(deadline=43200.0), share=0.5
-    )
-    measure(policy, truth=hours)
-    policy.raise_if_failed()
-    assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
-    assert policy.figures.boot == pytest.approx([900.0])
 
 
 def test_without_a_deadline_the_first_epoch_sets_one() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from cloudtune.model.commands import EndRun, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
     EpochDone,
-    EpochReport,
     Event,
     InstanceGone,
     InstanceLaunched,
@@ -113,12 +112,6 @@ def test_the_highest_memory_of_each_width_is_kept() -> None:
     assert [start.width for start in bench.starts] == [0.5, 0.5]
     bench.train(None, 1200.0)
     assert bench.policy.figures.memory == {1.0: 1100.0, 0.5: 1200.0}
-
-
-def test_what_a_worker_reports_is_what_the_policy_hears() -> None:
-    report = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, None, 0.1, 1500.0)
-    assert EpochDone.of(3.0, "t00.1", report).memory_mib == 1500.0
-    assert EpochDone(3.0, "t00.1", 1, {}, None, 2.0).memory_mib is None
 
 
 def test_a_shared_gpu_trains_on_until_the_last_is_measured() -> None:

@@ -9,7 +9,7 @@ from cloudtune.model.commands import ExtendTrial, SetTimer, StopTrial
 from cloudtune.model.events import RunResumed, TimerFired, TrialStarted, TrialStopped
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import TrialRules
-from tests.builders import begun, epoch, play, scripted, staged, starts
+from tests.builders import begun, epoch, play, scripted, staged
 from tests.builders.runs import Setting
 
 RULES = TrialRules(stall_factor=10.0, stall_least=60.0)
@@ -82,9 +82,3 @@ def test_nothing_is_expected_where_nobody_knows_the_script() -> None:
     played = play(setting.but(profile=published, rules=RULES))
     assert not any(trial.error for trial in played.policy.trials.values())
     assert any(trial.error for trial in play(setting.but(rules=RULES)).policy.trials.values())
-
-
-def test_by_default_a_policy_waits_for_ever() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    assert not any(isinstance(c, SetTimer) and c.name == "stall" for c in begun(policy, "i000"))
-    assert starts(begun(scripted(staged((1, 0, 1, 1, 4.0))), "i000"))

@@ -21,7 +21,6 @@ from cloudtune.model.events import (
     LaunchFailed,
     NodeLost,
     RunStarted,
-    TimerFired,
     TrialFailed,
     TrialLost,
     TrialStarted,
@@ -31,18 +30,11 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
+from tests.builders.events import launch, tick
 
 
 def refusal(at: float, intent: str) -> LaunchFailed:
     return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
-
-
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
-
-
-def launch(intent: str) -> Launch:
-    return Launch(intent, "g.4x", "on-demand")
 
 
 def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:

@@ -26,7 +26,6 @@ from cloudtune.model.commands import (
 from cloudtune.model.events import (
     FORGOTTEN,
     EpochDone,
-    Event,
     InstanceGone,
     InstanceLaunched,
     LaunchFailed,
@@ -40,11 +39,12 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
-from cloudtune.model.trial import EndReason, Slice
+from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.runs.report import build, to_json
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile, scripted
+from tests.builders.events import entry, start
 from tests.builders.live import elastic_job, report_of
 
 OFFER = offer(4)  # a cent a second, for a minute at least: a quarter of a cent a GPU-second
@@ -56,19 +56,10 @@ def launch(intent: str = "i0", dollars: float = OFFER.usd_per_hour) -> Launch:
     return Launch(intent, "g.4x", "on-demand", "", dollars)
 
 
-def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> StartTrial:
-    trial = session.partition(".")[0]
-    return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
-
-
 def done(
     at: float, session: str, epoch: int, seconds: float = 10.0, saving: float = 0.0
 ) -> EpochDone:
     return EpochDone(at, session, epoch, {"score": 0.5}, None, seconds, None, saving)
-
-
-def entry(event: Event, *commands: Command) -> Entry:
-    return Entry(event, commands)
 
 
 def ledger(*middle: Entry, begin: Sequence[Command] = (), end: float = 100.0) -> tuple[Entry, ...]:
@@ -330,12 +321,6 @@ def test_the_price_is_that_which_was_asked_for() -> None:
     assert account(dear, [here, there]).whole.dollars == pytest.approx(1.98)
 
 
-def test_nothing_recorded_yet() -> None:
-    found = account((), [OFFER])
-    assert (found.whole, found.busy_share, found.instances) == (Amount(), 0.0, ())
-    assert tuple(found.amounts) == CATEGORIES
-
-
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3, charges=CHARGES)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 
@@ -352,23 +337,6 @@ def test_a_report_says_where_the_money_went() -> None:
     assert len(data["instances"]) == 3
     assert data["instances"][0]["busy"][0] == {"at": 25.0, "gpus": 4.0}
     assert set(data["trials"]) == {f"t{n:02d}" for n in range(12)}
-
-
-def test_the_table_leaves_out_what_came_to_nothing() -> None:
-    report = build(SETTING.job(PLAN), play(SETTING, PLAN).entries)
-    sheet = money(report.accounting)
-    assert [row[0] for row in sheet.rows] == [
-        "training",
-        "start-up of instances and trials",
-        "  booting",
-        "giving back",
-        "to the minimum charge",
-        "charges per launch",
-        "charges per hour",
-        "total",
-    ]
-    assert sheet.rows[0][1] == "7m 42s"
-    assert sheet.rows[-1] == ("total", "14m 6s", "100 %", "$3.90", "100 %")
 
 
 def test_a_machine_of_ones_own_costs_nothing_and_has_its_time_split() -> None:
@@ -392,13 +360,6 @@ def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
     assert lines[place + 3].startswith(" training ")
     assert any(line.startswith("GPUs trained in ") for line in lines[place:])
     assert report.accounting.whole.dollars == pytest.approx(report.dollars)
-
-
-def test_a_run_that_rented_nothing_has_no_table() -> None:
-    out = Console(width=100)
-    with out.capture() as shown:
-        show_report(out, build(SETTING.job(PLAN), ()))
-    assert "Where the money went" not in shown.get()
 
 
 def test_9_the_bill_of_several_types_by_what_it_was_spent_on() -> None:

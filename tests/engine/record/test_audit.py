@@ -5,11 +5,8 @@ import math
 import pytest
 
 from benchmarks.compare.audit import Point, audit
-from cloudtune.engine.ledger import Entry
-from cloudtune.model.commands import Command, EndRun, Launch, Release, StartTrial, StopTrial
+from cloudtune.model.commands import EndRun, Launch, Release, StopTrial
 from cloudtune.model.events import (
-    EpochDone,
-    Event,
     InstanceGone,
     InstanceLaunched,
     LaunchFailed,
@@ -19,23 +16,15 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.plans import Limits
-from cloudtune.model.trial import EndReason, Slice
+from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
+from tests.builders.events import entry, start
 
 OFFER = offer(4)  # a cent a second, for a minute at least
 
 
 def launch(intent: str) -> Launch:
     return Launch(intent, "g.4x", "on-demand", "", OFFER.usd_per_hour)
-
-
-def start(session: str, width: float, begin: int = 0) -> StartTrial:
-    trial = session.partition(".")[0]
-    return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, 9)
-
-
-def entry(event: Event, *commands: Command) -> Entry:
-    return Entry(event, commands)
 
 
 RUN = (
@@ -118,13 +107,3 @@ def test_what_was_never_given_back_is_told() -> None:
     assert launched.dollars == pytest.approx(0.6)
     asked = audit(RUN[:1], [OFFER], "score", "max")
     assert len(asked.violations(Limits())) == 2
-
-
-def test_nothing_costs_nothing() -> None:
-    found = audit((), [OFFER], "score", "max")
-    assert (found.seconds, found.dollars, found.idle, found.path) == (0.0, 0.0, 0.0, ())
-
-
-def test_an_epoch_without_the_metric_is_no_result() -> None:
-    other = (*RUN[:4], entry(EpochDone(31.0, "a.1", 1, {"loss": 0.1}, None, 1.0)))
-    assert audit(other, [OFFER], "score", "max").path == ()

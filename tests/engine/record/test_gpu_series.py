@@ -3,7 +3,7 @@
 import pytest
 
 from cloudtune.engine.record.accounting import account
-from cloudtune.engine.record.gpu_series import GpuRows, GpuUse, gpu_shares, gpu_uses
+from cloudtune.engine.record.gpu_series import GpuRows, gpu_shares, gpu_uses
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.trial import Slice
 from cloudtune.policy.registry import ALLOCATORS
@@ -57,7 +57,3 @@ def test_shares_of_one_gpu_lie_beside_each_other_and_whole_ones_elsewhere() -> N
     assert [(p.gpu, p.low) for p in (*first, *second, whole)] == [(0, 0.0), (0, 0.5), (1, 0.0)]
     (later,) = rows.take(Slice("i", 0.5, 0), 10.0, 12.0)
     assert (later.gpu, later.low) == (0, 0.0)
-
-
-def test_a_use_says_who_and_for_what() -> None:
-    assert GpuUse("i", 0, 1.0, 2.0, "t0", 0.5, "training").trial == "t0"

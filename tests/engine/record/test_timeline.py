@@ -14,11 +14,9 @@ from cloudtune.model.commands import (
     Launch,
     Release,
     SetTimer,
-    StartTrial,
     StopTrial,
 )
 from cloudtune.model.events import (
-    EpochDone,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -33,8 +31,9 @@ from cloudtune.model.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.model.trial import EndReason, Slice
+from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
+from tests.builders.events import start
 
 ROOT = Path(__file__).parents[3]
 QUERIES = (
@@ -46,11 +45,6 @@ QUERIES = (
 
 def launch(intent: str, zone: str = "", dollars: float = 36.0) -> Launch:
     return Launch(intent, "g.4x", "spot", zone, dollars)
-
-
-def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> StartTrial:
-    trial = session.partition(".")[0]
-    return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
 
 
 FIRST = (
@@ -137,12 +131,6 @@ def test_timers_notices_and_the_end() -> None:
     over = read([*FIRST, *middle, end, beyond])
     assert (over.timers, over.ended, over.at) == ({"tick": 1.0}, EndReason.DEADLINE, 60.0)
     assert len(over.epochs) == 2
-
-
-def test_what_is_told_of_nothing_that_was_asked_for_is_passed_over() -> None:
-    odd = EpochDone(1.0, "z.1", 1, {}, None, 1.0)
-    found = read([Entry(odd, (StopTrial("z.1"), Release("i9"))), Entry(NodeJoined(2.0, "i9"), ())])
-    assert (found.instances, found.sessions, found.epochs, found.at) == ({}, {}, [], 2.0)
 
 
 def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> None:

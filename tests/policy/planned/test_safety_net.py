@@ -12,7 +12,7 @@ from cloudtune.engine.resume import replayed
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.commands import Command, Launch, PlanAnew, Release, SetTimer
-from cloudtune.model.plans import Limits, Plan, Rentable, Stage
+from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -123,29 +123,6 @@ def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.Mon
         with monkeypatch.context() as patch:
             patch.setattr(Answers, "within", lambda _, request: ExactPlanner().within(request))
             assert _done(on(setting, *changes)) == remembered
-
-
-def test_a_run_with_time_to_spare_seldom_searches_for_a_plan_on_demand(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A plan in hand shows that there is time; near the last moment only a search can."""
-    searches = []
-    nearly = ExactPlanner.nearly
-    setting = job(2 * AMPLE)
-    real = [replace(r, profile=profile({1.0: 66.0}, name="g.1x")) for r in setting.rentables]
-    slow = setting.but(real=tuple(real))
-
-    def counted(planner: ExactPlanner, request: PlanRequest) -> Plan | None:
-        searches.append(request)
-        return nearly(planner, request)
-
-    monkeypatch.setattr(ExactPlanner, "nearly", counted)
-    play(slow)
-    few = len(searches)
-    searches.clear()
-    monkeypatch.setattr(Answers, "in_hand", lambda _, request: None)
-    play(slow)
-    assert 0 < 2 * few <= len(searches)
 
 
 def _done(played: Played) -> list[Command]:
@@ -378,17 +355,6 @@ class _NothingToChange(MarketWatch):
 
     def look(self, rest: Rest) -> None:
         return None
-
-
-def test_under_the_cap_on_demand_goes_first_if_there_is_time() -> None:
-    """Nothing is known of the speed when spot is refused at first, so the run doesn't wait."""
-    sure = job(2 * 3600.0)
-    dear = sure.others[0]
-    others = (replace(dear, profile=replace(dear.profile, error=0.6)),)
-    unsure = sure.but(others=others, real=sure.rentables)
-    played = on(unsure, (0.0, 0), (200.0, 1))
-    assert [market for _, market in markets(played)] == ["on-demand", "spot"]
-    assert played.policy.ending is EndReason.DONE
 
 
 @pytest.mark.parametrize("back", range(3600, 4100, 180))

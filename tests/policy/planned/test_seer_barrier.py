@@ -13,7 +13,6 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
     EpochDone,
     LaunchFailed,
-    TrialFailed,
 )
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
@@ -317,11 +316,6 @@ def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow()
     assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
 
 
-def test_a_width_between_two_that_were_measured_is_wrong_by_their_mean() -> None:
-    found = speeds(("a", 1.0, 8.0), ("a", 4.0, 8.0))
-    assert corrected(found, "a") == pytest.approx({1.0: 8.0, 2.0: 8.0, 4.0: 8.0})
-
-
 def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
     found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=0.1)
     for trial in "abc":
@@ -350,13 +344,6 @@ def test_the_slowest_epoch_is_that_of_the_slowest_whenever_it_is_asked_for(
 def test_what_changes_is_followed() -> None:
     found = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
     assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
-
-
-def test_trials_that_fail_are_not_planned_for() -> None:
-    broken = [TrialFailed(30.0, f"t{n:02d}.1", "boom", "") for n in range(6)]
-    show = play(DEAL.but(trials=8, trouble=broken))
-    assert show.members[:2] == [8, 2]
-    assert show.furthest == 16
 
 
 def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:

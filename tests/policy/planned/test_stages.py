@@ -3,7 +3,6 @@
 from cloudtune.model.commands import (
     EndRun,
     ExtendTrial,
-    Launch,
     Release,
     SetTimer,
     StartTrial,
@@ -19,10 +18,7 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.trial import EndReason, Slice
 from tests.builders import begun, epoch, itinerary_of, scripted, staged, starts
-
-
-def launch(intent: str) -> Launch:
-    return Launch(intent, "g.4x", "on-demand")
+from tests.builders.events import launch
 
 
 def test_the_start_asks_for_all_instances_of_the_first_stage() -> None:
