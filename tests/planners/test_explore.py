@@ -55,23 +55,3 @@ def test_more_time_or_money_never_means_fewer_trials() -> None:
     assert by_money == sorted(by_money)
     assert by_time == sorted(by_time)
     assert by_money[0] < by_money[-1]
-
-
-def test_no_more_than_was_asked_for() -> None:
-    setting = Setting(profile=profile(SUBLINEAR), max_instances=4)
-    assert explored(setting, Limits(1e6, 1e6), most=7).trials == 7
-
-
-def test_an_unfinishable_trial_trains_as_far_as_possible() -> None:
-    setting, limits = Setting(profile=profile(SUBLINEAR), max_instances=1), Limits(deadline=60.0)
-    found = explored(setting, limits)
-    assert (found.trials, found.plan.stages[-1].stage.end_epoch) == (1, found.epochs)
-    assert 1 <= found.epochs < 16
-    job = setting.but(trials=1, min_epochs=2, max_epochs=found.epochs + 1)
-    with pytest.raises(InfeasibleError):
-        job.plan(limits=limits)
-
-
-def test_not_even_one_epoch() -> None:
-    with pytest.raises(InfeasibleError, match="no plan finishes within 5s"):
-        explored(Setting(profile=profile(SUBLINEAR)), Limits(deadline=5.0))

@@ -1,6 +1,5 @@
 """What is told of a run before it begins: by its stages, or by its own policy."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
-from cloudtune.planning.proposal import propose, to_json
+from cloudtune.planning.proposal import propose
 from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
@@ -34,14 +33,6 @@ def test_the_forecast_is_the_policy_s_own_and_the_same_again() -> None:
     assert found.source == "policy"
     assert found.trials.p95 <= 12
     assert found.instances.p95 <= 3
-
-
-def test_a_run_comes_near_to_its_forecast() -> None:
-    made = elastic_job()
-    told = report_of(made)
-    seconds, dollars = told.forecast.seconds, told.forecast.dollars
-    assert 0.8 * seconds.p5 <= told.figures.seconds <= 1.2 * seconds.p95
-    assert 0.8 * dollars.p5 <= told.figures.dollars <= 1.2 * dollars.p95
 
 
 def test_stages_and_played_runs_forecast_the_same(
@@ -102,13 +93,6 @@ def test_a_forecast_fits_no_model_to_metrics_that_are_made_up(
     assert not asked
 
 
-def test_the_fleet_is_what_the_fleet_rule_may_rent() -> None:
-    plan = make_plan(problem({"name": "asha", "fleet": "constant:2"}), LIMITS).plan
-    assert [each.instances for each in plan.fleet] == [2]
-    assert (plan.peak_instances, plan.fleet_rule) == (2, "constant:2")
-    assert plan.usd_per_second == pytest.approx(0.02)
-
-
 def test_limits_that_leave_no_time_for_an_epoch_are_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="no trial finishes its first epoch"):
         elastic_job(limits=Limits(deadline=40.0))
@@ -132,66 +116,9 @@ def test_an_unknown_choice_is_named_with_the_nearest() -> None:
         elastic_job({"name": "asha", "sampler": "tpee"})
 
 
-@pytest.mark.parametrize(
-    ("strategy", "why"),
-    [
-        ("asha", "asha decides as results come in"),
-        ("rubberband", "planned by the greedy planner for the least cost in time"),
-        ("seer-barrier", "planned by the exact planner for the most exploration"),
-        (
-            {"name": "sha", "allocator": "same", "fleet": "naive"},
-            "with the same allocator and the naive fleet nothing goes by a plan of stages",
-        ),
-    ],
-)
-def test_what_says_how_stages_are_planned_is_refused_where_it_makes_no_sense(
-    strategy: object, why: str
-) -> None:
-    asked = problem(strategy)
-    for option in (PlanOptions(planner="greedy"), PlanOptions(objective="time")):
-        with pytest.raises(UsageError, match=why):
-            make_plan(asked, LIMITS, option)
-
-
 def test_a_run_on_a_budget_alone_is_given_the_time_to_spend_it() -> None:
     made = elastic_job(limits=Limits(budget=36.0))
     assert longest(made.plan, made.limits) >= 3600.0 + 3600.0
-
-
-def test_the_proposal_is_told_in_tables_and_in_json() -> None:
-    asked = problem({"name": "asha", "target": 0.9, "max_concurrent": 5})
-    proposal = propose(make_plan(asked, LIMITS), others="none")
-    facts = [fact.text for fact in (*plan_tables.header(proposal), *plan_tables.creation(proposal))]
-    assert "up to 12 trials (random sampler), epochs 1 to 9, eta 3" in facts
-    assert "ends as soon as score is 0.9" in facts
-    assert "at most 5 trials at once" in facts
-    assert "at most $8.00: the budget" in facts
-    assert any("metrics are made up" in fact for fact in facts)
-    sheet = plan_tables.forecast(proposal)
-    assert [row[0] for row in sheet.rows][:3] == ["time", "cost", "trials started"]
-    told = json.loads(json.dumps(to_json(proposal), allow_nan=False))
-    assert told["plan"]["forecast"]["samples"] == RUNS
-    assert (told["experiment"], told["strategy"]) == ("made-up", "asha")
-    assert (told["proof"], told["plan"]["staged"], told["planner"]) == (
-        "forecast, not proven",
-        None,
-        None,
-    )
-
-
-def test_names_are_told_as_they_were_chosen() -> None:
-    wanted = {"name": "hypersched", "allocator": "hypersched:SOFTMAX", "fleet": "naive:2"}
-    told = to_json(propose(make_plan(problem(wanted), LIMITS), others="none"))
-    assert (told["strategy"], told["allocator"], told["fleet_rule"]) == (
-        "hypersched",
-        "hypersched:SOFTMAX",
-        "naive:2",
-    )
-    report = report_of(elastic_job({"name": "halving", "allocator": "dynamic-fluid:published"}))
-    assert (report.job.plan.strategy, report.job.plan.allocator) == (
-        "halving",
-        "dynamic-fluid:published",
-    )
 
 
 def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> None:
@@ -202,13 +129,6 @@ def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> 
     assert made.plan.peak_instances == 3
     told = report_of(elastic_job("seer-barrier"))
     assert told.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
-
-
-def test_stages_with_widths_of_another_allocator_are_forecast_by_playing() -> None:
-    made = make_plan(problem({"name": "sha", "allocator": "same"}), LIMITS)
-    assert made.plan.staged is not None
-    assert made.plan.followed is None
-    assert made.plan.estimate.dollars == made.plan.forecast.dollars.p50
 
 
 def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> None:
@@ -225,20 +145,6 @@ def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> Non
     assert told.policy.ending is not None
     assert told.policy.ending.value == "budget"
     assert told.figures.dollars <= 1.0
-
-
-def test_a_forced_plan_says_how_rarely_it_keeps_the_limits() -> None:
-    made = make_plan(problem("sha"), Limits(DEADLINE, 1.0), force=True)
-    assert made.plan.followed is not None
-    assert made.plan.forecast.within == 0.0
-
-
-def test_a_learning_sampler_is_refused_by_a_plan_of_stages() -> None:
-    with pytest.raises(UsageError, match="sampler tpe: a plan of stages asks for all its trials"):
-        elastic_job({"name": "sha", "sampler": "tpe"})
-    assert elastic_job({"name": "sha", "sampler": "qmc"}).plan.followed is not None
-    decided = {"name": "sha", "sampler": "tpe", "allocator": "same", "fleet": "naive"}
-    assert elastic_job(decided).plan.staged is None
 
 
 @pytest.mark.parametrize("strategy", ["sha", "asha", "seer-barrier"])
@@ -363,12 +269,6 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
     without = on_spot(**{"cloud.market": "on-demand"}).plan.estimate
     assert rare.plan.estimate.seconds > 2 * without.seconds, "it is slower"
     assert rare.plan.estimate.dollars < without.dollars, "but cheaper, so it stays on spot"
-
-
-def test_on_demand_alone_is_forecast_by_its_stages() -> None:
-    made = on_spot(**{"cloud.market": "on-demand"})
-    assert made.plan.forecast.source == "stages"
-    assert not any(text.startswith("spot") for text in propose(made, others="none").assumptions)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from cloudtune.display.plan_screen import show_all, show_plan
 from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import Limits
@@ -55,18 +54,6 @@ def with_cloud(line: str) -> str:
     return f"{LOCAL}  {line}\n"
 
 
-def test_it_needs_no_more_than_a_provider(tmp_path: Path) -> None:
-    cloud = load(tmp_path, LOCAL.replace("  slots: 2\n", "")).cloud
-    assert (cloud.provider, cloud.instances, cloud.max_instances) == ("local", ("local-*",), 1)
-    assert (cloud.slots, cloud.price) == (None, None)
-
-
-def test_it_goes_through_json_unchanged(tmp_path: Path) -> None:
-    experiment = load(tmp_path, with_cloud("price: $0.50/h"))
-    assert experiment.cloud.price == 0.5
-    assert Experiment.from_json(experiment.to_json()) == experiment
-
-
 @pytest.mark.parametrize("price", ["0.5", "$0.50", "$0.50/h", "0.50 USD per hour", "$0.50 / h"])
 def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> None:
     assert load(tmp_path, with_cloud(f"price: {price}")).cloud.price == 0.5
@@ -76,11 +63,7 @@ def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> N
     "line",
     [
         "instances: [g5.xlarge]",
-        "zones: [us-east-1a]",
-        "region: eu-west-1",
         "market: spot",
-        "max_instances: 4",
-        "image: ami-0123",
         'vcpu_quotas: {"on-demand g": 8}',
     ],
 )
@@ -135,12 +118,6 @@ def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
     assert refused(tmp_path, LOCAL, **options).startswith(f"--budget: {said}")
     assert load(tmp_path, text + "  price: 1\n").limits.budget == 4
     assert load(tmp_path, text + "charges: {per_hour: $0.20}\n").limits.budget == 4
-
-
-def test_from_python_it_is_the_same() -> None:
-    assert Experiment(**{**MINIMAL, "cloud": {"provider": "local"}}).cloud == CloudSettings(
-        provider="local", instances=("local-*",), max_instances=1
-    )
 
 
 def problem(experiment: Experiment) -> stages.Problem:

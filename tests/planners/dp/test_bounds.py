@@ -18,14 +18,6 @@ def stairs(corners: list[tuple[float, float]]) -> Staircase:
     return Staircase.of(*zip(*corners, strict=True))
 
 
-def test_the_corners_are_those_that_nothing_beats() -> None:
-    found = stairs([(3.0, 1.0), (1.0, 5.0), (2.0, 5.0), (2.0, 4.0), (4.0, 2.0)])
-    assert found.seconds.tolist() == [1.0, 2.0, 3.0]
-    assert found.dollars.tolist() == [5.0, 4.0, 1.0]
-    assert found.dollars_within([0.5, 1.0, 2.9, 9.0]).tolist() == [math.inf, 5.0, 4.0, 1.0]
-    assert found.seconds_within([0.5, 1.0, 4.5, 9.0]).tolist() == [math.inf, 3.0, 2.0, 1.0]
-
-
 @given(one=points, other=points)
 def test_one_after_the_other(
     one: list[tuple[float, float]], other: list[tuple[float, float]]

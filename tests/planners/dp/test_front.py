@@ -36,10 +36,6 @@ def test_ends_are_kept_and_no_point_beyond_the_most(
     assert len(chosen) == min(most, len(points))
 
 
-def test_nothing_to_choose_from() -> None:
-    assert knees([], 15) == []
-
-
 def test_where_options_are_too_many_the_front_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Setting(offer=offer(4, 36.0), profile=profile(SUBLINEAR), max_instances=8).request()
     whole = {(found.seconds, found.dollars) for found in whole_front(job)}

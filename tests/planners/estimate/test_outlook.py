@@ -18,7 +18,7 @@ from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.draws import Dice, Floats
+from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.outlook import outlook, sample
 from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
@@ -153,15 +153,6 @@ def test_the_charge_is_that_of_the_offer(
     assert charge(on, np.array(seconds)) == pytest.approx([on.charge(each) for each in seconds])
 
 
-def test_the_same_seed_gives_the_same_draws(case: tuple[PlanRequest, Plan]) -> None:
-    asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
-    first, again, other = (sample(asked, plan, samples=101, seed=seed) for seed in (1, 1, 2))
-    assert len(first.seconds) == len(first.dollars) == 101
-    assert np.array_equal(first.seconds, again.seconds)
-    assert np.array_equal(first.dollars, again.dollars)
-    assert not np.array_equal(first.seconds, other.seconds)
-
-
 def test_stragglers_make_full_waves_longer_and_never_shorter(
     case: tuple[PlanRequest, Plan],
 ) -> None:
@@ -227,24 +218,6 @@ def test_a_long_queue_is_played_in_part_and_comes_to_the_same(
     assert plain.seconds == pytest.approx(plan.estimate.seconds), "without spread it is the price"
 
 
-def test_a_hundred_thousand_trials_are_drawn_in_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    rentable = rented()
-    asked = job([(100_000, 0, 1), (50_000, 1, 2)], rentable)
-    groups = [(group(rentable.offer, 8, 1.0, trials),) for trials in (100_000, 50_000)]
-    plan = price(asked, groups, "by hand")
-    drawn: list[int] = []
-    draw = Dice.normal
-
-    def counting(dice: Dice, count: int) -> Floats:
-        drawn.append(count)
-        return draw(dice, count)
-
-    monkeypatch.setattr(Dice, "normal", counting)
-    found = sample(varied(asked, sd=0.05), plan, samples=100, seed=0)
-    assert found.seconds.mean() == pytest.approx(plan.estimate.seconds, rel=0.01)
-    assert sum(drawn) < 50_000, "and not all of them"
-
-
 def test_the_epochs_of_a_trial_are_independent() -> None:
     asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=16)
     draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
@@ -256,12 +229,6 @@ def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
     draws = sample(varied(asked, error=0.1), plan, samples=20_000, seed=0)
     assert np.log((draws.seconds - 27) / 1600).std() == pytest.approx(0.1, rel=0.03)
     assert np.median(draws.seconds) == pytest.approx(plan.estimate.seconds, rel=2e-3)
-
-
-def test_a_wrong_profile_never_makes_epochs_vanish() -> None:
-    asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=1)
-    draws = sample(varied(asked, error=5.0), plan, samples=1000, seed=0)
-    assert draws.seconds.min() > plan.estimate.seconds - 100.0
 
 
 def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
@@ -325,11 +292,6 @@ def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
         draws = sample(asked, plan, samples=20_000, seed=0)
         late.append(draws.seconds.mean() - (1 + 20 + 4 + 1800 + 2))
     assert late[1] == pytest.approx(2 * late[0], rel=0.1)
-
-
-def test_rates_at_which_a_stage_would_never_end_are_bounded() -> None:
-    asked, plan = alone(rented(epoch={4.0: 60.0}, **HOURLY | {"interruptions_per_hour": 1e6}))
-    assert np.isfinite(sample(asked, plan, samples=10, seed=0).seconds).all()
 
 
 @pytest.mark.parametrize(("there", "outage"), [(0.5, 3600.0), (0.8, 900.0)])
@@ -434,14 +396,6 @@ def test_no_plan_that_is_sure_names_the_nearest() -> None:
     assert caught.value.fastest == mean.value.fastest
     assert caught.value.cheapest == mean.value.cheapest
     assert "--confidence" in str(caught.value)
-
-
-def test_where_nothing_can_be_planned_the_planner_says_why() -> None:
-    rentable = rented(epoch={8.0: 1.0})  # as wide as two instances
-    asked = job([(1, 0, 1)], rentable, max_instances=1, limits=Limits(deadline=100.0))
-    with pytest.raises(InfeasibleError, match="no measured width fits") as caught:
-        quantile_plan(ExactPlanner(), asked, 0.95)
-    assert caught.value.fastest is None
 
 
 def test_a_confidence_is_a_probability() -> None:

@@ -181,24 +181,6 @@ def job(
     return PlanRequest(halving(2**stages, stages), (one,), limits or Limits(), most)
 
 
-def test_limits_of_the_plan_itself_change_nothing() -> None:
-    planner = IlpPlanner()
-    plan = planner.plan(job())
-    tight = Limits(plan.estimate.seconds, plan.estimate.dollars)
-    assert planner.plan(job(limits=tight)) == plan
-    assert planner.plan(job()) == plan
-
-
-def test_of_offers_alike_the_first_is_taken() -> None:
-    zones = [rentable(CURVE, most=2) for _ in range(3)]
-    offers = tuple(
-        replace(one, offer=replace(one.offer, zone=f"us-east-1{letter}"))
-        for one, letter in zip(zones, "abc", strict=True)
-    )
-    request = PlanRequest(halving(4, 2), offers, Limits(), 2)
-    assert {offer.zone for offer in IlpPlanner().plan(request).offers} == {"us-east-1a"}
-
-
 def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
     with pytest.raises(UsageError, match=r"480 arcs .* takes 400 at most; use --planner exact"):
         IlpPlanner(max_arcs=400).plan(job(stages=3))

@@ -45,22 +45,6 @@ def test_what_is_cut_short_is_never_called_optimal() -> None:
     assert solved.bound < value(problem) <= -600
 
 
-def test_a_search_without_a_solution_claims_none() -> None:
-    assert solve(knapsack(), nodes=0).status == "unknown"
-
-
-def test_equal_questions_get_equal_answers() -> None:
-    one, other = knapsack(), knapsack()
-    solve(one)
-    solve(other)
-    assert [x.varValue for x in one.variables()] == [x.varValue for x in other.variables()]
-
-
-def test_it_works_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    solve(knapsack())
-    assert capfd.readouterr() == ("", "")
-
-
 def test_highs_needs_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
