@@ -70,18 +70,6 @@ def test_a_plan_has_the_figures_of_the_command(
     assert bench.nothing_launched()
 
 
-def test_a_plan_on_a_machine_without_a_price_shows_no_dollars(bench: Bench) -> None:
-    path = bench.experiment()
-    path.write_text(
-        path.read_text().partition("limits:")[0] + "cloud: {provider: local, slots: 2}\n"
-    )
-    profile = bench.profile()
-    profile.write_text(profile.read_text().replace("g7.12xlarge", "local-2x-cpu"))
-    plan = cloudtune.plan(path, profile=str(profile), deadline="10m")
-    assert "takes: " in repr(plan)
-    assert "$" not in repr(plan) + str(plan)
-
-
 def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
     path = bench.ready()
     fields = {**FIELDS, "train": "train.py:train"}
@@ -110,16 +98,8 @@ def test_a_mistake_is_told_as_in_a_file(
 ) -> None:
     bench.experiment()
     bench.profile()
-    good = {
-        "name": "small",
-        "train": "train.py:train",
-        "metric": {"name": "loss", "mode": "min"},
-        "search": {"lr": {"uniform": [0.01, 0.1]}},
-        "trials": 4,
-        "epochs": {"min": 2, "max": 4},
-    }
     with pytest.raises(UsageError, match=message):
-        cloudtune.plan({**good, **fields}, **{**LIMITS, **given})
+        cloudtune.plan({**FIELDS, "train": "train.py:train", **fields}, **{**LIMITS, **given})
     assert issubclass(ExperimentError, UsageError)
 
 

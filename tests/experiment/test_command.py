@@ -46,8 +46,6 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
     [
         "python main.py --lr {lr}",
         "python main.py --lr={lr} -b 3 --no-amp data --batch 4 -b4",
-        "python -u main.py --lr {lr} -- -x",
-        "sh -c 'cd . && python main.py --lr {lr} > log'",
         "sh -c 'cd out && exec python ../main.py --lr {lr}'",
         "python main.py --lr 1 data={config}",
         "env A=1 python main.py --lr {lr}",
@@ -60,25 +58,21 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ("python main.py --lr {lrr}", "{lrr} is not a parameter of the search, nor one of"),
         ("python main.py --lr {lrr}", "Did you mean 'lr'?"),
         ("python main.py --lr 1", "the search's parameter lr is in no {…} of the command"),
         ("python main.py --lr {lr} {", "a { in '{' is alone; write {{ for it"),
         ("python main.py --lr '{lr}", "can't be split into words: No closing quotation"),
         ("python main.py --lr {lr} {resume}", "{resume} needs the folder of checkpoints"),
         ("python main.py --lr {lr} {seed:-s}", "{seed:…} is for values that may be false"),
-        ("python main.py --lr {lr} {steps}", "{steps} is not a parameter"),
         (
             "python main.py --lr {lr} > log",
             "'>' is shell syntax, and no shell runs here; write sh -c",
         ),
-        ("python main.py --lr {lr} $HOME", "'$HOME' is shell syntax"),
         ("A=1 python main.py --lr {lr}", "'A=1' is not a program; write env A=1"),
         ("pyhton main.py --lr {lr}", "no program pyhton on the PATH"),
         ("main.py --lr {lr}", "the file beside the experiment is ./main.py, or python main.py"),
         ("./main.py --lr {lr}", "can't be executed; chmod +x it"),
         ("./mian.py --lr {lr}", "no program ./mian.py in HERE. Did you mean 'main.py'?"),
-        ("python mian.py --lr {lr}", "mian.py: no such file"),
         ("python -c 'pass' {lr}", "nothing in `python -c 'pass' {lr}` is a file in HERE"),
         ("train.py: train", "'train.py: train' is not file.py:function"),
     ],
@@ -93,18 +87,15 @@ def test_a_wrong_command_is_refused_before_anything_is_rented(
     ("fields", "message"),
     [
         ({"reports": {}}, "main.py: nothing reports: no file in HERE names cloudtune"),
-        ({"reports": {"file": "m", "printed": "(?P<a>.)"}}, "say file or printed, not both"),
         ({"reports": {"printed": "acc (.*)"}}, "names nothing; write (?P<name>…) around each"),
         ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
         ({"reports": {"file": "/tmp/m"}}, "is not below the folder that the command runs in"),
-        ({"checkpoints": {"folder": "../out"}}, "is not below the folder"),
         ({"train": "main.py:main"}, "reports: is for commands, and train names a function"),
         (
             {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 1700}},
             "epochs.max: 1700 is no multiple of 500, the steps from report to report; write 1500",
         ),
-        ({"progress": {"unit": "batch"}}, "'batch' is not known; allowed: epoch, step."),
     ],
 )
 def test_wrong_fields_beside_a_command_are_refused(
@@ -126,12 +117,10 @@ def test_what_reports_may_be_a_file_that_the_script_imports(
         ("p --lr {lr} x", {"lr": 1e-05}, ["p", "--lr", "1e-05", "x"]),
         ("p a={name}", {"name": "x y; rm '*'"}, ["p", "a=x y; rm '*'"]),
         ("p --m {a/m} --n={a/m} -v", {}, ["p", "-v"]),
-        ("p --resume {resume}/last.pt", {}, ["p"]),
         ("p --resume {resume}/last.pt", {"resume": "out"}, ["p", "--resume", "out/last.pt"]),
         ("p -v {amp:--amp} {no:--no}", {"amp": True, "no": False}, ["p", "-v", "--amp"]),
         ("p {{{lr}}} '{{\"a\": 1}}'", {"lr": 2}, ["p", "{2}", '{"a": 1}']),
         ("p {sizes}", {"sizes": [1, "a"]}, ["p", '[1, "a"]']),
-        ("p ''", {}, ["p", ""]),
     ],
 )
 def test_holes_are_filled_word_by_word(

@@ -1,8 +1,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -88,21 +86,12 @@ def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
     assert Experiment.load(file, {"strategy": "sha"}).strategy == StrategySettings(name="sha")
 
 
-def test_a_strategy_is_written_as_briefly_as_it_was_read(file: Path) -> None:
-    assert Experiment.load(file).to_json()["strategy"] == "sha"
-    chosen = Experiment.load(file, {"strategy": {"name": "asha", "target": 0.9}})
-    assert chosen.to_json()["strategy"] == {"name": "asha", "target": 0.9}
-    assert Experiment.from_json(chosen.to_json()) == chosen
-
-
 @pytest.mark.parametrize(
     ("given", "line"),
     [
         ("{gpus: {min: 4, max: 2}}", "trial.gpus.max: 2 is below the min, 4; raise it"),
-        ("{gpus: {max: 0}}", "trial.gpus.max: "),
         ("{sync: sometimes}", "trial.sync: "),
         ("{stall: {factor: 0.5}}", "trial.stall.factor: "),
-        ("{gpu: 1}", "trial.gpu: "),
     ],
 )
 def test_what_a_trial_may_not_have_is_told_with_its_line(file: Path, given: str, line: str) -> None:
@@ -116,7 +105,6 @@ def test_what_a_trial_may_not_have_is_told_with_its_line(file: Path, given: str,
     [
         ("ashaa", "strategy: 'ashaa' is not known; allowed: sha, asha. Did you mean 'asha'?"),
         ("{name: asha, fleet: 'niave:4'}", "strategy.fleet: 'niave:4' is not known; allowed: "),
-        ("{name: asha, fleet: 'naive:four'}", "strategy.fleet: 'naive:four' is not known"),
     ],
 )
 def test_choices_that_do_not_exist_are_named_with_their_line(
@@ -128,27 +116,6 @@ def test_choices_that_do_not_exist_are_named_with_their_line(
     assert message.startswith(f"experiment.yaml:11: {line}")
     file.write_text(file.read_text().replace(given, "{name: asha, fleet: 'naive:4'}"))
     assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
-
-
-def test_the_space_keeps_the_file_s_order_and_numbers(file: Path) -> None:
-    experiment = Experiment.load(file)
-    assert list(experiment.space) == ["lr", "nesterov", "epochs_hint"]
-    assert experiment.space["lr"] == LogUniform(1e-4, 1)
-    assert len(sample(experiment.space, experiment.fixed_trials, experiment.seed)) == 12
-
-
-def test_train_is_relative_to_the_file(file: Path) -> None:
-    experiment = Experiment.load(str(file))
-    assert experiment.directory == file.parent
-    assert experiment.train_file == file.parent / "train.py"
-    assert experiment.train_function == "train"
-
-
-def test_a_relative_path_gives_an_absolute_directory(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(file.parent)
-    assert Experiment.load("experiment.yaml").directory == file.parent
 
 
 def test_defaults_are_what_a_laptop_needs() -> None:
@@ -175,11 +142,6 @@ def test_python_may_give_models_domains_and_timedeltas(file: Path) -> None:
         directory=file.parent,
     )
     assert experiment == Experiment.load(file)
-
-
-def test_an_experiment_can_not_be_changed(file: Path) -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Experiment.load(file).trials = 3
 
 
 def test_json_gives_an_equal_experiment_back(file: Path) -> None:
@@ -211,27 +173,17 @@ def test_options_go_before_the_file(file: Path) -> None:
     assert (experiment.cloud.provider, experiment.cloud.max_instances) == ("aws", 4)
 
 
-def test_an_option_may_open_a_section_that_the_file_lacks(tmp_path: Path) -> None:
-    path = tmp_path / "experiment.yaml"
-    path.write_text(json.dumps(MINIMAL))
-    assert Experiment.load(path, {"limits.budget": "$2"}).limits.budget == 2
-
-
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("limits.deadline", "90", "--deadline: '90' has no unit"),
-        ("limits.deadline", 90, "--deadline: '90' has no unit"),
         ("limits.budget", "-3", "--budget: '-3' is not a positive amount"),
         ("trials", 0, "--trials: 0 is too small: the minimum is 1; write for example 12"),
-        ("cloud.max_instances", 0, "--max-instances: 0 is too small"),
         (
             "cloud.provider",
             "asw",
             "--provider: 'asw' is not known; allowed: emulated, aws, local, ray, slurm.",
         ),
-        ("cloud.market", "spott", "--market: 'spott' is not known; allowed: on-demand, spot, any."),
-        ("epochs.max", 0, "--epochs-max: 0 is too small"),
         ("cloud.instances", ("p9",), "--instances: 'p9' is not an instance type known here"),
         ("tirals", 3, "--tirals: unknown field; allowed: name, train,"),
     ],
@@ -247,14 +199,10 @@ def test_a_mistake_in_an_option_names_the_option(
 BAD_FIELDS = [
     ("name: digits", "name: my digits", "1: name: 'my digits' can't name folders and cloud tags;"),
     ("name: digits", "name: 5", "1: name: 5 is not text; write for example digits"),
-    ("name: digits", "name:", "1: name: is empty; write for example digits"),
     ("name: digits", "nmae: digits", "1: nmae: unknown field; allowed: name, train, metric,"),
     ("train.py:train", "train.py", "2: train: 'train.py' is not file.py:function; write the file"),
-    ("train.py:train", "train:train", "2: train: 'train:train' is not file.py:function"),
-    ("train.py:train", '"t\\0.py:f"', "2: train: 't\\x00.py:f' is empty or can't be printed"),
     ("mode: max", "mode: maxx", "3: metric.mode: 'maxx' is not known; allowed: min, max. Did you"),
     ("name: val_accuracy, ", "", "3: metric.name: missing; write name: val_accuracy"),
-    ("name: val_accuracy", "name: ''", "3: metric.name: '' is empty"),
     ("{name: val_accuracy, mode: max}", "val", "3: metric: 'val' is not a mapping; write for"),
     (
         "loguniform:",
@@ -266,92 +214,48 @@ BAD_FIELDS = [
         ),
     ),
     ("[1e-4, 1]", "[0, 1]", "5: search.lr.loguniform: low is 0, and a logarithmic scale starts"),
-    ("[1e-4, 1]", "[1, 1e-4]", "5: search.lr.loguniform: low is 1 and high is 0.0001; write a low"),
-    ("[1e-4, 1]", "[.nan, 1]", "5: search.lr.loguniform: nan is not a finite number"),
-    ("{loguniform: [1e-4, 1]}", "[1, 2]", "5: search.lr: [1, 2] is a list; to choose one"),
     ("{loguniform: [1e-4, 1]}", "", "5: search.lr: is empty; write a constant or a distribution"),
     ("  lr:", "  lr:\n    grid: []\n  mu:", "6: search.lr.grid: the list is empty; write at least"),
-    ("[true, false]", "[[1], 2]", "6: search.nesterov.grid: [1] is no value here; write text,"),
     ("[true, false]", "[yes, 2]", "6: search.nesterov.grid[0]: yes may mean text or true; write"),
-    ("trials: 12", "trails: 12", "8: trails: unknown field; allowed: name, train, metric, search"),
     (
         "trials: 12",
         "trials: 0",
         "8: trials: 0 is too small: the minimum is 1; write for example 12",
     ),
-    ("trials: 12", "trials: 1000000", "8: trials: 1000000 is too large: the maximum is 100000;"),
     ("trials: 12", 'trials: "12"', "8: trials: '12' is not a whole number; write for example 12"),
-    ("trials: 12", "trials: true", "8: trials: true is not a whole number"),
-    ("trials: 12", "trials: 1.5", "8: trials: 1.5 is not a whole number"),
     ("trials: 12", "directory: /", "8: directory: unknown field; allowed: name, train,"),
     ("min: 1, max: 27", "min: 9, max: 3", "9: epochs.max: 3 is below the min, 9; raise it"),
-    ("min: 1, max: 27", "min: 0, max: 3", "9: epochs.min: 0 is too small: the minimum is 1"),
     ("min: 1, max: 27", "min: 1", "9: epochs.max: missing; write max: 27"),
     (
         "epochs: {min: 1, max: 27}",
         "epochs: 27",
         "9: epochs: 27 is not a mapping; write for",
     ),
-    ("eta: 3", "eta: 1", "10: eta: 1 is too small: the minimum is 2; write for example 3"),
     ("strategy: sha", "strategy: [sha]", "11: strategy: ['sha'] is not a mapping; write for"),
-    ("strategy: sha", "strategy: {nam: asha}", "11: strategy.nam: unknown field; allowed: name,"),
     ("strategy: sha", "strategy: {name: asha, target: high}", "11: strategy.target: 'high': "),
-    (
-        "strategy: sha",
-        "strategy: {name: asha, max_concurrent: 0}",
-        "11: strategy.max_concurrent: 0 is too small: the minimum is 1; write for example 8",
-    ),
     ("2h", "90", "12: limits.deadline: '90' has no unit (seconds, minutes or hours?); write 90s,"),
-    ("2h", "2 fortnights", "12: limits.deadline: '2 fortnights' is not a duration; write a"),
     ("2h", "[2h]", "12: limits.deadline: ['2h'] is not a duration; write one such as 30m or 2h"),
-    ("2h", "-1.5", "12: limits.deadline: '-1.5' is not a positive duration"),
-    ("2h", "true", "12: limits.deadline: true is not a duration"),
     ("$40", "-3", "12: limits.budget: '-3' is not a positive amount in US dollars; write"),
     ("$40", "€40", "12: limits.budget: '€40' is not in US dollars, the only currency here"),
-    ("$40", ".inf", "12: limits.budget: 'inf' is not a positive amount"),
-    ("$40", "{}", "12: limits.budget: '{}' is not a positive amount"),
-    (
-        "emulated",
-        "amazon",
-        "14: cloud.provider: 'amazon' is not known; allowed: emulated, aws, local, ray, slurm.",
-    ),
     ("[g4dn.12xlarge]", "[]", "15: cloud.instances: is empty; write for example [g4dn.12xlarge]"),
-    ("[g4dn.12xlarge]", "g4dn.12xlarge", "15: cloud.instances: 'g4dn.12xlarge' is not a list;"),
     ("[g4dn.12xlarge]", "[a, b, a]", "15: cloud.instances[2]: 'a' is listed twice; keep one"),
-    ("[g4dn.12xlarge]", "[a, 5]", "15: cloud.instances[1]: 5 is not text; write for example"),
     ("on-demand", "cheap", "16: cloud.market: 'cheap' is not known; allowed: on-demand, spot,"),
     (
         "on-demand",
         "any\n  zones: [a, b]\n  subnet: subnet-1",
         "17: cloud.zones: a subnet lies in one zone; name that one, or leave subnet out",
     ),
-    ("on-demand", "any\n  zones: [a, a]", "17: cloud.zones[1]: 'a' is listed twice; keep one"),
     (
         "on-demand",
         "any\n  vcpu_quotas: {gpus: 8}",
         "17: cloud.vcpu_quotas.gpus: 'gpus' is no quota; write the market and the class",
     ),
-    (
-        "on-demand",
-        'any\n  vcpu_quotas: {"spot g": -8}',
-        "17: cloud.vcpu_quotas.spot g: -8 is too small: the minimum is 0",
-    ),
     ("max_instances: 4", "max_instance: 4", "17: cloud.max_instance: unknown field; allowed:"),
-    ("max_instances: 4", "max_instances: 0", "17: cloud.max_instances: 0 is too small"),
     ("~/cloudtune ", "gs://bucket ", "18: storage: 'gs://bucket' is no folder and no s3://bucket/"),
-    ("~/cloudtune ", "s3:// ", "18: storage: 's3://' is no folder and no s3://bucket/prefix"),
-    ("seed: 0", "seed: -1", "19: seed: -1 is too small: the minimum is 0"),
-    (
-        "seed: 0",
-        "seed: 99999999999",
-        "19: seed: 99999999999 is too large: the maximum is 4294967295",
-    ),
     ("seed: 0", "eta: 4", "19: eta: written twice, first on line 10; keep one"),
     ("seed: 0", "1: 4", "19: '1' is no field name; quote the name"),
-    ("seed: 0", "? [a]\n: 4", "19: a list or mapping is no field name; quote the name"),
     ("seed: 0", "<<: {}", "19: '<<' is no field name; quote the name"),
     ("seed: 0", "seed: !!python/name:os.system x", "19: seed: the tag 'tag:yaml.org,2002:python/"),
-    ("seed: 0", "seed: !!int x", "19: seed: 'x' is not a int"),
 ]
 
 
@@ -370,23 +274,17 @@ def test_a_mistake_in_the_file_is_one_line_with_its_place(
 # Whole files: the bytes, the message.
 BAD_FILES = [
     (b"", "experiment.yaml: the file is empty; write fields such as name: digits"),
-    (b"# only a comment\n", "experiment.yaml: the file is empty"),
-    (b"---\n...\n", "experiment.yaml: the file is empty"),
     (b"- a\n- b\n", "experiment.yaml:1: not a mapping; write one `field: value` on each line"),
     (b"\n\njust text\n", "experiment.yaml:3: not a mapping"),
     (b"a: 1\nb: [1, 2\n", "experiment.yaml:3:1: malformed YAML: while parsing a flow sequence"),
     (b"a: 1\nb: c: d\n", "experiment.yaml:2:5: malformed YAML: mapping values are not"),
-    (b"a: 1\n\tb: 2\n", "experiment.yaml:2:1: malformed YAML: while scanning for the next token"),
-    (b"a: 'x\n", "experiment.yaml:2:1: malformed YAML: while scanning a quoted scalar"),
     (b"a: *x\n", "experiment.yaml:1:4: malformed YAML: found undefined alias 'x'"),
     (b"a: 1\n---\nb: 2\n", "experiment.yaml:2:1: malformed YAML: expected a single document"),
     (b"a: 1\nb: \xff\n", "experiment.yaml:2: not UTF-8 text (byte 0xff); save it as UTF-8"),
     (b"a: 1\nb: \x00\n", "experiment.yaml:2: remove the character that YAML forbids"),
     (b"%YAML 1.99\n---\na: 1\n", "experiment.yaml:1: a line can't start with %"),
     (b"a: &x [*x]\n", "experiment.yaml:1: nested too deeply, or an anchor inside itself"),
-    (b"[" * 1500, "experiment.yaml: nested too deeply"),
     (b"a: " + b"9" * 5000, "experiment.yaml:1: a: '999"),
-    (b"a: 0x" + b"f" * 5000, "experiment.yaml:1: name: missing; write name: digits"),
 ]
 
 
@@ -420,13 +318,6 @@ def test_a_file_that_no_experiment_can_be_is_not_even_read(file: Path) -> None:
     assert "more than 1 MiB, which no experiment has" in line
 
 
-def test_an_anchor_may_be_used_twice(file: Path) -> None:
-    text = DIGITS.replace("{loguniform: [1e-4, 1]}", "&rate {loguniform: [1e-4, 1]}")
-    file.write_text(text.replace("epochs_hint: 5", "decay: *rate"))
-    space = Experiment.load(file).space
-    assert space["decay"] == space["lr"]
-
-
 def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + DIGITS.replace("\n", "\r\n").encode())
     assert Experiment.load(file).name == "digits"
@@ -440,16 +331,6 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file(file: Path) -> None:
         ["experiment.yaml:2", "metric.mode"],
         ["experiment.yaml:9", "eta"],
     ]
-
-
-def test_the_message_names_the_file_as_the_user_did(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(file.parent.parent)
-    path = f"{file.parent.name}/experiment.yaml"
-    file.write_text(DIGITS.replace("eta: 3", "eta: 1"))
-    with pytest.raises(ExperimentError, match=f"^{path}:10: eta: 1 is too small"):
-        Experiment.load(path)
 
 
 def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
@@ -468,12 +349,6 @@ def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
     ]
 
 
-def test_an_error_survives_the_way_between_processes() -> None:
-    with pytest.raises(ExperimentError) as error:
-        Experiment()
-    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
-
-
 def test_an_instance_type_must_be_known_where_the_caller_knows_them(file: Path) -> None:
     assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
     file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
@@ -486,15 +361,6 @@ def test_an_instance_type_must_be_known_where_the_caller_knows_them(file: Path) 
     ]
     (line,) = refused(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
     assert line.endswith("40 types are known. Did you mean 'g4dn.12xlarge'?")
-
-
-def test_the_default_instance_type_must_be_known_too(tmp_path: Path) -> None:
-    path = tmp_path / "experiment.yaml"
-    path.write_text(json.dumps(MINIMAL))
-    assert (
-        "'g4dn.12xlarge' is not an instance"
-        in refused(path, known_instances=lambda _: ["p3.2xlarge"])[0]
-    )
 
 
 def check(file: Path, source: str | bytes) -> str:
@@ -514,15 +380,10 @@ def check(file: Path, source: str | bytes) -> str:
         "def train(config): ...",
         "import os\nraise SystemExit('never run')\ndef train(config): ...",
         "from models import train",
-        "from models import fit as train",
         "from models import *",
         "train = lambda config: None",
-        "one, train = 1, print",
-        "train: object = print",
         "try:\n    from fast import train\nexcept ImportError:\n    def train(config): ...",
-        "if True:\n    def train(config): ...",
         "try:\n    pass\nexcept ImportError:\n    def train(config): ...",
-        "match 1:\n    case 1:\n        train = print",
         "'\\d'\ndef train(config): ...",
     ],
 )
@@ -539,15 +400,11 @@ def test_a_training_function_is_found_without_running_the_file(file: Path, sourc
         ),
         ("def trian(c): ...", "it defines: trian. Did you mean 'trian'?"),
         ("x = 1", "the file defines none at its top level; add `def train(...)` or correct"),
-        ("class A:\n    def train(self): ...", "no function 'train'"),
         ("def f():\n    def train(self): ...", "no function 'train'; it defines: f."),
-        ("train: object", "no function 'train'"),
         ("class train: ...", "train.py:1: 'train' is a class; name a plain function (def)"),
-        ("\nasync def train(c): ...", "train.py:2: 'train' is an async function"),
         ("def train(c):\n    return (", "train.py:2: not valid Python: '(' was never closed"),
         ("x = '\0'", "train.py: not valid Python: source code string cannot contain null bytes"),
         (b"x = '\xff'", "not valid Python: (unicode error) 'utf-8' codec can't decode byte 0xff"),
-        ("x = " + "(" * 5000, "not valid Python"),
         ("x = " + "-" * 5000 + "1", "train.py"),
     ],
 )
@@ -568,13 +425,6 @@ def test_a_training_file_that_is_not_there_is_told(file: Path) -> None:
     (file.parent / "train.py").mkdir()
     with pytest.raises(ExperimentError, match="can't be read: Is a directory"):
         Experiment.load(file).check_train()
-
-
-def test_importing_an_experiment_brings_no_heavy_library() -> None:
-    heavy = "{'torch', 'ray', 'boto3', 'numpy', 'rich', 'click'} & set(sys.modules)"
-    code = f"import sys, cloudtune.experiment.schema; sys.exit(str({heavy}) if {heavy} else 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 scalars = st.one_of(
@@ -629,14 +479,6 @@ def load_or_refuse(path: Path, overrides: dict[str, Any] | None = None) -> None:
 def test_any_structure_is_an_experiment_or_refused(file: Path, fields: dict[str, Any]) -> None:
     with file.open("w", encoding="utf-8", errors="replace") as stream:
         YAML(typ="safe", pure=True).dump({**MINIMAL, **fields}, stream)
-    load_or_refuse(file)
-
-
-@given(words.filter(bool), trees)
-@fuzzing
-def test_any_parameter_is_a_domain_or_refused(file: Path, name: str, tree: Any) -> None:
-    with file.open("w", encoding="utf-8", errors="replace") as stream:
-        YAML(typ="safe", pure=True).dump({**MINIMAL, "search": {name: tree}}, stream)
     load_or_refuse(file)
 
 

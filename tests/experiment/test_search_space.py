@@ -1,4 +1,3 @@
-import json
 import math
 import statistics
 from typing import Any
@@ -20,7 +19,6 @@ from cloudtune.experiment.search_space import (
     RandInt,
     Uniform,
     parse_domain,
-    to_jsonable,
 )
 from cloudtune.experiment.spaces import sample
 
@@ -49,57 +47,33 @@ def test_what_is_written_is_read(written: object, domain: Domain) -> None:
     assert parse_domain(domain) is domain
 
 
-@pytest.mark.parametrize(("written", "domain"), DOMAINS)
-def test_json_reads_back_into_an_equal_domain(written: object, domain: Domain) -> None:
-    assert parse_domain(json.loads(json.dumps(to_jsonable(domain)))) == domain
-
-
 @pytest.mark.parametrize(
     ("written", "message"),
     [
         ({"logunifrm": [1, 2]}, "unknown distribution 'logunifrm'; allowed: uniform, loguniform,"),
         ({"logunifrm": [1, 2]}, "Did you mean 'loguniform'?"),
-        ({"Uniform": [1, 2]}, "Did you mean 'uniform'?"),
-        ({3: [1, 2]}, "unknown distribution 3; allowed: uniform,"),
         ({"uniform": [1, 1]}, "low is 1 and high is 1; write a low that is below the high"),
-        ({"uniform": [2, 1]}, "low is 2 and high is 1"),
         ({"uniform": [1]}, "[1] has the wrong length; write uniform: [low, high]"),
-        ({"uniform": [1, 2, 3]}, "wrong length"),
         ({"uniform": 3}, "3 is not a list; write uniform: [low, high]"),
-        ({"uniform": {"low": 1, "high": 2}}, "is not a list; write uniform: [low, high]"),
-        ({"uniform": None}, "null is not a list"),
         ({"uniform": ["1e-4", 1]}, "low is the text '1e-4'; write a number such as 0.1, without"),
         ({"uniform": [True, 2]}, "low is true; write a number"),
         ({"uniform": [0, math.nan]}, "nan is not a finite number"),
-        ({"uniform": [-math.inf, 0]}, "-inf is not a finite number"),
         ({"uniform": [-1e308, 1e308]}, "too wide; narrow it"),
         ({"uniform": [0, 10**5000]}, "a whole number of 16610 bits does not fit into 64 bits"),
         ({"loguniform": [0, 1]}, "low is 0, and a logarithmic scale starts above 0"),
-        ({"loguniform": [-1, 1]}, "write a positive low such as 1e-4, or use uniform"),
-        ({"loguniform": [1, 0.1]}, "low is 1 and high is 0.1"),
         ({"quniform": [0, 1]}, "write quniform: [low, high, q]"),
         ({"quniform": [0, 1, 0]}, "the step q is 0; write one above 0 such as 0.1"),
-        ({"quniform": [0, 1, "a"]}, "q is the text 'a'"),
-        ({"qloguniform": [0, 1, 0.1]}, "a logarithmic scale starts above 0"),
         ({"lograndint": [0, 9]}, "such as 1, or use randint"),
         ({"quniform": [0, 1, 0.3]}, "high is 1, not a multiple of the step q = 0.3"),
-        ({"quniform": [0.05, 1, 0.1]}, "low is 0.05, not a multiple"),
-        ({"quniform": [0, 1e300, 1e-300]}, "high is 1e+300, not a multiple"),
         ({"randint": [1.0, 8]}, "low is 1.0; write a whole number such as 8"),
         ({"randint": [1, True]}, "high is true; write a whole number"),
-        ({"randint": [8, 8]}, "low is 8 and high is 8"),
         ({"choice": []}, "the list is empty; write at least one value"),
-        ({"grid": []}, "the list is empty"),
         ({"choice": "abc"}, "'abc' is not a list; write choice: [first, second, ...]"),
         ({"choice": [[1]]}, "[1] is no value here; write text, a number, true, false or null"),
-        ({"grid": [{"a": 1}]}, "{'a': 1} is no value here"),
-        ({"choice": [math.inf]}, "inf is not a finite number"),
         ({"choice": ["\ud800"]}, "has characters that can't be printed"),
         ({"uniform": [0, 1], "q": 2}, "has 2 entries; write one distribution"),
-        ({}, "{} has 0 entries; write one distribution"),
         ([1, 2], "[1, 2] is a list; to choose one of them write {choice: [...]}"),
         (None, "is empty; write a constant or a distribution"),
-        (math.nan, "nan is not a finite number"),
         (object, "is no value here"),
     ],
 )
@@ -108,11 +82,6 @@ def test_what_is_wrong_is_said(written: object, message: str) -> None:
         parse_domain(written)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_a_domain_made_in_python_is_checked_too() -> None:
-    with pytest.raises(ExperimentError, match="below the high"):
-        Uniform(1, 0)
 
 
 def test_uniform_covers_its_range_evenly() -> None:
@@ -137,22 +106,10 @@ def test_randint_leaves_the_upper_bound_out() -> None:
     assert set(drawn(RandInt(8, 11))) == {8, 9, 10}
 
 
-def test_lograndint_gives_each_doubling_its_share() -> None:
-    values = drawn(LogRandInt(1, 256))
-    assert {type(value) for value in values} == {int}
-    assert (min(values), max(values) < 256) == (1, True)
-    assert sum(value < 16 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
-
-
 def test_qloguniform_gives_clean_multiples_and_each_doubling_its_share() -> None:
     values = drawn(QLogUniform(0.1, 102.4, 0.1))
     assert values == [round(value, 1) for value in values]
     assert sum(value < 3.2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
-
-
-def test_choice_draws_each_value_alike() -> None:
-    values = drawn(Categories((16, 32, None)))
-    assert values.count(None) / len(values) == pytest.approx(1 / 3, abs=0.03)
 
 
 def test_grids_are_crossed_and_gone_through_first_one_fastest() -> None:
@@ -171,14 +128,6 @@ def test_a_grid_beside_a_drawn_parameter_cycles_through_all_trials() -> None:
     configs = sample({"a": Grid((1, 2)), "lr": Uniform(0, 1)}, trials=5, seed=0)
     assert [config["a"] for config in configs] == [1, 2, 1, 2, 1]
     assert len({config["lr"] for config in configs}) == 5
-
-
-def test_fewer_trials_than_the_grid_has_take_its_beginning() -> None:
-    assert sample({"a": Grid((1, 2, 3))}, trials=2, seed=0) == ({"a": 1}, {"a": 2})
-
-
-def test_constants_alone_are_one_configuration() -> None:
-    assert sample({"a": Constant(5)}, trials=9, seed=0) == ({"a": 5},)
 
 
 def test_draws_are_the_same_on_every_machine() -> None:
@@ -202,16 +151,6 @@ def test_seeds_and_names_make_streams_of_their_own() -> None:
 
 domains = st.sampled_from([domain for _, domain in DOMAINS])
 spaces = st.dictionaries(st.text(min_size=1, max_size=3), domains, min_size=1, max_size=5)
-
-
-@given(spaces, st.integers(1, 12), st.integers(0, 9))
-def test_configurations_keep_the_order_of_the_space(
-    space: dict[str, Domain], trials: int, seed: int
-) -> None:
-    configs = sample(space, trials, seed)
-    assert 1 <= len(configs) <= trials
-    assert all(list(config) == list(space) for config in configs)
-    assert configs == sample(space, trials, seed)
 
 
 @given(spaces, domains, st.integers(1, 12), st.integers(0, 9))
