@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from cloudtune.model.placement import Room, enough, open_groups, place, rooms, slots
 from cloudtune.model.plans import Group
-from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Slice
 from tests.builders import group, offer
 
@@ -44,23 +43,11 @@ def test_the_fullest_instance_that_fits_is_taken() -> None:
     assert place(1.0, 4, free(b=2, a=2)) == (Slice("a", 1.0),), "ties go by id"
 
 
-def test_a_trial_that_does_not_fit_now_has_no_place() -> None:
-    assert place(2.0, 4, free(a=1, b=1)) is None
-    assert place(1.0, 4, {}) is None
-
-
 def test_a_wide_trial_takes_whole_empty_instances() -> None:
     assert place(8.0, 4, free(c=4, b=3, a=4)) == (Slice("a", 4.0), Slice("c", 4.0))
     assert place(8.0, 4, free(a=4, b=3)) is None
     assert place(6.0, 4, free(a=4, b=4)) == (Slice("a", 3.0), Slice("b", 3.0))
     assert place(1.5, 1, free(a=1, b=1)) == (Slice("a", 0.75, 0), Slice("b", 0.75, 0))
-
-
-def test_slices_elsewhere_take_nothing() -> None:
-    taken = [Slice("a", 1.0), Slice("gone", 4.0), Slice("a", 0.5, 0)]
-    left = rooms({"a": 4, "b": 1}, taken)
-    assert {name: room.free for name, room in left.items()} == {"a": 2.5, "b": 1.0}
-    assert left["a"].whole == 2
 
 
 def test_two_free_halves_of_different_gpus_are_no_room_for_a_whole_one() -> None:
@@ -94,21 +81,6 @@ def test_a_gpu_is_whole_again_when_its_last_share_has_gone() -> None:
     for piece in thirds:
         room.give(piece)
     assert room.matches(Room(1))
-
-
-def test_a_slice_of_an_old_ledger_is_read() -> None:
-    assert decode(Slice, {"instance": "a", "gpus": 2.0}) == Slice("a", 2.0)
-    assert decode(Slice, encode(Slice("a", 0.5, 3))) == Slice("a", 0.5, 3)
-
-
-def test_a_room_knows_when_it_holds_too_much() -> None:
-    for pieces in (
-        [Slice("a", 2.0)],
-        [Slice("a", 0.6, 0)] * 2,
-        [Slice("a", 0.5, n) for n in (0, 1)],
-    ):
-        assert rooms({"a": 1}, pieces)["a"].overfull()
-    assert not rooms({"a": 1}, [Slice("a", 0.5, 0)] * 2)["a"].overfull()
 
 
 SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)

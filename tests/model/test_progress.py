@@ -21,13 +21,6 @@ def test_a_trial_falls_back_to_its_last_checkpoint() -> None:
     assert (trial.epoch, trial.metric) == (1, 0.4)
 
 
-def test_a_trial_without_a_checkpoint_falls_back_to_the_start() -> None:
-    trial = TrialProgress(Trial("t0", {}))
-    trial.record(epoch(1.0, "t0.1", 1, saved=False), 0.4)
-    trial.rewind()
-    assert (trial.epoch, trial.metric, trial.checkpoint) == (0, None, None)
-
-
 @pytest.mark.parametrize(("mode", "order"), [("max", [0.9, 0.5, 0.1]), ("min", [0.1, 0.5, 0.9])])
 def test_the_best_comes_first_and_nan_last(mode: Mode, order: list[float]) -> None:
     ranked = sorted([0.5, math.nan, 0.1, None, 0.9], key=lambda metric: rank_key(mode, metric))

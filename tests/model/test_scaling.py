@@ -14,20 +14,6 @@ def test_durations_are_summed_up() -> None:
         Measurement.of([])
 
 
-def test_widths_ascend_and_epochs_have_their_means() -> None:
-    made = profile({4.0: 4.0, 0.5: 15.0, 1.0: 8.0})
-    assert made.widths == (0.5, 1.0, 4.0)
-    assert made.epoch_seconds(0.5) == 15.0
-
-
-def test_a_slower_script_takes_longer_epochs_and_the_same_boot() -> None:
-    made = profile(SUBLINEAR, spread=0.1)
-    slow = made.slowed(1.5)
-    assert slow.epoch[2.0] == Measurement(7.5, 0.75, 3)
-    assert (slow.boot, slow.start, slow.resize) == (made.boot, made.start, made.resize)
-    assert made.slowed(1.0) is made
-
-
 def test_the_memory_of_a_share_is_measured_or_of_the_nearest() -> None:
     made = replace(profile(SUBLINEAR), memory={0.5: 900.0, 1.0: 1000.0, 2.0: 700.0})
     at = {width: made.worker_memory(width) for width in (0.25, 0.5, 0.75, 1.0, 2.0, 4.0)}

@@ -1,9 +1,7 @@
-from dataclasses import replace
-
 import pytest
 
 from cloudtune.model import text as phrases
-from tests.builders.proposals import CHEAP, MIXED, SPOT, STATIC
+from tests.builders.proposals import MIXED
 
 
 @pytest.mark.parametrize(
@@ -41,23 +39,6 @@ def test_shares_are_never_rounded_to_certainty(share: float, text: str) -> None:
 )
 def test_ages(days: int, text: str) -> None:
     assert phrases.age_text(days) == text
-
-
-@pytest.mark.parametrize(
-    ("usd", "text"), [(9.0, "$9.00/h"), (7.12832, "$7.1283/h"), (1234.5, "$1,234.50/h")]
-)
-def test_prices_have_two_to_four_decimals(usd: float, text: str) -> None:
-    assert phrases.price_text(replace(CHEAP, usd_per_hour=usd)) == text
-
-
-def test_machines_are_named_with_market_and_zone() -> None:
-    assert phrases.offer_text(SPOT) == "p9.big spot us-east-1a"
-    assert phrases.offer_text(CHEAP) == "g9.small on-demand"
-
-
-def test_a_fleet_says_where_its_size_changes() -> None:
-    assert phrases.fleet_text(STATIC) == "2 x p9.big"
-    assert phrases.fleet_text(MIXED) == "1 x p9.big spot, up to 4 x g9.small"
 
 
 def test_a_stage_of_two_groups_says_how_the_trials_are_shared_out() -> None:

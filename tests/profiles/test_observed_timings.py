@@ -115,13 +115,6 @@ def test_what_was_seen_goes_before_what_was_published() -> None:
     assert found.boot.mean == pytest.approx(40.0, rel=0.1)
 
 
-def test_what_was_seen_goes_before_what_was_derived() -> None:
-    derived = replace(MEASURED, error=0.4, provenance=Provenance(on="g5.xlarge"))
-    found = after(saw(14.0, 10), of=derived)
-    assert found.epoch_seconds(1.0) == pytest.approx(14.0, rel=0.05)
-    assert found.error < 0.05
-
-
 def test_delays_alone_make_no_profile() -> None:
     lone = with_earlier_runs(None, runs=[saw(10.0)], machine=P3, market="on-demand", where="aws")
     assert lone is None, "nobody knows how long a start takes"
@@ -165,17 +158,3 @@ def test_where_a_figure_is_from(runs: tuple[RunTimes, ...], text: str) -> None:
     found = after(*runs)
     assert basis([found], TODAY).text == text
     assert basis([found], TODAY).measured
-
-
-def test_a_run_in_a_line() -> None:
-    [seen] = after(saw(11.0, 3)).seen
-    assert seen_text(seen, P3, TODAY) == (
-        "seen in digits-1121: 12 epochs, 3 trials, 4 boots on p3.2xlarge, 1 day ago; counts for "
-        "74 % of the seconds of an epoch"
-    )
-
-
-def test_nothing_is_counted_twice() -> None:
-    found = believed(after(saw(11.0)), "aws")
-    assert after(saw(11.0), of=found) is found
-    assert after(of=MEASURED) is MEASURED

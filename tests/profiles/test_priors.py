@@ -33,13 +33,6 @@ def test_one_measurement_has_a_spread_from_run_to_run_and_within_one(name: str, 
     assert found.error >= max(known.between * measured.mean, known.floor) > 0
 
 
-def test_measurements_in_one_run_tell_of_that_run_alone() -> None:
-    many = replace(ONCE, boot=Measurement(90.0, 1.0, 1000))
-    found = believed(many, "aws").boot
-    assert found.sd == pytest.approx(1.0, rel=0.15)
-    assert found.error >= prior("boot", "aws").between * 90.0
-
-
 def test_speed_is_surer_the_more_configurations_were_measured() -> None:
     errors = [believed(replace(ONCE, configurations=k), "aws").error for k in (1, 4, 100)]
     assert errors == sorted(errors, reverse=True)
@@ -47,21 +40,11 @@ def test_speed_is_surer_the_more_configurations_were_measured() -> None:
     assert believed(ONCE, "emulated").error == 0.02, "there it is a table's"
 
 
-def test_a_derived_profile_has_both_errors() -> None:
-    found = believed(replace(ONCE, error=0.3), "aws")
-    assert found.error == pytest.approx(math.hypot(0.3, believed(ONCE, "aws").error))
-
-
 def test_means_stay_and_nothing_is_assumed_twice() -> None:
     found = believed(ONCE, "aws")
     assert [found.epoch_seconds(w) for w in found.widths] == [*SUBLINEAR.values()]
     assert found.assumed
     assert believed(found, "emulated") is found
-
-
-def test_published_spreads_stay() -> None:
-    told = replace(ONCE, boot=Measurement(90.0, 30.0))
-    assert believed(told, "aws").boot.sd == 30.0
 
 
 def test_each_assumption_has_its_source_and_date() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import Provenance, ScalingProfile
-from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import bundled, ratios
 from cloudtune.profiles.provenance import basis, origin_text
 from cloudtune.profiles.store import read, write
@@ -61,12 +60,6 @@ def test_what_follows_a_pace_is_emulated_whatever_the_pace_is_from() -> None:
     assert found.text == "emulated by figures measured 3 days ago on g5.xlarge"
     assert (found.emulated, found.measured) == (True, False)
     assert basis([EMULATED], TODAY, paced=True).text == "emulated"
-
-
-def test_it_is_kept_in_files_in_plans_and_in_ledgers(tmp_path: Path) -> None:
-    assert decode(type(EMULATED), json.loads(json.dumps(encode(EMULATED)))) == EMULATED
-    write(tmp_path / "p.json", [EMULATED])
-    assert read(tmp_path / "p.json") == [EMULATED]
 
 
 def test_files_of_earlier_versions_say_it_in_their_source(tmp_path: Path) -> None:

@@ -26,23 +26,12 @@ def test_a_ratio_is_the_median_with_the_spread_over_programs() -> None:
     assert "Lambda" in found.source
 
 
-def test_where_two_sources_differ_the_first_is_used() -> None:
-    found = between("k80", "v100")
-    assert found is not None
-    assert (found.ratio, found.n) == (7.803, 325), "measured on EC2"
-
-
 def test_two_steps_are_as_uncertain_as_both() -> None:
     found = between("t4", "v100")
     assert found is not None
     assert found.ratio == pytest.approx(3.065 / 2.505)
     assert found.spread == pytest.approx((0.514**2 + 0.413**2) ** 0.5)
     assert found.source.startswith("over a100: ")
-
-
-def test_what_is_too_far_or_not_measured_is_not_known() -> None:
-    assert between("t4", "k80") is None
-    assert between("v100", "l40s") is None
 
 
 @given(st.sampled_from(GPUS), st.sampled_from(GPUS))
@@ -85,12 +74,6 @@ def test_only_widths_whose_layout_was_measured_stay(
     assert found.widths == widths
 
 
-def test_whole_instances_only() -> None:
-    found = derive(profile({4.0: 2.5, 6.0: 3.0}), V100, A100)
-    assert found is not None
-    assert found.widths == (4.0,)
-
-
 def test_the_same_gpu_elsewhere_is_as_fast_within_a_stated_error() -> None:
     found = derive(profile(EPOCH), V100, machine("V100", 8))
     assert found is not None
@@ -106,11 +89,6 @@ def test_memory_stays_with_the_widths_that_stay() -> None:
     faster = derive(here, V100, A100)
     assert faster is not None
     assert faster.memory == {1.0: 6500.0, 8.0: 2000.0}, "no shares of another GPU"
-
-
-def test_the_same_type_needs_nothing() -> None:
-    here = profile(EPOCH)
-    assert derive(here, V100, V100) is here
 
 
 def test_a_smaller_memory_is_said() -> None:
