@@ -20,19 +20,16 @@ from cloudtune.display.plan_screen import show_head
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run as drive
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.heads.remote_runs import OVER
 from cloudtune.infra.provider import HeadOffer
-from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.plans import Plan
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.serialization import decode
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.cost_model import price
 from cloudtune.planning import alternatives, forecasting, stages
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of, load_plan
-from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import plan_json, propose
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.runs import home
@@ -232,17 +229,6 @@ def test_planners_by_their_names(command: Command) -> None:
     assert dollars["exact"] <= dollars["greedy"] <= dollars["static"]
 
 
-def test_objectives(command: Command) -> None:
-    def estimate(*options: str) -> dict[str, float]:
-        said = command("plan", "experiment.yaml", "--budget", "$9", "-o", "json", *options)
-        found: dict[str, float] = said.json["plan"]["estimate"]
-        return found
-
-    cost, time = estimate("--deadline", "2h"), estimate("--deadline", "2h", "--objective", "time")
-    assert cost["dollars"] < time["dollars"]
-    assert cost["seconds"] > time["seconds"]
-
-
 def test_as_many_trials_as_the_limits_buy(command: Command) -> None:
     few, many = (
         command("plan", "experiment.yaml", "--objective", "trials", "--budget", money, "-o", "json")
@@ -359,16 +345,6 @@ def test_a_saved_plan_takes_no_such_option(command: Command, option: tuple[str, 
     refused = command("run", "plan.json", *option)
     assert refused.code == 2
     assert option[0] in refused.err
-
-
-def test_what_is_shown_is_what_the_model_says(command: Command, tmp_path: Path) -> None:
-    said = command("plan", "experiment.yaml", "--deadline", "8m", "-o", "json")
-    plan = decode(Plan, said.json["plan"]["staged"])
-    wanted = Experiment.load(tmp_path / "experiment.yaml")
-    problem = problem_of(wanted, stored_profiles(wanted))
-    request = stages.request_for(problem, Limits())
-    again = price(request, plan.choices, "exact")
-    assert again.estimate == plan.estimate
 
 
 DAMAGES = [

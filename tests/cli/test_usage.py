@@ -39,13 +39,6 @@ def test_a_bad_experiment(bench: Bench, old: str, new: str, words: list[str]) ->
     check_refused(bench, ["run", path], *words)
 
 
-def test_an_empty_search_space(bench: Bench) -> None:
-    path = bench.experiment()
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join("search: {}" if li.startswith("search") else li for li in lines))
-    check_refused(bench, ["plan", path], "experiment.yaml:5: search")
-
-
 def test_a_missing_file(bench: Bench) -> None:
     check_refused(bench, ["run", "nowhere.yaml"], "nowhere.yaml")
 

@@ -96,22 +96,6 @@ def test_epochs_are_those_that_count_of_those_planned() -> None:
     assert (last.epochs.used, last.epochs.limit) == (40, 16 * 1 + 4 * 3 + 1 * 12)
 
 
-def test_an_epoch_that_was_lost_is_trained_no_longer() -> None:
-    seen: list[float] = []
-
-    def look(policy: RunPolicy, at: float) -> None:
-        if policy.trials and not seen:
-            trial = next(iter(policy.trials.values()))
-            trial.history.update({1: 0.1, 2: 0.2})
-            trial.epoch = 1
-            seen.append(overview(policy, at).epochs.used)
-            trial.history.clear()
-            trial.epoch = 0
-
-    looked_at(look)
-    assert seen == [1]
-
-
 def test_trials_begin_with_the_best_and_are_where_their_gpus_are() -> None:
     seen = at_seconds(400)
     metrics = [row.metric for row in seen.trials if row.metric is not None]
@@ -171,13 +155,6 @@ def test_what_has_no_room_is_counted() -> None:
     assert len([line for line in shown(seen, 200, 60) if line[1:3].isdigit()]) == 16
 
 
-def test_a_wide_terminal_has_the_outlook_beside_its_bar() -> None:
-    seen = at_seconds(150)
-    [line] = [line for line in shown(seen, 200, 50) if line.startswith("time")]
-    assert "2:30 of 30:00" in line
-    assert line.endswith("ends at about 15:53 (14:17 to 20:38; planned)")
-
-
 def on_terminal(height: int) -> str:
     file = io.StringIO()
     out = Console(file=file, width=80, height=height, force_terminal=True, highlight=False)
@@ -198,11 +175,3 @@ def test_a_low_terminal_shows_the_line_of_progress() -> None:
     text = on_terminal(LEAST_LINES - 1)
     assert "stage 1/3 | " in text
     assert "epochs   " not in text
-
-
-def test_what_is_expected_lies_within_its_range() -> None:
-    from cloudtune.display.live.overview import Bar, Outlook
-    from cloudtune.display.live.panel import _outlook
-
-    bar = Bar(0.05, 1.0, Outlook(0.14, 0.08, 0.10, "forecast"))
-    assert _outlook(bar, lambda dollars: f"${dollars:.2f}").startswith("$0.14 ($0.08 to $0.14;")

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from cloudtune.cli.main import cli
 from cloudtune.display.pages.document import library
 from cloudtune.display.pages.figures import Figure
 from cloudtune.display.pages.gantt import gpus
@@ -112,24 +109,6 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(
             assert side or above, (one, other)
 
 
-def test_shares_of_a_gpu_lie_beside_each_other() -> None:
-    setting = Setting(
-        8, 1, 4, 2, by="sha", max_instances=1, profile=profile({0.5: 12.0, 1.0: 10.0})
-    )
-    plan = setting.plan()
-    report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
-    widths = {session.start.width for session in report.timeline.sessions.values()}
-    chart = gpus(report)
-    low = [
-        (y - h / 2, y + h / 2)
-        for t in chart.data[:-1]
-        for y, h in zip(t["y"], t["width"], strict=True)
-    ]
-    assert min(a for a, _ in low) >= 0
-    assert max(b for _, b in low) <= sum(i.offer.gpus for i in report.accounting.instances)
-    assert 0.5 in widths
-
-
 def test_a_run_that_died_is_drawn_as_far_as_it_came() -> None:
     whole = told()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
@@ -190,10 +169,6 @@ def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
         assert "default-src 'none'" in page
         assert "@import" not in page
         assert not re.search(r"url\((?!#)", page[: page.index("</style>")])
-
-
-def test_equal_reports_give_equal_pages() -> None:
-    assert run_page(told()) == run_page(told())
 
 
 def test_many_trials_make_a_page_that_is_little_larger_than_the_library() -> None:
@@ -260,15 +235,6 @@ def test_without_plotly_its_extra_is_named(
         said = called(capsys, *command.split(), "--html", "a.html")
         assert said.code == 2, command
         assert "needs plotly, which is not installed: pip install 'cloudtune[plots]'" in said.err
-
-
-def test_plotly_is_loaded_only_for_a_page() -> None:
-    code = (
-        "import cloudtune.cli.main, cloudtune.cli.plan, cloudtune.display.pages.plans, "
-        "cloudtune.display.pages.reports, sys; sys.exit('plotly' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert "report" in cli.commands
 
 
 def test_a_plan_and_a_simulated_run_are_pages_too(

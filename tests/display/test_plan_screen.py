@@ -1,32 +1,22 @@
-import io
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from rich.console import Console
 
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_screen import show_all, show_head, show_nearest, show_plan, show_saved
 from cloudtune.display.plan_tables import gap_text
-from cloudtune.model.plans import Limits
 from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
 from tests.builders.proposals import (
-    CHEAP,
     MIXED,
     STATIC,
     proposal,
     run_of,
-    shrinking,
 )
+from tests.display.test_run_screen import printed as piped
 
-
-def printed(
-    show: Callable[[Console], None], *, columns: int = 100, soft_wrap: bool = False
-) -> list[str]:
-    file = io.StringIO()
-    show(Console(file=file, width=columns, highlight=False, soft_wrap=soft_wrap))
-    return [line.rstrip() for line in file.getvalue().splitlines()]
+printed = partial(piped, soft_wrap=False)
 
 
 def told(given: Proposal) -> list[str]:
@@ -48,9 +38,9 @@ def line(lines: list[str], begin: str) -> str:
 
 def test_a_plan_takes_no_more_than_100_columns_in_a_pipe_either() -> None:
     given = proposal()
-    piped = printed(lambda out: show_all(out, given), soft_wrap=True)
-    assert piped == told(given)
-    assert max(map(len, piped)) <= 100
+    whole = piped(lambda out: show_all(out, given))
+    assert whole == told(given)
+    assert max(map(len, whole)) <= 100
 
 
 def test_the_header_says_what_was_asked_and_what_it_rests_on() -> None:
@@ -88,10 +78,6 @@ def test_each_group_of_a_stage_has_a_line() -> None:
     assert rows[5] == ["total", "15m", "53s", "$2.81"]
 
 
-def test_waves_are_told() -> None:
-    assert "16 in 4 waves" in line(told(proposal(plan=run_of(shrinking(CHEAP, 4)))), "1 16")
-
-
 def test_totals_stand_against_the_limits() -> None:
     lines = told(proposal())
     assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s 30m 9m 22s 97.3 %"
@@ -100,14 +86,6 @@ def test_totals_stand_against_the_limits() -> None:
     assert " ".join(" ".join(lines).split()).count(
         "proven cheapest (gap 0) of 282 offers, by these figures: published 7 months ago for p9.big"
     )
-
-
-def test_without_limits_there_is_nothing_to_keep() -> None:
-    free = run_of(MIXED, in_time=None, in_money=None, within=None)
-    lines = told(proposal(limits=Limits(), confidence=None, plan=free))
-    assert line(lines, "limits") == "limits none"
-    assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s"
-    assert not [each for each in lines if "chance" in each or "kept in 9" in each]
 
 
 @pytest.mark.parametrize(
@@ -264,11 +242,3 @@ def test_a_run_begins_with_ten_lines_of_it() -> None:
         lines = printed(lambda out, given=given: show_head(out, given))  # type: ignore[misc]
         assert lines == brief(given)[: len(lines)]
         assert len(lines) <= 12
-
-
-def test_more_stages_than_rows_are_one_row() -> None:
-    stages = tuple(replace(MIXED.stages[0], begin=float(n)) for n in range(12))
-    plan = run_of(replace(MIXED, stages=stages))
-    lines = brief(proposal(plan=plan))
-    assert line(lines, "… 5 more")
-    assert len(lines) <= 40

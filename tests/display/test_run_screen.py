@@ -2,15 +2,13 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 from rich.console import Console
 
-from cloudtune.display.report_screen import planned_and_actual, show_profile, show_report
-from cloudtune.display.run_screen import RunScreen, measuring
+from cloudtune.display.report_screen import planned_and_actual, show_report
+from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import (
     InstanceLaunched,
     InterruptionNotice,
@@ -25,12 +23,14 @@ from cloudtune.model.plans import Limits
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs.report import build
 from tests.builders import scripted, staged
-from tests.builders.proposals import CHEAP, MIXED, SETTING, speed
+from tests.builders.proposals import MIXED, SETTING
 
 
-def printed(show: Callable[[Console], object]) -> list[str]:
+def printed(
+    show: Callable[[Console], object], *, columns: int = 100, soft_wrap: bool = True
+) -> list[str]:
     file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False, soft_wrap=True))
+    show(Console(file=file, width=columns, highlight=False, soft_wrap=soft_wrap))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -140,18 +140,3 @@ def test_a_report_has_a_line_for_each_group() -> None:
     assert any(" ".join(line.split()) == " ".join(filter(None, total)) for line in lines)
     assert any(line.startswith("Best: score") for line in lines)
     assert any(" went from 1/2 to 2 GPUs: epoch 1, then epoch 2" in line for line in lines)
-
-
-def test_a_derived_profile_is_marked() -> None:
-    derived = replace(speed("[g9]", 400.0), error=0.2)
-    lines = printed(lambda out: show_profile(out, derived))
-    assert lines[0] == "Profile: [g9] (derived, uncertain by 20 %)"
-    assert any("epoch on 1/2 GPU (x1.00)" in line for line in lines)
-    assert any("epoch on 8 GPUs" in line for line in lines)
-
-
-def test_a_measurement_tells_what_it_trains() -> None:
-    start = StartTrial("t00.0", "t00", {}, 0.5, (), None, 0, 2)
-    launch = Launch("i000", CHEAP.instance_type.name, "on-demand")
-    lines = printed(lambda out: measuring(out)(NodeJoined(65.0, "i000"), (launch, start)))
-    assert lines == [" 1:05  joined the cluster", " 1:05  trains 1 trial, 1/2 GPU each"]

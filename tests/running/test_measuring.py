@@ -17,7 +17,7 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint
-from cloudtune.model.plans import Charges, Limits, Rentable
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
@@ -45,39 +45,6 @@ epochs: {min: 2, max: 16}
 eta: 2
 cloud: {instances: [g7.12xlarge], max_instances: 4}
 """
-
-
-class _MadeError(Exception):
-    """A policy was asked for, which is all that is looked at."""
-
-
-def test_a_measurement_counts_the_charges_of_its_experiment(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    (home / "train.py").write_text("def train(config): ...\n")
-    monkeypatch.chdir(home)
-    experiment = Experiment(
-        name="made-up",
-        train="train.py:train",
-        metric={"name": "score", "mode": "max"},
-        search={"x": {"uniform": [0, 1]}},
-        trials=2,
-        epochs={"min": 1, "max": 2},
-        cloud={"instances": ["g7.12xlarge"]},
-        charges={"per_launch": 0.05, "per_hour": 3.6},
-    )
-    asked: dict[str, object] = {}
-
-    def made(**options: object) -> None:
-        asked.update(options)
-        raise _MadeError
-
-    monkeypatch.setattr(measuring, "MeasurePolicy", made)
-    with pytest.raises(_MadeError):
-        measuring.measure(
-            experiment, "g7.12xlarge", lambda *_: None, pace=False, limits=Limits(60.0, 1.0)
-        )
-    assert asked["charges"] == Charges(usd_per_launch=0.05, usd_per_second=0.001)
 
 
 def emulated(folder: Path, **cloud: Any) -> Experiment:
@@ -247,6 +214,14 @@ def test_measuring_costs_a_tenth_of_the_budget_once_an_epoch_is_known(
     experiment = emulated(home, **{"limits.budget": "$2"})
     _, dollars = first(monkeypatch, experiment, TRUTH.slowed(10.0))
     assert 0.1 < dollars <= 0.2
+
+
+def test_a_measurement_counts_the_charges_of_its_experiment(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    charged = {"limits.budget": "$9", "charges.per_launch": "$0.5"}
+    _, dollars = first(monkeypatch, emulated(home, **charged), TRUTH)
+    assert 0.5 < dollars < 1.0
 
 
 def test_a_first_epoch_is_measured_though_it_costs_more_than_a_tenth_of_the_budget(

@@ -1,6 +1,5 @@
 """Jobs that decide as they go: remade from a ledger's header, replayed, reported, told."""
 
-import io
 import json
 import re
 from pathlib import Path
@@ -18,11 +17,12 @@ from cloudtune.model.plans import Limits
 from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.job import Job, choices, sampler_name, sampler_of, trials
-from cloudtune.runs.report import Report, load, simulate, to_json
+from cloudtune.runs.job import Job, choices, sampler_name
+from cloudtune.runs.report import Report, load, to_json
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders import write_ledger
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
+from tests.display.test_run_screen import printed
 
 NAMES = sorted(STRATEGIES)
 
@@ -56,29 +56,6 @@ def test_the_policy_has_what_the_experiment_says() -> None:
     charged = policy.state.charges
     assert (charged.usd_per_launch, charged.usd_per_second) == (0.5, 0.001)
     assert policy.state.max_instances == 3
-
-
-def test_the_cap_on_concurrent_trials_and_the_target_hold() -> None:
-    told = report_of(elastic_job({"name": "asha", "max_concurrent": 2}))
-    alive, most = set(), 0
-    for entry in told.entries:
-        alive |= {c.session for c in entry.commands if isinstance(c, StartTrial)}
-        most = max(most, len(alive))
-        alive -= {c.session for c in entry.commands if isinstance(c, StopTrial)}
-    assert most == 2
-    reached = report_of(elastic_job({"name": "random", "target": 0.3}))
-    assert reached.policy.best is not None
-    assert reached.policy.best.metric >= 0.3
-    values = [v for t in reached.policy.trials.values() for v in t.history.values()]
-    assert sorted(values)[-2] < 0.3, "it ended at once"
-
-
-def test_random_is_what_a_planned_run_would_try() -> None:
-    experiment = problem().experiment
-    sampler = sampler_of(experiment)
-    found = [sampler.ask() for _ in range(13)]
-    assert tuple(found[:12]) == trials(experiment)
-    assert found[12] is None
 
 
 def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
@@ -123,25 +100,6 @@ def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
     assert [rung["epoch"] for rung in data["rungs"]] == [1, 3, 9]
     assert data["rungs"][0]["trials"] == data["figures"]["trials"] == 12
     assert data["figures"]["instances"] == max(size["instances"] for size in data["fleet"])
-
-
-def test_gpu_hours_are_those_of_the_epochs() -> None:
-    told = report_of(elastic_job("random"))
-    epochs = [e.event for e in told.entries if isinstance(e.event, EpochDone)]
-    trained = sum(event.seconds for event in epochs) / 3600  # all are one GPU wide
-    assert sum(rung.gpu_hours for rung in told.rungs) == pytest.approx(trained)
-    assert trained < told.figures.gpu_hours
-
-
-def test_a_simulated_run_is_reported_too() -> None:
-    told = simulate(elastic_job("hyperband"))
-    assert told.policy.ended
-
-
-def printed(show: Any) -> list[str]:
-    file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False, soft_wrap=True))
-    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def told_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
@@ -192,15 +150,6 @@ def test_the_screen_of_a_run_that_is_taken_over_knows_its_trials() -> None:
     assert restarts(0) == restarts(3) == restarts(99)
 
 
-def test_the_line_of_progress_counts_trials_money_time_and_instances() -> None:
-    lines, _ = told_run(elastic_job())
-    progress = [line for line in lines if " running, " in line]
-    assert progress
-    assert all(" of $8.00 | " in line and " of 6:40 | " in line for line in progress)
-    assert any("best score 0." in line for line in progress)
-    assert all(" rented" in line for line in progress)
-
-
 def test_a_clone_is_told_with_where_it_begins() -> None:
     made = elastic_job()
     policy = made.policy()
@@ -224,13 +173,3 @@ def test_the_report_shows_planned_against_actual() -> None:
     assert "How far the trials came" in lines
     assert any(line.startswith("Best: score") for line in lines)
     assert any(line.startswith("Fleet over time: 0 -> ") for line in lines)
-
-
-def test_of_very_many_lines_the_report_shows_some() -> None:
-    told = report_of(elastic_job(epochs={"min": 1, "max": 3}, trials=40), [])
-    for trial in told.policy.trials.values():
-        trial.error = "ValueError: bad luck"
-    lines = printed(lambda out: show_report(out, told))
-    failed = [line for line in lines if "bad luck" in line]
-    assert 0 < len(failed) < 40
-    assert any("more like that" in line for line in lines)

@@ -1,12 +1,10 @@
 """`initial:`, the configurations that are tried first, from the file to the trials of a run."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloudtune import Experiment
-from cloudtune.errors import ExperimentError
 from cloudtune.runs.job import Job, sampler_of, trials
 from cloudtune.strategies.samplers.sampler import SAMPLERS
 from tests.bench import Bench
@@ -101,11 +99,6 @@ def test_a_mistake_is_told_with_its_line(bench: Bench, initial: str, message: st
     assert f"experiment.yaml:{line}: {message}" in done.err
 
 
-def test_a_mistake_of_two_branches_is_told() -> None:
-    with pytest.raises(ExperimentError, match="no configuration has kind/name, kind/decay"):
-        experiment(initial=[{"kind": {"name": "adam", "decay": 0.1}}])
-
-
 def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
     path.write_text(path.read_text() + "initial: [{lr: 0.05, n: 7}]\n")
@@ -113,11 +106,3 @@ def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:
     [first] = [t for t in bench.last_report()["trials"] if t["trial"] == "t00"]
     assert first["config"] == {"lr": 0.05, "n": 7}
     assert len(bench.last_report()["trials"]) == 4
-
-
-def test_python_names_them_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cloudtune.api.experiments import checked_options, load_experiment
-
-    path: Path = bench.experiment()
-    asked = load_experiment(path, checked_options({"initial": [{"lr": 0.05}]}))
-    assert trials(asked)[0].config["lr"] == 0.05

@@ -8,15 +8,13 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.model.trial import EndReason
 from cloudtune.planning import make
 from cloudtune.planning.problem import problem_of
-from cloudtune.planning.stages import work
 from cloudtune.policy.base import TrialRules, drain_seconds
 from cloudtune.runs.job import Job, policy_of, rules_of, trials
-from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import LINEAR, Setting, offer, play, profile
 
 SETTING = Setting(8, 1, 8, 2, limits=Limits(deadline=900.0, budget=12.5), seed=3)
@@ -31,15 +29,6 @@ def test_a_job_reads_back_equal_and_decides_equally() -> None:
     assert [policy.handle(entry.event)[:1] for entry in played.entries[:9]] == [
         entry.commands[:1] for entry in played.entries[:9]
     ]
-
-
-def test_the_policy_has_what_the_job_says() -> None:
-    policy = SETTING.job().policy()
-    assert policy.limits == SETTING.limits
-    assert policy.state.metric.name == "score"
-    assert policy.state.brakes.drain == drain_seconds(SETTING.profile)
-    assert policy.itinerary is not None
-    assert len(policy.itinerary.trials) == 8
 
 
 def test_a_job_on_several_offers_has_time_for_the_slowest_of_them() -> None:
@@ -58,12 +47,6 @@ def test_trials_are_drawn_by_the_seed_and_named_in_order() -> None:
     many = trials(SETTING.but(trials=101).job().experiment)
     assert [trial.id for trial in many] == sorted(trial.id for trial in many)
     assert many[0].id == "t000"
-
-
-def test_the_stages_are_the_experiment_s() -> None:
-    found = work(SETTING.job().experiment, 8, 8)
-    assert found == SuccessiveHalving(8, 1, 8, 2, "max").stages()
-    assert found[0] == Stage(8, 0, 1)
 
 
 def test_giving_back_has_room_to_spare() -> None:

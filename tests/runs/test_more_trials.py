@@ -16,7 +16,7 @@ from cloudtune.experiment.search_space import Grid, Uniform
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import Interrupted, RunContinued, first_event
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.serialization import decode_kind, encode_kind
+from cloudtune.model.serialization import decode_kind
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
@@ -56,7 +56,7 @@ def first_leg(
 
 
 @pytest.mark.parametrize("by", [*AS_IT_GOES, *PLANNED])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, None])
+@pytest.mark.parametrize("share", [0.1, 0.6, None])
 def test_the_newcomers_are_tried_within_the_limits_and_the_best_of_all_wins(
     by: str, share: float | None
 ) -> None:
@@ -265,14 +265,6 @@ def test_a_run_that_has_trained_all_goes_on_with_more_trials() -> None:
     found = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)
     assert found == Limits(policy.now + 3600.0, None)
     assert (Further(trials="+16").more, Further(trials=16).more) == (16, 16)
-
-
-def test_the_event_carries_the_trials_and_one_without_them_still_reads() -> None:
-    event = first_event(7.0, begun=True, within=(9.0, None), more=16)
-    assert event == RunContinued(7.0, 9.0, None, 16)
-    assert decode_kind(encode_kind(event)) == event
-    old = {"type": "RunContinued", "at": 7.0, "deadline": 9.0, "budget": None}
-    assert decode_kind(old) == RunContinued(7.0, 9.0, None, 0)
 
 
 def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:

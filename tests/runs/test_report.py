@@ -13,7 +13,7 @@ from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import Entry
 from cloudtune.experiment.schema import StrategySettings
 from cloudtune.model.commands import Launch, StartTrial
-from cloudtune.model.events import EpochDone, Event, Interrupted, TrialFailed
+from cloudtune.model.events import EpochDone, Event, Interrupted
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
@@ -123,19 +123,6 @@ def test_what_is_told_while_a_person_s_stop_is_under_way_counts() -> None:
     assert figures(told.policy).epochs == 1
 
 
-def test_a_run_that_was_cut_short_has_no_ending() -> None:
-    whole = report().entries
-    data = to_json(build(SETTING.job(PLAN), whole[: len(whole) // 2]))
-    assert (data["ended"], data["exit_code"]) == (None, None)
-    assert data["dollars"]["actual"] > 0.0
-
-
-def test_nothing_recorded_yet() -> None:
-    told = build(SETTING.job(PLAN), ())
-    assert (told.seconds, told.dollars, told.fleet) == (0.0, 0.0, ())
-    assert [stage.seconds for stage in told.stages] == [None, None, None]
-
-
 def test_the_best_trial_and_all_others_are_in_the_json() -> None:
     data = to_json(report())
     best = data["best"]
@@ -168,14 +155,6 @@ def test_charges_are_told_in_the_stage_in_which_they_fall_due() -> None:
         assert stage.dollars == pytest.approx(plain.dollars + launched + 0.1 * stage.seconds)
     assert sum(s.dollars or 0.0 for s in told.stages) == pytest.approx(told.dollars)
     assert told.dollars == pytest.approx(plan.estimate.dollars)
-
-
-def test_errors_are_told_with_their_tracebacks() -> None:
-    data = to_json(report(TrialFailed(27.0, "t03.1", "ValueError: lr", "Traceback …")))
-    failed = next(trial for trial in data["trials"] if trial["trial"] == "t03")
-    assert (failed["status"], failed["error"]) == ("failed", "ValueError: lr")
-    assert failed["traceback"] == "Traceback …"
-    assert data["ended"] == "done"
 
 
 def test_numbers_that_are_none_become_null() -> None:

@@ -96,30 +96,12 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     assert "seen in first-run 2 days ago" in " ".join(report.split())
 
 
-def test_by_default_times_are_read(place: Place) -> None:
-    path = place.experiment(**AWS)
-    path.write_text(path.read_text().replace("history: auto\n", ""))
-    first(place)
-    path = place.experiment(**AWS)
-    path.write_text(path.read_text().replace("history: auto\n", ""))
-    done = place("plan", path, "--profile", "train.json", "-o", "json")
-    told = json.loads(done.out)
-    assert [seen["run"] for seen in told["profiles"][0]["seen"]] == ["first-run"]
-
-
 @pytest.mark.parametrize("off", ["off", "{configurations: off, times: off}"])
 def test_off_is_off(place: Place, off: str) -> None:
     cold = rentables(place, history=off)
     first(place)
     assert rentables(place, history=off) == cold
     assert planned(place, history=off)["profiles"][0]["seen"] == []
-
-
-def test_the_command_line_overrides_the_file(place: Place) -> None:
-    first(place)
-    told = planned(place, "--history", "first-run", history="off")
-    assert len(told["profiles"][0]["seen"]) == 1
-    assert not planned(place, "--history", "off")["profiles"][0]["seen"]
 
 
 def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> None:
