@@ -5,7 +5,7 @@ from typing import TypeGuard
 
 import pytest
 
-from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.engine.simulator import SimWorld
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -33,7 +33,7 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import EndReason, Slice
-from tests.builders import LINEAR, Setting, offer, play, profile
+from tests.builders import LINEAR, offer, profile
 from tests.contracts.world import SETTING, WorldContract
 
 LAUNCH = Launch("i000", "g.4x", "on-demand")
@@ -203,30 +203,6 @@ def test_with_spread_a_seed_decides_and_no_duration_is_negative() -> None:
     assert all(at >= 0.0 for seed in range(50) for at in times(seed, 5.0))
 
 
-def test_the_more_the_epochs_spread_the_longer_barriers_take() -> None:
-    """E[max] grows with the deviation, whatever the mean: stragglers."""
-
-    def seconds(spread: float) -> float:
-        jobs = [
-            Setting(16, 2, 8, 2, profile=profile(LINEAR, spread=spread), seed=seed)
-            for seed in range(5)
-        ]
-        return sum(play(job).seconds for job in jobs) / len(jobs)
-
-    assert seconds(0.0) < seconds(0.1) < seconds(0.3)
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_made_up_curves_improve_and_depend_on_the_configuration(mode: str) -> None:
-    curve = synthetic_metric(mode, seed=3)
-    values = [curve({"lr": 0.1}, epoch) for epoch in range(1, 30)]
-    assert values == sorted(values, reverse=mode == "min")
-    assert all(0.0 <= value <= 1.0 for value in values)
-    assert values == [synthetic_metric(mode, 3)({"lr": 0.1}, epoch) for epoch in range(1, 30)]
-    assert curve({"lr": 0.1}, 9) != curve({"lr": 0.2}, 9)
-    assert curve({"lr": 0.1}, 9) != synthetic_metric(mode, 4)({"lr": 0.1}, 9)
-
-
 SLOW = Rentable(offer(), profile(LINEAR, launch=0.0, boot=5.0, start=1.0), 1)
 QUICK = Rentable(
     offer(8, name="p.8x", market="spot", zone="us-east-1b"),
@@ -253,11 +229,6 @@ def _epoch(event: Event) -> TypeGuard[EpochDone]:
     return isinstance(event, EpochDone)
 
 
-def test_what_no_offer_stands_for_cannot_be_launched() -> None:
-    with pytest.raises(KeyError):
-        world().apply(Launch("i000", "g.4x", "spot"))
-
-
 def lives(per_hour: float, count: int = 400, seed: int = 0) -> list[float]:
     """Return how long instances live when nobody gives them back."""
     taken_back = offer(market="spot", interruptions_per_hour=per_hour)
@@ -279,15 +250,6 @@ def test_spot_instances_live_for_a_time_that_nobody_knows() -> None:
     assert found[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
     assert found == lives(4.0) != lives(4.0, seed=1)
     assert lives(0.0) == []
-
-
-def test_a_run_goes_on_when_its_instances_are_taken_back() -> None:
-    shy = offer(market="spot", interruptions_per_hour=60.0)
-    setting = Setting(8, 2, 8, 2, offer=shy, profile=profile(LINEAR), seed=3)
-    played = play(setting)
-    assert played.policy.ending is EndReason.DONE
-    assert sum(isinstance(entry.event, NodeLost) for entry in played.entries) > 0
-    assert played.seconds > setting.plan().estimate.seconds
 
 
 def test_a_profile_that_may_be_wrong_is_wrong_alike_in_every_epoch() -> None:

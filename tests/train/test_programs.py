@@ -468,19 +468,3 @@ def test_only_the_first_worker_says_why_when_its_end_takes_the_folder_away(tmp_p
     run.run()
     stop.join()
     shutil.rmtree(run.folder.parent)
-
-
-def test_a_command_that_is_stopped_early_never_starts(tmp_path: Path) -> None:
-    reports: list[EpochReport] = []
-    run = command_run(
-        Program("true", words_of("true x"), 1),
-        Post(
-            {"rank": 1, "local_rank": 1, "world_size": 2, "restore": None},
-            *("", 0.0, Progress(), {}, {}, "a.9", tmp_path, tmp_path / "log"),
-            met=True,
-        ),
-        reports.append,
-    )
-    run.stop()
-    run.run()  # it would wait for the folder that the first worker makes
-    assert reports == []

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
-from cloudtune.train.storage import staging_folder
 
 Usage = namedtuple("Usage", "total used free")
 STATE = b"0123456789" * 100
@@ -76,8 +75,3 @@ def test_without_room_an_epoch_is_not_saved_and_that_is_told(
     assert f"a checkpoint of 0 MiB, and 0 MiB free in {own.parent / 'usual'}" in told
     assert str(own) in told
     assert list(own.iterdir()) == list((own.parent / "usual").iterdir()) == []
-
-
-def test_a_storage_on_the_staging_disk_itself_is_written_at_once(tmp_path: Path) -> None:
-    assert CheckpointStore(str(tmp_path / "store"))._is_on_local_disk
-    assert staging_folder() != ""

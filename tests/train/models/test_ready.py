@@ -67,13 +67,6 @@ def test_what_is_inserted_comes_behind_and_the_others_keep_their_names() -> None
     assert seen == [name for name, _ in network.named_children()]
 
 
-def test_elsewhere_than_in_a_sequence_the_two_are_wrapped() -> None:
-    network = models.insert_after(Functions(), "conv", nn.BatchNorm2d(4))
-    assert "conv.kept.weight" in sizes(network)
-    assert "conv.then.weight" in sizes(network)
-    assert network(IMAGES).shape == (3, 2)
-
-
 def test_what_is_repeated_has_weights_of_its_own() -> None:
     network = models.repeat(Functions(), "block.0", 3)
     names = [name for name, _ in network.get_submodule("block").named_children()]

@@ -101,60 +101,6 @@ def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
     assert not stream.ask(slow, 1, 0, LATER + 1), "it reads elsewhere"
 
 
-def test_waiting_adds_up_over_an_epoch() -> None:
-    """A reader that is just slower isn't waited for at each batch anew."""
-    stream, quick = begun(1000)
-    slow, now, at = StreamSeat(), LATER, 0
-    assert stream.ask(slow, 1, 0, 0.0)
-    load(stream, now)
-    assert stream.give(slow) == 0
-    waited = 0.0
-    for number in range(KEPT + 60):
-        assert stream.ask(quick, 1, number, now)
-        while stream.give(quick) is None:
-            if not load(stream, now):
-                now, waited = now + 0.03, waited + 0.03
-                at += 1
-                if not slow.late and stream.ask(slow, 1, at, now):
-                    stream.give(slow)
-    assert slow.late
-    assert 0.05 < waited < 0.2
-
-
-def held_up(stream: Stream, quick: StreamSeat, epoch: int, slow: StreamSeat) -> float:
-    """Have the quick one read until the slow one is given up; returns the seconds that took."""
-    waited, number = 0.0, 0
-    assert stream.ask(slow, epoch, 0, LATER)
-    while not slow.late:
-        assert stream.ask(quick, epoch, number, LATER + waited)
-        load(stream, LATER + waited)
-        stream.give(slow)
-        if stream.give(quick) is None:
-            waited += 0.02
-        else:
-            number += 1
-    return waited
-
-
-def test_in_the_next_epoch_a_slow_one_is_waited_for_anew() -> None:
-    stream, quick = begun(100)
-    first = held_up(stream, quick, 1, StreamSeat())
-    for number in range(KEPT, 100):
-        read(stream, quick, 1, range(number, number + 1), LATER + 1)
-    assert first > 0.05
-    assert held_up(stream, quick, 2, StreamSeat()) > 0.05
-
-
-def test_who_was_given_up_and_has_caught_up_is_waited_for_again() -> None:
-    stream, quick = begun(1000)
-    slow = StreamSeat()
-    held_up(stream, quick, 1, slow)
-    assert stream.ask(slow, 1, KEPT - 3, LATER + 1)
-    assert not slow.late
-    load(stream, LATER + 1)
-    assert stream.give(slow) == KEPT - 3
-
-
 def test_nobody_is_given_up_for_a_batch_that_is_on_its_way() -> None:
     """What it has asked for would be let go as it comes, and it would wait for ever."""
     stream, quick = begun(1000, loaders=2)
@@ -188,12 +134,6 @@ def test_an_epoch_that_is_broken_off_holds_nobody_up() -> None:
     stream.rest(first)
     read(stream, first, 2, range(5))
     assert stream.place(min(at for at in stream.sizes if at > 100)) == (2, 0)
-
-
-def test_nothing_is_loaded_for_who_is_gone() -> None:
-    stream, first = begun()
-    stream.leave(first)
-    assert stream.due(LATER) == (None, None)
 
 
 @settings(max_examples=60, deadline=None)
