@@ -129,6 +129,31 @@ def test_h21_the_summary_is_a_row_of_a_csv(
     assert row["target"] == ""
 
 
+def test_f17_the_series_of_each_gpu_adds_up_to_what_was_trained(folder: Path) -> None:
+    result = load_run()
+    used = result.gpus
+    assert set(used["use"]) >= {"training", "start-up"}
+    seconds = (used["end"] - used["begin"]) * used["share"]
+    trained = float(seconds[used["use"] == "training"].sum())
+    assert trained == pytest.approx(result.report.accounting.amounts["training"].gpu_seconds)
+    for _, one in used[used["share"] == 1].groupby(["instance", "gpu"]):
+        assert (one["begin"].to_numpy()[1:] >= one["end"].to_numpy()[:-1] - 1e-6).all()
+
+
+def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:
+    import pandas as pd
+
+    from cloudtune.api.exports import export_run
+
+    result = load_run()
+    odd: list[Any] = [None, "none", 3, 0.5]
+    for trial, value in zip(result.report.policy.trials.values(), odd, strict=True):
+        trial.trial = replace(trial.trial, config={"decay": value})
+    export_run(result, "parquet", "out")
+    found = pd.read_parquet(folder / "out" / "trials.parquet")
+    assert set(found["config/decay"].dropna()) == {"none", "3", "0.5"}
+
+
 def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,13 +9,14 @@ from functools import partial
 import pytest
 
 from cloudtune.model.events import EpochDone
-from cloudtune.model.trial import Trial, TrialId, Width
-from cloudtune.policy.registry import ALLOCATORS
+from cloudtune.model.plans import Limits
+from cloudtune.model.trial import EndReason, Trial, TrialId, Width
+from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import Allocator, Task, TrialGroup
 from cloudtune.strategies.grid import Sequential
-from tests.builders import Played, Setting, by_name, final, offer, play, profile
+from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
 
 LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
 SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}
@@ -165,6 +166,14 @@ def test_f07_what_grew_by_idle_gpus_does_not_shrink_for_nobody() -> None:
     assert ends(moved) < ends(still)
 
 
+def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
+    played = play(game([30, 30], allocator=lambda: DynamicFluid(published=True)), GRID)
+    assert all(found[0] == 1.0 for found in widths(played).values())
+    assert any(found[-1] > 1.0 for found in widths(played).values()), "then by what it measured"
+    ours = play(game([30, 30], allocator=DynamicFluid), GRID)
+    assert all(found[0] == 2.0 for found in widths(ours).values()), "the profile is good enough"
+
+
 def test_f11_times_are_converted_by_the_curve() -> None:
     """Measured at half a GPU, reckoned at one: the shares are those of the budgets alone."""
     narrow = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
@@ -176,6 +185,55 @@ def test_f11_times_are_converted_by_the_curve() -> None:
     assert first.count(0.5) == 10
 
 
+@pytest.mark.parametrize("name", ["static-fluid", "dynamic-fluid"])
+@pytest.mark.parametrize("strategy", ["grid", "random", "sequential", "sha", "hyperband"])
+def test_f15_with_and_without_fluid_the_same_trials_come_equally_far(
+    strategy: str, name: str
+) -> None:
+    many = Setting(
+        27,
+        metric=final([(7 * n) % 27 / 27 for n in range(27)]),
+        offer=offer(4),
+        max_instances=2,
+        profile=profile(LINEAR, resize=0.0),
+    )
+    build = by_name(strategy, eta=3, max_epochs=9)
+    fluid = many.but(allocator=lambda: ALLOCATORS[name](None))  # type: ignore[arg-type]
+    assert play(fluid, build).epochs == play(many, build).epochs
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() & {"static-fluid", "dynamic-fluid"}))
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"seer", "seer-constant"}))
+def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: str) -> None:
+    """Invariants are checked at each event; losses and failures come on the way."""
+
+    def trouble(trial: str, session: int, epoch: int) -> str:
+        if (trial, epoch) == ("t03", 2):
+            return "failed"
+        return "lost" if session == 1 and epoch == 1 and trial in {"t01", "t05"} else ""
+
+    many = Setting(
+        12,
+        offer=offer(4),
+        max_instances=3,
+        naive=True,
+        profile=profile(SUBLINEAR, resize=1.0, spread=0.1),
+        limits=Limits(900.0),
+        trouble=gone({"i001": 60.0}),
+        mishap=trouble,  # type: ignore[arg-type]
+        allocator=lambda: ALLOCATORS[name](None),  # type: ignore[arg-type]
+    )
+    played = play(many, by_name(strategy, trials=12))
+    assert played.policy.ending in {EndReason.DONE, EndReason.DEADLINE}
+    assert played.policy.best is not None
+
+
+def test_f16_a_target_ends_the_whole_run() -> None:
+    played = play(game([30, 30], allocator=DynamicFluid, target=0.01), GRID)
+    assert played.policy.ending is EndReason.DONE
+    assert sum(played.epochs.values()) < 60
+
+
 def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
     def trouble(trial: str, _session: int, epoch: int) -> str:
         return "failed" if (trial, epoch) == ("t00", 2) else ""
@@ -184,6 +242,22 @@ def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
     assert played.policy.trials["t00"].status == "failed"
     assert widths(played)["t01"][-1] == 4.0
     assert played.epochs["t01"] == 30
+
+
+@pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
+def test_f02_survivors_of_a_rung_are_a_group(
+    kind: Callable[[], Allocator],
+) -> None:
+    """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""
+    many = Setting(
+        9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE
+    ).but(allocator=kind)
+    played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
+    (best,) = (name for name, epochs in played.epochs.items() if epochs == 9)
+    found = widths(played)[best]
+    assert found[0] == 1.0
+    assert found[-1] == 4.0
+    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +287,18 @@ def test_f20_as_published_the_longest_is_by_time_at_one_gpu() -> None:
     beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
     assert ("t01", 4.0) in beside
     assert ("t00", 2.0) not in beside
+
+
+def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:
+    for scale, widened in ((1.0, True), (0.02, False)):
+        curve = {width: seconds * scale for width, seconds in LINEAR.items()}
+        small = profile(curve, start=0.0, resize=0.0)
+        idle = game(
+            [10, 30], allocator=lambda: DynamicFluid(published=True, idle=True), profile=small
+        )
+        played = play(idle, GRID)
+        beside = {each.trial: each.width for each in played.starts if each.start_epoch < 10}
+        assert (beside["t01"] == 4.0) is widened, "while the other still trains"
 
 
 def test_f21_no_more_run_at_once_than_may() -> None:

@@ -3,6 +3,8 @@
 The algorithms are written apart, in `written_apart.py`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from cloudtune.policy.registry import ALLOCATORS
@@ -39,3 +41,15 @@ def test_f15_bohb_proposes_what_tpe_does_and_decides_as_hyperband(
     assert differing == 0
     expected, _ = hyperband(26, 3, 9, lambda number, epoch: reached(found.configs[number], epoch))
     assert found.epochs == tuple(expected[number] for number in range(26))
+
+
+def test_f15_what_was_told_counts_and_when() -> None:
+    """The comparison notices a best result that is the worst, and one that came too late."""
+    found = modelled("sync-bohb", "dynamic-fluid", 0, 26)
+    first = [at for at, (_, epoch, _) in enumerate(found.steps) if epoch == 1][:9]  # a bracket's
+    best = max(first, key=lambda at: found.steps[at][2] or 0.0)
+    before, (trial, epoch, value), after = found.steps[:best], found.steps[best], found.steps[best:]
+    assert value is not None
+    worst = (*before, (trial, epoch, value - 9.0), *after[1:])
+    assert model_decisions(replace(found, steps=worst))[2]
+    assert model_decisions(replace(found, steps=(*before, *after[1:], after[0])))[2]

@@ -9,7 +9,7 @@ import pytest
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
-from cloudtune.model.progress import TrialProgress
+from cloudtune.model.progress import Status, TrialProgress
 from cloudtune.model.trial import EndReason, Mode, Trial
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.context import BuildContext
@@ -150,6 +150,14 @@ def test_h3_a_rung_already_passed_may_pause_a_trial() -> None:
     assert script.says("t0", 3, 0.99) is Verdict.PAUSE
 
 
+def test_h3_only_a_record_counts_not_what_a_trial_has_become() -> None:
+    script = Script()
+    script.says("t0", 1, 0.9)
+    script.says("t1", 1, 0.5)
+    assert script.says("t1", 2, 1.0) is Verdict.PAUSE
+    assert script.says("t0", 3, 0.0) == GO
+
+
 def test_h3_h19_without_speculation_a_trial_is_judged_once_a_rung() -> None:
     """As ASHA does: the best floor(n / eta) go on, so the first of all doesn't."""
     script = Script({"switches": Switches(no_speculation=True)})
@@ -169,6 +177,14 @@ def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
         script.says("t1", epoch, 0.1)
     assert script.says("t0", 4, 0.9) is Verdict.FINISH
     assert script.says("t1", 4, 0.1) is Verdict.FINISH
+
+
+def test_h16_killed_instead_of_paused() -> None:
+    script = Script({"switches": KILLING})
+    script.says("t0", 1, 0.9)
+    script.says("t1", 1, 0.5)
+    assert script.says("t1", 2, 0.5) is Verdict.CUT
+    assert "paused" not in script.asks()
 
 
 def test_h17_where_less_is_better_the_greater_is_paused() -> None:
@@ -299,6 +315,15 @@ def test_p9_once_there_is_nothing_new(name: str, least: int, most: int) -> None:
     assert least <= len(played.starts) <= most
 
 
+@pytest.mark.parametrize("status", ["starting", "stopping", "failed"])
+def test_only_what_is_parked_is_asked_for(status: Status) -> None:
+    script = Script()
+    script.says("a", 1, 0.9)
+    script.says("b", 1, 0.5)
+    script.known["b"].status = status
+    assert "paused" not in script.asks()
+
+
 def test_h6_when_too_little_time_is_left_nothing_starts_ever_again() -> None:
     """The longest took 5 s, so another one would need eta times as much."""
     script = Script()
@@ -314,6 +339,22 @@ def test_h6_when_too_little_time_is_left_nothing_starts_ever_again() -> None:
     assert script.strategy.done(script.view)
     assert script.says("a", 2, 0.9) == GO
     assert script.says("c", 1, 0.2) is Verdict.CUT
+
+
+def test_h6_all_can_be_refused_though_nothing_asks() -> None:
+    script = Script()
+    script.says("a", 1, 0.9, seconds=5.0)
+    script.known["a"].status = "finished"
+    assert not script.strategy.done(script.view)
+    script.state.seconds_left = 1.0
+    assert script.strategy.done(script.view)
+
+
+def test_h19_without_a_job_limit_something_starts_to_the_last() -> None:
+    script = Script({"switches": Switches(no_job_limit=True)})
+    script.says("a", 1, 0.9, seconds=5.0)
+    script.state.seconds_left = 0.5
+    assert "new" in script.asks()
 
 
 def widths(played: Played, trial: str) -> list[float]:
@@ -390,6 +431,21 @@ def test_h15_nothing_runs_after_the_deadline(deadline: float) -> None:
     assert played.policy.best.checkpoint is not None
 
 
+def test_the_furthest_is_the_widest_when_time_runs_out() -> None:
+    game = replace(ONE_BY_ONE, trials=60, metric=None, limits=Limits(700.0, None))
+    played = play(game, hypersched(min_epochs=2, eta=4, max_epochs=500))
+    assert played.starts[-1].width > 1.0
+    assert max(played.epochs.values()) > 3 * sorted(played.epochs.values())[-9]
+    assert len(played.epochs) < 60
+
+
+def test_a_paused_trial_gets_further_though_checkpoints_are_rare() -> None:
+    played = play(
+        Setting(12, saves_every=4, offer=offer(1), max_instances=1), hypersched(max_epochs=9, eta=3)
+    )
+    assert set(played.epochs.values()) == {9}
+
+
 def test_the_run_tells_how_long_setups_and_trials_took() -> None:
     """A start takes 4 s and an epoch 8; a start from a checkpoint takes 6."""
     game = Setting(3, metric=final([0.9, 0.8, 0.5]), offer=offer(1), max_instances=1)
@@ -397,6 +453,11 @@ def test_the_run_tells_how_long_setups_and_trials_took() -> None:
     assert played.policy.state.setups == [4.0, 4.0, 4.0, 6.0]
     assert [t.seconds for t in played.policy.trials.values()] == [20.0, 20.0, 26.0]
     assert {t.epoch_seconds for t in played.policy.trials.values()} == {8.0}
+
+
+def test_without_a_deadline_all_are_trained_to_the_end() -> None:
+    played = play(Setting(12), by_name("hypersched"))
+    assert set(played.epochs.values()) == {9}
 
 
 def context(game: Setting) -> BuildContext:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from statistics import median
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,6 +15,7 @@ from cloudtune.strategies.base import View
 from cloudtune.strategies.hypersched_rules import (
     Admission,
     Cutoff,
+    Median,
     Overhead,
     Switches,
     open_rungs,
@@ -64,11 +66,49 @@ def test_h2_the_cutoff_is_numpys_percentile(scores: list[float], eta: int) -> No
         assert value == pytest.approx(np.percentile(scores, 100 * (1 - 1 / eta)), abs=1e-6)
 
 
+def test_h2_a_single_record_is_held_back_by_nothing() -> None:
+    assert rung(0.1).passes("t0")
+    assert not rung(0.1, 0.2).passes("t0")
+
+
 def test_equal_records_all_pass() -> None:
     """Though 0.1 + 0.2 and their like don't come out even."""
     score = 0.1 + 0.2
     alike = rung(*[score] * 7, eta=3)
     assert all(alike.passes(f"t{n}") for n in range(7))
+
+
+def test_by_rank_the_best_floor_of_n_over_eta_pass() -> None:
+    assert not rung(0.5, 0.4, 0.3, ranked=True).passes("t0")
+    ranked = rung(0.5, 0.4, 0.3, 0.9, 0.1, 0.2, 0.0, 0.8, ranked=True)
+    assert [n for n in range(8) if ranked.passes(f"t{n}")] == [3, 7]
+
+
+def test_those_that_wait_are_in_order_of_their_records() -> None:
+    made = rung(0.5, 0.9, 0.5)
+    for name in ("t2", "t1", "t0"):
+        made.rest(name)
+    assert list(made.resting()) == ["t1", "t0", "t2"]
+    made.leave("t0")
+    made.leave("t0")
+    assert list(made.resting()) == ["t1", "t2"]
+
+
+def test_an_infinite_record_is_a_record() -> None:
+    assert rung(-float("inf"), 0.2, 0.3, eta=2).value == 0.2
+    assert not rung(-float("inf"), 0.2, eta=2).passes("t0")
+
+
+@given(NUMBERS)
+def test_the_median_is_kept_as_numbers_come(numbers: list[float]) -> None:
+    kept = Median()
+    for count, number in enumerate(numbers, start=1):
+        kept.add(number)
+        assert kept.value == pytest.approx(median(numbers[:count]))
+
+
+def test_no_number_has_no_median() -> None:
+    assert Median().value is None
 
 
 @given(NUMBERS)
@@ -79,10 +119,23 @@ def test_h13_overhead_is_the_90th_percentile_of_the_setups(setups: list[float]) 
     assert quantile(sorted(setups), 1, 1) == max(setups)
 
 
+def test_h13_overhead_follows_the_setups_as_they_come() -> None:
+    seen, overhead = view(), Overhead()
+    assert overhead.seconds(seen) == 0.0
+    cast("list[float]", seen.setups).extend([4.0, 2.0])
+    assert overhead.seconds(seen) == pytest.approx(3.8)
+    cast("list[float]", seen.setups).append(8.0)
+    assert overhead.seconds(seen) == pytest.approx(np.percentile([4, 2, 8], 90))
+
+
 def admission(**switches: bool | float) -> Admission:
     """Return the rule for 200 epochs and eta 4."""
     made = Switches(**switches)  # type: ignore[arg-type]
     return Admission(max_epochs=200, eta=4, atom=1.0, switches=made)
+
+
+def test_h6_anything_may_start_before_the_first_result() -> None:
+    assert admission().admits(view(LITTLE))
 
 
 def test_h6_the_time_left_has_to_be_eta_times_that_of_the_longest() -> None:

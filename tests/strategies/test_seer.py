@@ -1,5 +1,6 @@
 """SEER's promises (SE1-SE7), and what a hostile reader would try on it."""
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -32,6 +33,8 @@ from tests.builders import (
     Given,
     Played,
     Setting,
+    by_name,
+    final,
     gone,
     offer,
     play,
@@ -218,6 +221,14 @@ def test_se4_trials_are_wide_where_the_deadline_needs_it() -> None:
     assert widest_share(loose) < 0.05 < widest_share(tight)
 
 
+def test_se4_the_wide_ones_are_among_the_best() -> None:
+    played, took = seer(TIGHT)
+    widest = max(span.width for span in took.spans)
+    wide = {span.trial for span in took.spans if span.width == widest}
+    best = {name: max(t.history.values()) for name, t in played.policy.trials.items() if t.history}
+    assert fmean(best[name] for name in wide & best.keys()) > fmean(best.values())
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 30])
 def test_the_width_over_two_nodes_that_is_slower_is_never_used(count: int) -> None:
     game = own(count, max_instances=4, profile=profile(NODE_BOUNDARY), limits=Limits(150.0, None))
@@ -243,6 +254,17 @@ def test_the_cheapest_width_is_one_that_shares_or_fills_a_gpu() -> None:
     assert cheapest({2.0: 8.0, 4.0: 5.0}) == 2.0
 
 
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
+def test_se5_with_plenty_of_both_the_winner_is_trained_to_its_end(
+    name: str, scaling: Mapping[float, float]
+) -> None:
+    game = own(30, profile=profile(scaling), limits=Limits(3000.0, 40.0))
+    played, _ = seer(game, name)
+    assert played.policy.best is not None
+    assert played.policy.best.epoch == game.max_epochs
+
+
 @pytest.mark.parametrize("limits", [Limits(700.0, None), Limits(None, 7.0), Limits(700.0, 9.0)])
 def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) -> None:
     game = own(60, limits=limits, slower=1.5, profile=profile(LINEAR, spread=0.1))
@@ -251,6 +273,20 @@ def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) ->
     learned = played.policy.state.epoch_seconds(None, game.rentables[0].offer, 1.0)
     assert learned == pytest.approx(12.0, rel=0.1)
     assert max(played.epochs.values()) > 0.75 * game.max_epochs  # it stopped exploring in time
+
+
+def test_se5_se6_slow_wide_trials_cost_no_winner() -> None:
+    """By the profile twice the GPUs are twice as fast; in the world each is a second slower."""
+    slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
+    takes = slower.launch.mean + slower.boot.mean + slower.start.mean + 27 * 8.0 + 12.0
+    reached = 0
+    for factor, seed in itertools.product([1.5, 2.0, 2.5], range(4)):
+        limits = Limits(factor * takes, factor * takes * 0.01)
+        game = own(60, seed=seed, max_instances=4, profile=profile(LINEAR), limits=limits)
+        real = tuple(replace(each, profile=slower) for each in game.rentables)
+        played, _ = seer(game.but(real=real))
+        reached += max(played.epochs.values()) == 27
+    assert reached >= 11  # before speeds by width were heeded: 5
 
 
 def drawn(seed: int, slower: float = 1.0) -> Setting:
@@ -428,6 +464,14 @@ def test_three_quarters_of_the_money_explore_for_half_of_the_time(
     assert made.wake_at(seen) == (None if math.isinf(until) else pytest.approx(until))
 
 
+def test_what_is_left_is_the_deadline_or_what_one_instance_can_be_paid() -> None:
+    made = strategy()
+    assert made.horizon(view(Limits(60.0, 2.4))) == pytest.approx(60.0)
+    assert made.horizon(view(Limits(60.0, 0.3))) == pytest.approx(30.0)
+    assert made.horizon(view(Limits(60.0))) == 60.0
+    assert made.horizon(view(Limits())) == math.inf
+
+
 def strategy() -> Seer:
     """Return SEER on at most eight instances of 4 GPUs."""
     rentables = [Rentable(offer(4), profile(LINEAR), 8)]
@@ -501,7 +545,19 @@ def test_curves_of_one_epoch(name: str, limits: Limits) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
+def test_a_first_rung_at_the_last_epoch_is_random_search(name: str) -> None:
+    game = Setting(10)
+    played = play(game, by_name(name, min_epochs=9, max_epochs=9))
+    assert set(played.epochs.values()) == {9}
+
+
+@pytest.mark.parametrize("name", BOTH)
 def test_a_single_trial_trains_to_its_end_at_once(name: str) -> None:
     played, took = seer(own(1, limits=Limits(400.0, 8.0)), name)
     assert played.epochs == {"t00": 27}
     assert took.seconds < 300.0  # and what it took is given back
+
+
+def test_equal_trials_are_all_as_good() -> None:
+    played, _ = seer(own(6, metric=final([0.5] * 6)))
+    assert set(played.epochs.values()) == {27}

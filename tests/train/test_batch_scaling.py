@@ -1,6 +1,9 @@
 import contextlib
 import itertools
+import json
 import math
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,26 @@ def test_h22_the_batch_grows_with_the_gpus_and_the_rate_by_its_root() -> None:
     assert rates == pytest.approx([0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18, 0.19, 0.2])
 
 
+def test_h22_steps_are_of_the_restored_rate() -> None:
+    """A tenth of what the checkpoint has, or a fifth of the way where that is less."""
+    assert batch_and_lr(256, 0.1, 2, 3)[1] == pytest.approx(
+        [0.1 + n * 0.1 * (math.sqrt(1.5) - 1) / 5 for n in range(1, 6)]
+    )
+    assert batch_and_lr(256, 0.1, 2, 8)[1][:2] == pytest.approx([0.11, 0.12])
+    batch, rates = batch_and_lr(256, 0.13, 2, 4, initial_lr=0.1)
+    assert batch == 512
+    assert rates == pytest.approx([0.143, 0.156, 0.169, 0.182, 0.195, 0.2])
+
+
+def test_h22_the_same_width_changes_nothing() -> None:
+    assert batch_and_lr(256, 0.1, 2, 2) == (256, ())
+
+
+def test_h22_a_part_of_a_gpu_is_one_worker() -> None:
+    assert batch_and_lr(128, 0.1, 0.5, 1) == (128, ())
+    assert batch_and_lr(128, 0.1, 1 / 3, 2)[0] == 256
+
+
 @given(st.integers(1, 512), st.floats(1e-6, 10.0), WIDTHS, WIDTHS)
 def test_h22_steps_are_a_tenth_at_most_and_never_down(
     each: int, lr: float, width: float, other: float
@@ -38,6 +61,15 @@ def test_h22_steps_are_a_tenth_at_most_and_never_down(
     assert last == pytest.approx(lr * max(1, growth))
     assert len(rates) >= 5 * (growth > 1)
     assert batch_and_lr(batch, last, other, width, initial_lr=lr / 10)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "lr", "width", "new"),
+    [(0, 0.1, 1, 2), (8, 0.0, 1, 2), (8, 0.1, 0, 2), (8, 0.1, 1, -1), (8, math.nan, 1, 2)],
+)
+def test_nothing_of_it_may_be_zero(batch: int, lr: float, width: float, new: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        batch_and_lr(batch, lr, width, new)
 
 
 def test_a_batch_that_cannot_be_split_is_refused() -> None:
@@ -154,3 +186,44 @@ def test_h22_a_save_in_mid_epoch_leaves_what_is_told(tmp_path: Path) -> None:
     trained(tmp_path / "files", 1.0, path, saves=True)
     _, told = trained(tmp_path / "files", 1.0, path)
     assert told[0] == (0.5, 8)
+
+
+def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
+    path, _ = trained(tmp_path / "files", 0.5, None)
+    manifest = Path(path, "manifest.json")
+    document = json.loads(manifest.read_text())
+    assert document.pop("trained") == {"gpus": 0.5, "batch_size": 8}
+    manifest.write_text(json.dumps(document))
+    _, told = trained(tmp_path / "files", 0.5, path)
+    assert told == [(None, None), (None, None)]
+
+
+def curve(widths: Sequence[int], *, follows: bool) -> list[float]:
+    """Return the loss of each epoch of a regression whose batch is 8 for each of its GPUs.
+
+    With `follows` the rate goes with the batch by the rule; else it stays.
+    """
+    chance = random.Random(0)
+    points = [(chance.uniform(-1, 1), chance.gauss(0, 1.5)) for _ in range(64)]
+    weight, found = 4.0, []
+    batch = GrowingBatch(8, 0.02, workers=widths[0])
+    for workers in widths:
+        if workers != batch.workers:
+            state, batch = batch.state_dict(), GrowingBatch(8, 0.02, workers=workers)
+            batch.load_state_dict(state)
+        rate = batch.begin_epoch(_Optimizer()) if follows else 0.02
+        chance.shuffle(points)
+        for begin in range(0, len(points), batch.size):
+            part = points[begin : begin + batch.size]
+            weight -= rate * sum(2 * (weight * x - x - e) * x for x, e in part) / len(part)
+        found.append((weight - 1) ** 2)
+    return found
+
+
+def test_h22_by_the_rule_a_widened_trial_loses_less() -> None:
+    """Four times as wide after 5 epochs: a quarter of the steps; the rule makes up for half."""
+    still = curve([1] * 30, follows=True)
+    ruled, plain = (curve([1] * 5 + [4] * 25, follows=f) for f in (True, False))
+    assert ruled[:5] == plain[:5] == still[:5]
+    behind = [math.log(each[-1] / still[-1]) for each in (ruled, plain)]
+    assert 0 < behind[0] < 0.75 * behind[1]

@@ -1,5 +1,6 @@
 """What a head and those who look on tell each other through a run's storage."""
 
+import gzip
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
 from cloudtune.infra.heads.store import (
+    PARCEL,
     PIECE_BYTES,
     STATE,
     HeadStore,
@@ -45,6 +47,50 @@ def test_what_grows_on_the_head_is_brought_and_fetched_once(
     assert fetch(store, here, "run/") == 1
     assert (here / "ledger.jsonl").read_text() == "one\ntwo\n"
     assert (here / "logs" / "t00.log").read_text() == "epoch 1\n"
+
+
+class _Counted:
+    """A store whose traffic is counted: bytes written, bytes read."""
+
+    def __init__(self, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up = self.down = 0
+        write, read, read_from = store.write, store.read, store.read_from
+
+        def counted_write(name: str, data: bytes) -> None:
+            self.up += len(data)
+            write(name, data)
+
+        def counted_read(name: str) -> bytes | None:
+            data = read(name)
+            self.down += len(data or b"")
+            return data
+
+        def counted_read_from(name: str, begin: int) -> bytes:
+            data = read_from(name, begin)
+            self.down += len(data)
+            return data
+
+        monkeypatch.setattr(store, "write", counted_write)
+        monkeypatch.setattr(store, "read", counted_read)
+        monkeypatch.setattr(store, "read_from", counted_read_from)
+
+
+def test_following_a_long_ledger_copies_each_byte_down_once(
+    store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    mirror, traffic = Mirror(store, there, "run/"), _Counted(store, monkeypatch)
+    line = "x" * 999 + "\n"
+    for _ in range(100):
+        with (there / "ledger.jsonl").open("a") as file:
+            file.write(line * 20)
+        mirror.bring()
+        fetch(store, here, "run/")
+    size = 100 * 20 * 1000
+    assert (here / "ledger.jsonl").read_text() == line * 2000
+    assert traffic.down == size
+    assert traffic.up < 100 * (PIECE_BYTES / 2 + 20_000) * 1.1, "half a piece each time"
 
 
 def test_a_line_that_a_crash_cut_off_is_replaced_where_it_was_fetched(
@@ -99,6 +145,12 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     store.listed = lambda: listed  # type: ignore[method-assign]
     assert fetch(store, tmp_path / "deep" / "here", "run/") == 1
     assert not (tmp_path / "up").exists()
+
+
+def test_what_a_head_is_given_is_read_as_it_was_written(store: HeadStore) -> None:
+    data = gzip.compress(b"code")
+    store.write(PARCEL, data)
+    assert store.read(PARCEL) == data
 
 
 def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> None:

@@ -86,6 +86,12 @@ def test_h7_uniform_goes_round_from_the_best(trials: int, expected: list[int]) -
     assert spread("UNIFORM", [0.5] * trials) == expected
 
 
+def test_h8_random_is_the_same_by_its_seed() -> None:
+    assert spread("RANDOM", [0.9, 0.8, 0.7], seed=4) == spread("RANDOM", [0.9, 0.8, 0.7], seed=4)
+    drawn = {tuple(spread("RANDOM", [0.9, 0.8, 0.7], seed=seed)) for seed in range(20)}
+    assert len(drawn) > 5
+
+
 def test_h7_where_widths_are_missing_the_best_take_what_rounding_leaves() -> None:
     """Three of 8 have 3, 3, 2: of the widths 1, 2, 4 and 8 that leaves two GPUs."""
     three = [trial(name, metric) for name, metric in (("a", 0.9), ("b", 0.8), ("c", 0.7))]
@@ -148,6 +154,11 @@ def test_h7_h8_never_more_than_there_is_and_an_atom_each_first(
         assert sum(found) == atoms
 
 
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="no allocation policy 'BEST': UNIFORM"):
+        HyperSchedAllocator(policy="BEST")
+
+
 def test_h17_where_less_is_better_the_least_is_best() -> None:
     stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)], mode="min")
     assert shares(stand, ready(policy="TOP_JOB")) == [6.0, 1.0, 1.0]
@@ -181,6 +192,11 @@ def test_h9_a_trial_that_would_gain_too_little_stays_as_it_is() -> None:
     best = trial("a", 1.0)
     assert ready().resized(Stand([best], 4.5, [4.0]).view, best) == 1.0
     assert ready().resized(Stand([best], 50.0, [4.0]).view, best) == 8.0
+
+
+def test_h10_shrinking_needs_no_gain() -> None:
+    wide = [trial("a", 0.9, width=8.0), trial("b", 0.8)]
+    assert shares(Stand(wide, 0.1, [50.0]))[0] == 4.0
 
 
 def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
