@@ -4,7 +4,8 @@ The two estimators fill the same `Forecast`, and rent nothing.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
@@ -41,6 +42,8 @@ FORECAST_EVENTS = 50_000
 _OFFERS = 12
 # As many of these are on demand: by its cheapest epochs alone they would all be on spot.
 _STEADY = 3
+# Offers of each number of GPUs that a run without stages may choose from, on spot and on demand.
+_EACH_SIZE = 3
 _POOL_BASES = (17, 19, 23, 29, 31)
 # A run without limits that goes on after this many events is taken to be endless.
 MAX_EVENTS = 1_000_000
@@ -124,23 +127,17 @@ class PlayedRuns:
         """The offers that a run is played with; of a whole catalogue the most likely ones.
 
         To replan over hundreds of offers takes a third of a second, and a run does that at each
-        rung. Instance types of the stages stay, in each zone and market, and the offers with the
-        cheapest epochs.
+        rung. Offers with the cheapest epochs stay; of a run that follows stages also their instance
+        types, in each zone and market, and of another the cheapest of each size.
         """
-        if self.staged is None or len(self.rentables) <= _OFFERS:
+        if len(self.rentables) <= _OFFERS:
             return self.rentables
+        cheapest = sorted(self.rentables, key=_usd_per_epoch)
+        if self.staged is None:
+            return tuple(_of_each_size(cheapest))
         types = {offer.instance_type for offer in self.staged.offers}
-        kept = [rentable for rentable in self.rentables if rentable.offer.instance_type in types]
-        others = [
-            rentable for rentable in self.rentables if rentable.offer.instance_type not in types
-        ]
-
-        def usd_per_epoch(rentable: Rentable) -> float:
-            width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
-            share = width / rentable.offer.gpus
-            return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
-
-        others.sort(key=usd_per_epoch)
+        kept = [rentable for rentable in cheapest if rentable.offer.instance_type in types]
+        others = [rentable for rentable in cheapest if rentable.offer.instance_type not in types]
         spot = [rentable for rentable in others if rentable.behaviours][: _OFFERS - _STEADY]
         steady = [rentable for rentable in others if not rentable.behaviours]
         return (*kept, *spot, *steady[: _OFFERS - len(spot)])
@@ -186,6 +183,23 @@ class PlayedRuns:
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
         return policy, counting.events
+
+
+def _usd_per_epoch(rentable: Rentable) -> float:
+    """Return what an epoch costs on one GPU, or the nearest width that is known."""
+    width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
+    share = width / rentable.offer.gpus
+    return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
+
+
+def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:
+    """Yield the cheapest of each number of GPUs: a search may have money for larger instances."""
+    counts = Counter[tuple[int, bool]]()
+    for rentable in cheapest:
+        kind = (rentable.offer.gpus, bool(rentable.behaviours))
+        counts[kind] += 1
+        if counts[kind] <= _EACH_SIZE:
+            yield rentable
 
 
 def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import large_job
+from cloudtune.api.experiments import load_experiment, load_problem
 from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
@@ -327,3 +329,15 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     for name in ("seconds", "dollars", "gpu_hours"):
         by_few, by_all = (getattr(plan.forecast, name).p50 for plan in (large, whole))
         assert by_few == pytest.approx(by_all, rel=0.1), name
+
+
+def test_a_search_over_a_catalogue_is_played_with_the_cheapest_of_each_size(tmp_path: Path) -> None:
+    """To replan over all of them, at each rung, made such a plan five times as slow."""
+    experiment, profile = large_job.write(tmp_path)
+    job = load_problem(load_experiment(experiment, {"strategy": "best"}), str(profile))
+    limits = Limits(10 * 3600.0, 100.0)
+    likely = PlayedRuns(job.experiment, job.rentables, limits).likely
+    assert len(job.rentables) > 10 * len(likely)
+    sizes = {rentable.offer.gpus for rentable in job.rentables}
+    assert {rentable.offer.gpus for rentable in likely} == sizes
+    assert {rentable.offer.market for rentable in likely} == {"spot", "on-demand"}
