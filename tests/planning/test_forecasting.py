@@ -317,7 +317,7 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
 ) -> None:
     pool = {"losses_per_hour": 1.0, "availability": 0.8}
     job = spot_problem(**{"trials": 64, "cloud.spot": pool})
-    limits = Limits(40 * 3600.0, 200.0)
+    limits = Limits(100 * 3600.0, 200.0)
     whole = make_plan(job, limits, runs=4).plan
     monkeypatch.setattr("cloudtune.planning.make._MAX_TRIALS", 32)
     monkeypatch.setattr("cloudtune.planning.make._FEW_TRIALS", (4, 16))
@@ -329,6 +329,20 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     for name in ("seconds", "dollars", "gpu_hours"):
         by_few, by_all = (getattr(plan.forecast, name).p50 for plan in (large, whole))
         assert by_few == pytest.approx(by_all, rel=0.1), name
+
+
+def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compared() -> list[str]:
+        planned = on_spot(**{"cloud.market": "on-demand"})
+        return [other.name for other in propose(planned).alternatives]
+
+    assert "on spot" in compared()
+    monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", 1)
+    assert "on spot" in compared(), "a small one stands for it"
+    monkeypatch.setattr("cloudtune.planning.make.has_time", lambda *_: False)
+    assert "on spot" not in compared()
 
 
 def test_a_search_over_a_catalogue_is_played_with_the_cheapest_of_each_size(tmp_path: Path) -> None:
