@@ -16,7 +16,7 @@ import cloudtune
 from cloudtune.engine.ledger import Entry
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.model.commands import StopTrial
-from cloudtune.model.events import EpochDone, TrialFailed
+from cloudtune.model.events import EpochDone, Interrupted, TrialFailed
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.runs.job import Job
@@ -159,6 +159,12 @@ def test_its_page_and_its_figures_are_those_of_the_report(
         found.to_html(home / "no" / "r.html")
 
 
+def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
+    keep(home, "digits-2", SETTING.job(PLAN), play(SETTING, PLAN).entries[:1])
+    with pytest.raises(UsageError, match="nothing to plot yet: run digits-2"):
+        cloudtune.load_run("digits-2").plot_metric()
+
+
 def test_an_epoch_that_was_trained_again_is_one_row(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,6 +241,12 @@ def test_a_run_that_goes_on_or_died(home: Path, share: float) -> None:
         assert found.timeline["gone"].isna().any()
 
 
+def test_how_it_ended(home: Path) -> None:
+    found = whole(home, "digits-1", Interrupted(30.0))
+    assert (found.ended, found.exit_code, found.best) == ("interrupted", 130, None)
+    assert "nothing was reported" in repr(found)
+
+
 def test_what_a_notebook_and_a_prompt_show(home: Path) -> None:
     keep(home, "r<b>", SETTING.job(PLAN), telling(play(SETTING, PLAN).entries))
     found = cloudtune.load_run()
@@ -260,6 +272,13 @@ def test_by_name_by_a_beginning_and_the_last(home: Path) -> None:
         cloudtune.load_run("digits")
     with pytest.raises(CloudtuneError, match="no run nothing"):
         cloudtune.load_run("nothing")
+
+
+def test_a_damaged_ledger_is_a_message(home: Path) -> None:
+    (home / "runs" / "r").mkdir(parents=True)
+    (home / "runs" / "r" / "ledger.jsonl").write_text("{}\n")
+    with pytest.raises(CloudtuneError, match="not a ledger"):
+        cloudtune.load_run("r")
 
 
 def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:

@@ -6,6 +6,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from cloudtune.infra.emulator.requests import Access, Ec2Error
 from tests.aws_stand_in.account import Account
@@ -50,6 +51,48 @@ def role_keys(account: Account, node: str) -> dict[str, Any]:
     credentials = json.loads(metadata(account, node, f"iam/security-credentials/{role}"))
     assert isinstance(credentials, dict)
     return credentials
+
+
+def test_an_instance_finds_its_roles_keys_and_calls_with_them(account: Account, node: str) -> None:
+    keys = role_keys(account, node)
+    assert {"Code", "LastUpdated", "Type", "Expiration"} <= keys.keys()
+    sts = account.client("sts", keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
+    who = sts.get_caller_identity()
+    assert who["Arn"] == f"arn:aws:sts::123456789012:assumed-role/cloudtune-node/{node}"
+    assert role_keys(account, node) == keys  # the same until they near their end
+    info = json.loads(metadata(account, node, "iam/info"))
+    assert info["InstanceProfileArn"].endswith(":instance-profile/cloudtune-node")
+    assert metadata(account, node, "placement/region") == "us-east-1"
+
+
+def test_the_metadata_of_a_strict_cloud_want_a_token(account: Account, node: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        metadata(account, node, "instance-id", token=False)
+    refused.value.close()
+    assert refused.value.code == 401
+
+
+def test_without_a_profile_there_are_no_keys(account: Account) -> None:
+    answer = account.client("ec2").run_instances(
+        ImageId=IMAGE, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1
+    )
+    bare = answer["Instances"][0]["InstanceId"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        metadata(account, bare, "iam/security-credentials/")
+    refused.value.close()
+    assert refused.value.code == 404
+
+
+@pytest.mark.parametrize("change", ["no token", "another's token", "another secret"])
+def test_a_roles_key_is_good_with_its_token_and_secret_only(
+    account: Account, node: str, change: str
+) -> None:
+    keys = role_keys(account, node)
+    token = {"no token": "", "another's token": "x" * 40}.get(change, keys["Token"])
+    secret = "x" * 40 if change == "another secret" else keys["SecretAccessKey"]
+    with pytest.raises(ClientError) as refused:
+        account.client("ec2", keys["AccessKeyId"], secret, token).describe_instances()
+    assert refused.value.response["Error"]["Code"] == "AuthFailure"
 
 
 def test_a_roles_keys_are_renewed_before_they_end_and_refused_after() -> None:

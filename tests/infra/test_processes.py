@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,10 +17,16 @@ from cloudtune.infra.processes import (
     is_running,
     write_atomically,
 )
-from tests.bench import wait_for
 
 FAMILY = f"sleep 300 & env -u {GROUP_VARIABLE} sleep 300 & wait"
 """A leader with a child that has its mark, and one that has lost it."""
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, "it never came to pass"
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -79,6 +85,12 @@ def test_no_record_leads_to_the_kernel_to_init_or_to_a_session_that_is_none(
     (tmp_path / "head.json").write_text(json.dumps({"pid": pid, "created": time.time()}))
     with pytest.raises(DamagedRecordError, match=r"head\.json is no record of a process"):
         ProcessGroup.recorded(tmp_path / "head.json")
+
+
+@pytest.mark.parametrize("pid", [0, 1, -1])
+def test_nobody_is_in_a_group_that_can_be_none(pid: int) -> None:
+    group = ProcessGroup(pid, time.time())
+    assert (group.members(), group.alive()) == ([], False)
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "7", "{}", '{"pid": 7}', "\udcff", "[" * 9999])

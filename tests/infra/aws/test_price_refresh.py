@@ -5,7 +5,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +18,7 @@ from cloudtune.infra.aws.price_refresh import (
     check_credentials,
     latest_quotes,
     live_prices,
+    price_of,
 )
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
@@ -166,6 +167,18 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     assert any(each.startswith("p3.2xlarge on-demand: $0/h refused") for each in prices.warnings)
 
 
+def test_the_price_of_one_type_is_asked_for_by_its_name(aws: Aws) -> None:
+    fill(aws)
+    assert price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
+    fields = [{each["Field"]: each["Value"] for each in asked["Filters"]} for _, asked in aws.asked]
+    assert {(it["instanceType"], it["regionCode"]) for it in fields} == {
+        ("g4dn.xlarge", "eu-west-1")
+    }
+    assert price_of(aws.endpoint, "g6.xlarge") is None
+    aws.status = 400
+    assert price_of(aws.endpoint, "g4dn.xlarge") is None
+
+
 def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     quotes = latest_quotes(aws.endpoint, tmp_path, NOW)
@@ -208,6 +221,20 @@ def test_an_answer_serves_for_seven_hours(aws: Aws, tmp_path: Path) -> None:
     assert "21:00 UTC" in later.source
 
 
+def test_an_answer_from_the_future_is_not_trusted(aws: Aws, tmp_path: Path) -> None:
+    fill(aws)
+    latest_quotes(aws.endpoint, tmp_path, NOW)
+    assert latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_prices(
+    aws: Aws, tmp_path: Path
+) -> None:
+    fill(aws)
+    (tmp_path / "file").write_text("")
+    assert latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
+
+
 def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
     aws.status = 403
     prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
@@ -217,6 +244,12 @@ def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path:
     assert "not you (it needs pricing:GetProducts); the table of 2026-07-20 stands in" in on_demand
     assert "it needs ec2:DescribeSpotPriceHistory" in spot
     assert list(tmp_path.iterdir()) == [], "trouble is not kept"
+
+
+def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
+    prices = live_prices(aws.endpoint, tmp_path, NOW)
+    assert prices.offers == catalog("us-east-1").offers
+    assert "AWS knows none" in prices.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +271,13 @@ def test_no_network_leaves_the_table(tmp_path: Path) -> None:
     assert prices.offers == catalog("us-west-2").offers
     assert "Could not connect" in prices.warnings[0]
     assert prices.source.endswith("used for us-west-2, where prices differ")
+
+
+def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
+    prices = live_prices(
+        Endpoint("../etc", "http://127.0.0.1:9", "test", "test"), tmp_path, NOW, ("spot",)
+    )
+    assert "no live spot prices of ../etc" in prices.warnings[0]
 
 
 def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:

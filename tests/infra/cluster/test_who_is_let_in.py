@@ -24,7 +24,7 @@ from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
-from tests.strangers import as_another_user
+from tests.strangers import answers, as_another_user, other_addresses
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")  # of a cluster that is up meanwhile
 
@@ -173,6 +173,13 @@ def test_all_of_it_listens_on_the_loopback_only(cluster: Cluster) -> None:
     assert set(found.values()) == {LOOPBACK}
 
 
+def test_nobody_reaches_it_by_another_address(cluster: Cluster) -> None:
+    ports = cluster.listening()
+    assert answers(LOOPBACK, next(iter(ports)))
+    for address in other_addresses():
+        assert [port for port in ports if answers(address, port)] == []
+
+
 def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
     ports = cluster.listening()
     refused = called("", ports)
@@ -191,6 +198,12 @@ def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str)
         timeout=120,
     )
     assert done.stdout == "refused\n", done.stderr
+
+
+def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
+    commands = cluster.commands()
+    assert any("gcs_server" in each for each in commands)
+    assert not [each for each in commands if "ray.util.client" in each]
 
 
 def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:

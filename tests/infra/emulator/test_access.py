@@ -130,6 +130,13 @@ def test_a_signature_is_good_for_one_body_and_for_a_quarter_of_an_hour(emulator:
     assert refused(emulator, signed(emulator.access, ago=-1000)) == "RequestExpired"
 
 
+def test_who_has_the_credentials_is_let_in(emulator: Emulator, ec2: EC2Client) -> None:
+    assert ec2.describe_availability_zones()["AvailabilityZones"]
+    body = "Action=DescribeAvailabilityZones&Version=2016-11-15"
+    status, text = ask(emulator.access, "POST", "/", body, signed(emulator.access, body))
+    assert status == 200, text
+
+
 def test_other_services_take_what_is_signed(emulator: Emulator) -> None:
     s3 = boto3.client(
         "s3",

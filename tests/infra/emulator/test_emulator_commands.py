@@ -1,6 +1,8 @@
 """`cloudtune emulator`: what it does to a running emulator, and how it says what is wrong."""
 
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,23 @@ def test_without_an_emulator_every_command_says_so(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
         EmulatorControl(Access.create("http://127.0.0.1:9")).ping()
+
+
+def test_an_emulator_that_ends_in_mid_answer_answers_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def half() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[")
+
+        thread = threading.Thread(target=half)
+        thread.start()
+        with pytest.raises(CloudtuneError, match=r"no emulator answers at .*: IncompleteRead"):
+            EmulatorControl(Access.create(f"http://127.0.0.1:{port}")).instances()
+        thread.join()
 
 
 def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,17 @@ def test_a_pool_holds_so_many_and_a_launch_without_a_zone_takes_one_with_room(
     assert zone(ec2, third) == "us-east-1b"
 
 
+def test_a_launch_of_several_gets_as_many_as_there_is_room_for(
+    ec2: EC2Client, control: EmulatorControl
+) -> None:
+    control.capacity(KIND, 3)
+    assert refused(lambda: launch(ec2, count=5, least=4))[0] == "InsufficientInstanceCapacity"
+    assert len(launch(ec2, count=5, least=2)) == 3
+    control.capacity(KIND, None)
+    assert control.faults() == []
+    assert len(launch(ec2, count=2)) == 2
+
+
 @pytest.mark.parametrize(
     ("market", "code"),
     [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],
@@ -134,6 +145,28 @@ def test_a_quota_counts_the_running_vcpus_of_a_market(
     assert refused(lambda: launch(ec2, **market_request(market, ""))) == (code, 400)
     ec2.terminate_instances(InstanceIds=[first])
     launch(ec2, **market_request(market, ""))
+
+
+def test_a_slow_boot_stays_pending_until_its_time(
+    ec2: EC2Client, control: EmulatorControl, eventually: Eventually
+) -> None:
+    control.add({"kind": "slow-boot", "type": "g4dn.*", "seconds": 300, "times": 1})
+    slow, usual = launch(ec2, count=2)
+    eventually(lambda: state(ec2, usual) == "running")
+    assert state(ec2, slow) == "pending"
+    control.move_clock(300)
+    eventually(lambda: state(ec2, slow) == "running")
+
+
+def test_an_instance_may_run_and_never_run_its_user_data(
+    emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
+) -> None:
+    control.add({"kind": "no-boot", "times": 1})
+    mute, usual = launch(ec2, count=2)
+    eventually(lambda: is_ready(emulator, usual))
+    assert state(ec2, mute) == "running"
+    assert control.instance(mute)["booted_at"] is None
+    assert printed(emulator, mute) == ""
 
 
 def test_a_failed_boot_ends_by_itself(
@@ -205,6 +238,38 @@ def test_calls_are_throttled_above_a_rate(ec2: EC2Client, control: EmulatorContr
     assert refused(lambda: listed(ec2)) == throttled
 
 
+def test_without_figures_the_rates_are_those_of_aws(
+    ec2: EC2Client, control: EmulatorControl
+) -> None:
+    control.add({"kind": "throttle"})
+    control.capacity(KIND, 0)
+    codes = [refused(lambda: launch(ec2))[0] for _ in range(12)]
+    assert codes[:5] == ["InsufficientInstanceCapacity"] * 5
+    assert "RequestLimitExceeded" in codes, "5 at once, then 2 a second"
+    listed(ec2)
+
+
+def test_some_calls_fail_by_chance_and_the_same_ones_by_the_same_seed(
+    ec2: EC2Client, control: EmulatorControl
+) -> None:
+    def hits(seed: int) -> list[bool]:
+        fault = {"action": "DescribeInstances", "code": "InternalError", "rate": 0.3, "seed": seed}
+        control.replace([fault])
+        found = []
+        for _ in range(20):
+            try:
+                listed(ec2)
+            except ClientError:
+                found.append(True)
+            else:
+                found.append(False)
+        return found
+
+    first = hits(7)
+    assert hits(7) == first != hits(8)
+    assert 2 <= sum(first) <= 12
+
+
 def test_a_new_instance_is_not_known_for_some_calls(
     ec2: EC2Client, control: EmulatorControl
 ) -> None:
@@ -216,6 +281,23 @@ def test_a_new_instance_is_not_known_for_some_calls(
     assert refused(lambda: ec2.terminate_instances(InstanceIds=[instance])) == unknown
     assert state(ec2, instance) in ("pending", "running")
     assert instance in listed(ec2)
+
+
+def test_a_new_instance_is_not_known_for_some_seconds(
+    ec2: EC2Client, control: EmulatorControl
+) -> None:
+    tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "hide", "Value": "and seek"}]}]
+    control.add({"kind": "hidden", "seconds": 20, "times": 1})
+    hidden, seen = launch(ec2, count=2, TagSpecifications=tags)
+
+    def tagged() -> list[str]:
+        answer = ec2.describe_instances(Filters=[{"Name": "tag:hide", "Values": ["and*"]}])
+        return [each["InstanceId"] for r in answer["Reservations"] for each in r["Instances"]]
+
+    assert tagged() == [seen]
+    control.move_clock(20)
+    assert tagged() == [hidden, seen]
+    assert ec2.terminate_instances(InstanceIds=[hidden])["TerminatingInstances"]
 
 
 def notice(emulator: Emulator, instance: str) -> str:
@@ -244,6 +326,33 @@ def test_spot_is_taken_back_after_a_notice_that_no_lease_defers(
     eventually(lambda: state(ec2, instance) == "terminated")
     reason = describe(ec2, instance)["StateReason"]["Code"]
     assert reason == "Server.SpotInstanceTermination"
+
+
+def test_spot_is_taken_back_without_notice(
+    emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
+) -> None:
+    (instance,) = launch(ec2, **market_request("spot", ""))
+    eventually(lambda: state(ec2, instance) == "running")
+    control.reclaim(instance, notice=0)
+    assert notice(emulator, instance) == ""
+    assert state(ec2, instance) in ("shutting-down", "terminated")
+    reason = describe(ec2, instance)["StateReason"]["Code"]
+    assert reason == "Server.SpotInstanceTermination"
+
+
+def test_a_dead_node_goes_on_running_and_billing(
+    emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
+) -> None:
+    (instance,) = launch(ec2, InstanceInitiatedShutdownBehavior="terminate")
+    eventually(lambda: is_ready(emulator, instance))
+    running = processes(emulator, instance)
+    control.kill(instance)
+    assert alive(running) == []
+    control.move_clock(3600)
+    assert state(ec2, instance) == "running"
+    assert control.instance(instance)["health"] == "dead"
+    ec2.terminate_instances(InstanceIds=[instance])
+    eventually(lambda: state(ec2, instance) == "terminated")
 
 
 def test_a_frozen_node_goes_on_when_thawed_and_ends_when_terminated(

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,3 +63,27 @@ def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_
     assert "nothing was launched" in told
     assert "tiny>=2" in told, "uv's own words"
     assert not (wanted.place / COMPLETE).exists()
+
+
+def test_a_folder_that_cant_be_written_is_told_with_what_to_do(
+    offline: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    wanted = spec_of(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
+    with pytest.raises(UsageError, match=r"can't be written .*: sudo install -d"):
+        build(wanted, print)
+
+
+def test_another_python_is_found_where_it_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = f"3.{sys.version_info.minor}"
+    beside = sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3.1?"))
+    others = [each for each in beside if each.name != f"python{own}"]
+    uv = building.uv_program()
+    assert building._base_here(platform.python_version(), uv) == Path(sys.base_prefix)
+    assert building._base_here(own, uv) == Path(sys.base_prefix)
+    if not others:
+        pytest.skip("there is no other Python beside this one")
+    monkeypatch.setenv("PATH", f"{others[0].parent}:/usr/bin:/bin")
+    wanted = others[0].name.removeprefix("python")
+    assert building._base_here(wanted, uv) == others[0].parents[1]
+    assert building._base_here("3.99", uv) is None

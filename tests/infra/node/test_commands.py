@@ -95,6 +95,11 @@ def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
     node.hear("b.1")
 
 
+def test_a_command_that_is_killed_is_a_worker_that_is_lost(node: Node) -> None:
+    node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
+    assert "was killed by SIGKILL" in str(node.hear("c.1"))
+
+
 PLAIN = """
 import json, os, sys
 names = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR") if name in os.environ]
