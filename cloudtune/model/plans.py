@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, Self, TypeAlias
@@ -158,6 +158,11 @@ class Plan:
         return tuple(dict.fromkeys(g.offer for stage in self.stages for g in stage.groups))
 
     @property
+    def epochs(self) -> int:
+        """The epochs of all trials together."""
+        return epochs_in([stage.stage for stage in self.stages])
+
+    @property
     def gpu_seconds(self) -> float:
         """The seconds that its GPUs are held, in all."""
         return sum(
@@ -176,6 +181,11 @@ class Plan:
                 counts[offer] = counts.get(offer, 0) + max(0, count - held.get(offer, 0))
             held = now
         return counts
+
+
+def epochs_in(work: Sequence[Stage]) -> int:
+    """Return the epochs of all trials together."""
+    return sum(stage.trials * stage.epochs for stage in work)
 
 
 def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Offer, int]) -> bool:

@@ -29,8 +29,6 @@ NOTABLE = 0.1
 _DRAWS = 200
 # As many simulated runs on spot pools at most.
 _POOL_RUNS = 5
-# A job in a hurry with more epochs isn't played: it can't be by fewer trials, and takes too long.
-_MOST_EPOCHS = 20_000
 # As many simulated runs at most for what a run is held against.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -157,11 +155,10 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
     """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
 
-    Draws of its stages say nothing: a run doesn't wait for a pool as stages do. None where playing
-    it would take too long.
+    Draws of its stages say nothing: a run doesn't wait for a pool as stages do. None for a very
+    large job in a hurry: fewer trials can't stand for it, and to play it takes too long.
     """
-    epochs = sum(stage.trials * stage.epochs for stage in request.work)
-    if epochs > _MOST_EPOCHS and not make.has_time(request, plan):
+    if plan.epochs > make.MOST_EPOCHS and not make.has_time(request, plan):
         return None
     problem = replace(planned.problem, rentables=request.rentables)
     return make.run_plan(

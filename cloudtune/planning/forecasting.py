@@ -149,10 +149,8 @@ class PlayedRuns:
         """
         if self.staged is None or not self.follows:
             return True
-        stages = [stage.stage for stage in self.staged.stages]
-        planned = sum(stage.trials * (stage.end_epoch - stage.start_epoch) for stage in stages)
         trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
-        return trained >= planned
+        return trained >= self.staged.epochs
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a run that is over, and how many events it took."""
@@ -238,7 +236,7 @@ def _share_of(run: int, base: int) -> float:
     share = 0.0
     digit = 1.0 / base
     left = run + 1
-    factor = max(1, round(0.618 * base))
+    factor = round(0.618 * base)
     while left:
         left, rest = divmod(left, base)
         share += rest * factor % base * digit

@@ -16,7 +16,7 @@ from cloudtune.model.plans import (
     Plan,
     Rentable,
     RunPlan,
-    Stage,
+    epochs_in,
     largest_fleet,
 )
 from cloudtune.model.scaling import ScalingProfile
@@ -55,8 +55,8 @@ _BY_LUCK = 0.8
 # Jobs of more trials, or epochs in all, aren't played on spot pools: a run of 10,000 trials is
 # 100,000 events.
 _MAX_TRIALS = 128
-_MOST_EPOCHS = 20_000
-# At most as many trials, and about as many epochs, are played in their place; but for the least.
+MOST_EPOCHS = 20_000
+# Trials of the job that is played in their place, at least and at most, and its most epochs.
 _FEW_TRIALS = (4, 32)
 _FEW_EPOCHS = 4_000
 # Plans of a front that are judged by simulated runs, at most.
@@ -439,12 +439,7 @@ def run_plan(
         offers = staged.offers
         replans = reacts and PLANNED[choice.strategy].replans
         drawn = StageDraws(request, staged, experiment.seed, draws, replans)
-        if not reacts:
-            forecast = drawn.forecast()
-        elif played.on_pools and _is_large(staged) and has_time(request, staged):
-            forecast = _of_fewer_trials(problem, drawn, played)
-        else:
-            forecast = _of_stages(drawn, played, plays=plays)
+        forecast = _of_stages(problem, drawn, played, plays=plays) if reacts else drawn.forecast()
     else:
         forecast = played.forecast()
     return RunPlan(
@@ -462,29 +457,23 @@ def run_plan(
     )
 
 
-def _of_stages(drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecast:
+def _of_stages(problem: Problem, drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecast:
     """Return the forecast of a run that follows its stages, and reacts to what comes.
 
     What a run does about spot pools that go, and which trials it drops near a limit, is the
     policy's to say, not the plan's.
     """
+    plan = drawn.plan
     if played.on_pools:
+        is_large = plan.stages[0].stage.trials > _MAX_TRIALS or plan.epochs > MOST_EPOCHS
+        if is_large and has_time(drawn.request, plan):
+            return _of_fewer_trials(problem, drawn, played)
         return played.forecast()
     forecast = drawn.forecast()
-    epochs = _epochs([stage.stage for stage in drawn.plan.stages])
     kept = forecast.within is None or forecast.within >= ALWAYS
-    if not plays or epochs > MAX_EPOCHS or kept:
+    if not plays or plan.epochs > MAX_EPOCHS or kept:
         return forecast
     return played.forecast()
-
-
-def _epochs(stages: Sequence[Stage]) -> int:
-    return sum(stage.trials * stage.epochs for stage in stages)
-
-
-def _is_large(staged: Plan) -> bool:
-    stages = [stage.stage for stage in staged.stages]
-    return stages[0].trials > _MAX_TRIALS or _epochs(stages) > _MOST_EPOCHS
 
 
 def has_time(request: PlanRequest, staged: Plan) -> bool:
@@ -505,7 +494,7 @@ def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) ->
     plan = drawn.plan
     least, few = _FEW_TRIALS
     last = problem.experiment.span.max
-    while few > least and _epochs(work(problem.experiment, few, last)) > _FEW_EPOCHS:
+    while few > least and epochs_in(work(problem.experiment, few, last)) > _FEW_EPOCHS:
         few //= 2
     experiment = problem.experiment.model_copy(update={"trials": few})
     fewer = replace(problem, experiment=experiment, rentables=played.likely)

@@ -339,7 +339,7 @@ def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
         return [other.name for other in propose(planned).alternatives]
 
     assert "on spot" in compared()
-    monkeypatch.setattr("cloudtune.planning.alternatives._MOST_EPOCHS", 1)
+    monkeypatch.setattr("cloudtune.planning.make.MOST_EPOCHS", 1)
     assert "on spot" in compared(), "a small one stands for it"
     monkeypatch.setattr("cloudtune.planning.make.has_time", lambda *_: False)
     assert "on spot" not in compared()

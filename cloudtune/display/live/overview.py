@@ -177,8 +177,7 @@ def _epochs(policy: RunPolicy) -> Bar:
     it = policy.itinerary
     if it is None:
         return Bar(trained, None, None)
-    planned = sum(stage.stage.trials * stage.stage.epochs for stage in it.plan.stages)
-    return Bar(trained, planned, None)
+    return Bar(trained, it.plan.epochs, None)
 
 
 # ---- the fleet ---------------------------------------------------------------------------
