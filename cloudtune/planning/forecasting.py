@@ -230,8 +230,8 @@ def _deviation(run: int, base: int) -> float:
 def _share_of(run: int, base: int) -> float:
     """Return the number between 0 and 1 of a run.
 
-    Digits are permuted, by the golden section: the first `base` numbers would else be in order, and
-    a few runs all have the least of them.
+    Digits are permuted, by the golden section. The first `base` numbers would otherwise ascend, and
+    a few runs would all have the smallest.
     """
     share = 0.0
     digit = 1.0 / base

@@ -477,19 +477,20 @@ def _of_stages(problem: Problem, drawn: StageDraws, played: PlayedRuns, *, plays
 
 
 def has_time(request: PlanRequest, staged: Plan) -> bool:
-    """Whether a plan takes so little of its time that a job of a few trials says how it goes.
+    """Whether a plan leaves enough of its time that a job of few trials can stand for it.
 
-    In a hurry it is as wide as it can be, and a small one isn't: within 1.3 times the least time
-    512 trials cost twice what 32 foretold.
+    Near the least time a large job is as wide as it may be, and a small one isn't: within 1.3 times
+    that, 512 trials cost twice what 32 foretold.
     """
     deadline = request.limits.deadline or math.inf
     return request.objective == "cost" and staged.estimate.seconds <= deadline / 2
 
 
 def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) -> Forecast:
-    """Play a job of a few trials, and take a large one to go as much worse than its stages.
+    """Play a job of few trials in place of a large one, and scale what its runs come to.
 
-    Both have the same share of their limits to spare, and train to the same last epoch.
+    By what the two plans take. Both jobs have the same share of their limits to spare, and train to
+    the same last epoch.
     """
     plan = drawn.plan
     least, few = _FEW_TRIALS

@@ -318,7 +318,9 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     pool = {"losses_per_hour": 1.0, "availability": 0.8}
     job = spot_problem(**{"trials": 64, "cloud.spot": pool})
     limits = Limits(100 * 3600.0, 200.0)
+    hurried = Limits(40 * 3600.0, 200.0)
     whole = make_plan(job, limits, runs=4).plan
+    whole_in_a_hurry = make_plan(job, hurried, runs=1).plan
     monkeypatch.setattr("cloudtune.planning.make._MAX_TRIALS", 32)
     monkeypatch.setattr("cloudtune.planning.make._FEW_TRIALS", (4, 16))
     large = make_plan(job, limits, runs=4).plan
@@ -326,9 +328,11 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     assert large.forecast.source == "pools"
     assert large.forecast.trials.p50 == whole.forecast.trials.p50 == 64
     assert large.forecast.within == whole.forecast.within
+    assert large.forecast.seconds != whole.forecast.seconds, "these are other runs"
     for name in ("seconds", "dollars", "gpu_hours"):
         by_few, by_all = (getattr(plan.forecast, name).p50 for plan in (large, whole))
         assert by_few == pytest.approx(by_all, rel=0.1), name
+    assert make_plan(job, hurried, runs=1).plan.forecast == whole_in_a_hurry.forecast
 
 
 def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
