@@ -129,6 +129,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cloud.subnets": ("AWS: the same by zone", "the account's default"),
     "cloud.security_group": ("AWS", "that of `cloudtune aws setup`"),
     "cloud.instance_profile": ("AWS: role of the instances", "that of `cloudtune aws setup`"),
+    "cloud.head_type": ("AWS: type of the head", "that of `cloudtune aws setup`, else m7i.large"),
     "cloud.tags": ("AWS: tags of instances and volumes", "those of `cloudtune aws setup --tag`"),
     "cloud.request": ("AWS: [further fields of RunInstances](aws.md#the-experiment)", "none"),
     "cloud.slots": (

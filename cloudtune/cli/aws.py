@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import sys
 import time
 from dataclasses import replace
@@ -16,6 +18,8 @@ from cloudtune.cli.options import OUTPUT, GroupedCommand
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from cloudtune.infra.aws.account.inventory import Inventory
     from cloudtune.infra.aws.account.policies import Place
     from cloudtune.infra.aws.account.stack import ChangeSet
@@ -45,6 +49,19 @@ TAGS = click.option(
 BOUNDARY = click.option(
     "--boundary", default="", metavar="ARN", help="Permissions boundary of the two roles."
 )
+HEAD_TYPE = click.option(
+    "--head-type",
+    default="",
+    metavar="TYPE",
+    help="Instance type of heads (default: m7i.large, else m7i-flex.large).",
+)
+KMS = click.option(
+    "--kms",
+    default="",
+    metavar="ARN",
+    callback=lambda _context, _option, text: _kms(text),
+    help="Key that encrypts the bucket and the root disks (default: AWS's own for the bucket).",
+)
 ROLE_PATH = click.option(
     "--role-path",
     "path",
@@ -53,8 +70,31 @@ ROLE_PATH = click.option(
     callback=lambda _context, _option, text: _path(text),
     help="Path of the two roles and instance profiles, such as /team/ (default: /).",
 )
+_KEY = re.compile(r"arn:[\w-]+:kms:([\w-]+):\d{12}:key/[\w-]+")
 _OK = 0
 _LACKING = 1
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a setup's place; the command gets fields of `Place` as `named`."""
+
+    @functools.wraps(command)
+    def collect(
+        *, instances: str | None, path: str, head_type: str, kms: str, **others: Any
+    ) -> Any:
+        if kms and f":{others['region']}:" not in kms:
+            raise UsageError(f"--kms {kms}: a key of {others['region']} is needed")
+        fields = {
+            "types": _listed(instances),
+            "path": path,
+            "head_type": head_type,
+            "kms": kms,
+        }
+        return command(named={name: field for name, field in fields.items() if field}, **others)
+
+    for option in (KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
+        collect = option(collect)
+    return collect
 
 
 @click.group()
@@ -68,25 +108,23 @@ def aws() -> None:
 
 @aws.command(cls=GroupedCommand)
 @REGION
-@INSTANCES
+@place_options
 @click.option("--vpc", metavar="VPC-ID", help="VPC to use (default: the region's default VPC).")
 @click.option(
     "--subnets", metavar="IDS", help="Its subnets to use, one a zone (default: all of them)."
 )
 @TAGS
 @BOUNDARY
-@ROLE_PATH
 @YES
 @OUTPUT
 def setup(
     *,
     region: str,
-    instances: str | None,
+    named: Mapping[str, Any],
     vpc: str | None,
     subnets: str | None,
     tags: tuple[str, ...],
     boundary: str,
-    path: str,
     output: str,
     yes: bool,
 ) -> int:
@@ -98,7 +136,7 @@ def setup(
     from cloudtune.infra.aws.account import stack
 
     clients, account = _look(region)
-    template = account.template_for(_listed(instances), _tags(tags), boundary, path)
+    template = account.template_for(named, _tags(tags), boundary)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = _steps(change_set, account)
@@ -208,12 +246,11 @@ def check(
     return _LACKING if any(line.state == "missing" for line in report_lines) else _OK
 
 
-@aws.command()
+@aws.command(cls=GroupedCommand)
 @click.argument("who", type=click.Choice(["person", "maker", "head", "node"]))
 @REGION
-@INSTANCES
+@place_options
 @ACCOUNT
-@ROLE_PATH
 @click.option(
     "--format",
     "form",
@@ -222,7 +259,7 @@ def check(
     help="The policy itself, or a template that creates it as a managed policy.",
 )
 def policy(
-    *, who: str, region: str, instances: str | None, account: str | None, path: str, form: str
+    *, who: str, region: str, named: Mapping[str, Any], account: str | None, form: str
 ) -> None:
     """Print an IAM policy: for a person, for setup, for heads or for the other instances.
 
@@ -232,26 +269,24 @@ def policy(
     from cloudtune.infra.aws.account import policies
     from cloudtune.infra.aws.account.template import managed_policy
 
-    document = getattr(policies, who)(_place(account, region, instances, path))
+    document = getattr(policies, who)(_place(account, region, named))
     if form == "cloudformation":
         document = managed_policy(f"cloudtune-{who}-{region}", document)
     click.echo(json.dumps(document, indent=2))
 
 
-@aws.command()
+@aws.command(cls=GroupedCommand)
 @REGION
-@INSTANCES
+@place_options
 @TAGS
 @BOUNDARY
-@ROLE_PATH
 @ACCOUNT
 def template(
     *,
     region: str,
-    instances: str | None,
+    named: Mapping[str, Any],
     tags: tuple[str, ...],
     boundary: str,
-    path: str,
     account: str | None,
 ) -> None:
     """Print the CloudFormation template of `setup`, to read it or to deploy it yourself.
@@ -261,7 +296,7 @@ def template(
     """
     from cloudtune.infra.aws.account.template import template as template_of
 
-    place = _place(account, region, instances, path)
+    place = _place(account, region, named)
     click.echo(json.dumps(template_of(place, _tags(tags), boundary), indent=2))
 
 
@@ -303,12 +338,21 @@ def _look(region: str) -> tuple[Any, Inventory]:
     return clients, inventory_of(clients, region)
 
 
-def _place(account: str | None, region: str, instances: str | None, path: str) -> Place:
+def _place(account: str | None, region: str, named: Mapping[str, Any]) -> Place:
     from cloudtune.infra.aws.account.inventory import all_types
     from cloudtune.infra.aws.account.policies import Place
 
     place = _look(region)[1].place if account is None else Place(account, region, all_types())
-    return replace(place, types=_listed(instances) or place.types, path=path or place.path)
+    return replace(place, **named)
+
+
+def _kms(text: str) -> str:
+    if text and not _KEY.fullmatch(text):
+        raise UsageError(
+            f"--kms {text}: write the key's ARN, such as "
+            "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+        )
+    return text
 
 
 def _path(text: str) -> str:

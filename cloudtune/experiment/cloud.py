@@ -124,7 +124,7 @@ def _named_billing(value: object) -> object:
 
 
 class CloudSettings(Section):
-    """Where instances are rented; `image` and the six after it are for AWS alone.
+    """Where instances are rented; `image` and the seven after it are for AWS alone.
 
     What isn't said of them is what `cloudtune aws setup` made. `subnets` are by zone, where each
     has its own; `tags` go onto instances and volumes; `request` has further fields of EC2's
@@ -164,6 +164,7 @@ class CloudSettings(Section):
     )
     security_group: Text | None = Field(default=None, examples=["sg-0123456789abcdef0"])
     instance_profile: Text | None = Field(default=None, examples=["cloudtune-node"])
+    head_type: Text | None = Field(default=None, examples=["m6i.large"])
     tags: Annotated[dict[Text, Text], AfterValidator(_own_tags)] = Field(
         default={}, examples=["{team: vision}"]
     )

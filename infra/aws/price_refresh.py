@@ -151,9 +151,10 @@ def price_of(endpoint: Endpoint, instance_type: str) -> float | None:
 def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
     """Return the price of each of our types; of one that is listed twice, the higher price.
 
-    `only` are further filters of the price list.
+    `only` are further filters of the price list; a type that they name counts as ours.
     """
-    names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable())}
+    named = {only["instanceType"]} if "instanceType" in only else set()
+    names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable()), *named}
     prices: dict[str, float] = {}
     for text in _products(endpoint, only):
         product = json.loads(text)

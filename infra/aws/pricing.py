@@ -21,8 +21,15 @@ AS_OF = "2026-07-20"
 HEAD_TYPE = "m7i.large"
 # Where there is none of it: 5 % cheaper, and let to accounts on AWS's free plan.
 SECOND_HEAD_TYPE = "m7i-flex.large"
-# Of HEAD_TYPE on demand in PRICED_REGION, by public tables of 2026-11; live prices go first.
-HEAD_USD_PER_HOUR = 0.1008
+# Of types that heads may have, on demand in PRICED_REGION, by public tables of 2026-11; live prices
+# go first.
+HEAD_USD_PER_HOUR: Mapping[str, float] = {
+    HEAD_TYPE: 0.1008,
+    SECOND_HEAD_TYPE: 0.09576,
+    "m5.large": 0.096,
+    "m6i.large": 0.096,
+    "t3.large": 0.0832,
+}
 PRICED_REGION = "us-east-1"
 # Of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for 60 s at
 # least, of a month of 30 days.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import ScalingProfile
 
 
-# Of `cloud.request`, what a head has as well: disks, placement and reservations are for GPUs.
-_FOR_HEADS_TOO = {"KeyName", "MetadataOptions", "Monitoring"}
+# Of `cloud.request`, what a head has as well: placement and reservations are for GPUs.
+_FOR_HEADS_TOO = {"BlockDeviceMappings", "KeyName", "MetadataOptions", "Monitoring"}
 
 
 class Ec2Speaking(Provider):
@@ -112,7 +112,7 @@ class Aws(Ec2Speaking):
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return experiment
-        defaults = run_defaults(Endpoint(settings.region))
+        defaults = run_defaults(Endpoint(settings.region), settings.image)
         fields = {
             name: value
             for name, value in defaults.cloud.items()
@@ -120,6 +120,7 @@ class Aws(Ec2Speaking):
         }
         if settings.subnet or not set(settings.zones) <= set(fields.get("subnets", ())):
             fields.pop("subnets", None)
+        fields["request"] = {**defaults.request, **settings.request}
         if "image" in fields:
             fields["instances"] = pricing.without_old_gpus(settings.instances)
         cloud = settings.model_copy(update=fields)
@@ -225,29 +226,36 @@ class Aws(Ec2Speaking):
         Raises:
             UsageError: the price of an hour of it could not be had.
         """
-        from cloudtune.infra.aws.price_refresh import latest_quotes  # noqa: PLC0415  boto3
+        from cloudtune.infra.aws.price_refresh import (  # noqa: PLC0415  boto3 takes long
+            latest_quotes,
+            price_of,
+        )
 
         here = None if force else this_instance()
         if here is not None and not list(here.obstacles(experiment.cloud)):
             return None
-        region = experiment.cloud.region
-        quoted = latest_quotes(Endpoint(region), home / "prices", time.time()).on_demand
-        price = quoted.get(pricing.HEAD_TYPE)
-        if price is None and region == pricing.PRICED_REGION:
-            price = pricing.HEAD_USD_PER_HOUR
+        endpoint = Endpoint(experiment.cloud.region)
+        own_type = experiment.cloud.head_type
+        kind = own_type or pricing.HEAD_TYPE
+        if own_type is not None:
+            price = price_of(endpoint, own_type)
+        else:
+            price = latest_quotes(endpoint, home / "prices", time.time()).on_demand.get(kind)
+        if price is None and endpoint.region == pricing.PRICED_REGION:
+            price = pricing.HEAD_USD_PER_HOUR.get(kind)
         if price is None:
             raise UsageError(
-                f"the price of the head, a {pricing.HEAD_TYPE} in {region}, could not be had; try "
+                f"the price of the head, a {kind} in {endpoint.region}, could not be had; try "
                 "again, or run it on a machine of yours within the VPC (--here)"
             )
         cloud = self.open(experiment, home, pace=False)
         theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
         request = {name: value for name, value in cloud.request.items() if name not in theirs}
-        request["IamInstanceProfile"] = {"Name": head_role(region)}
+        request["IamInstanceProfile"] = {"Name": head_role(endpoint.region)}
         # It boots from the same image as the others: with a disk of that size, and an address.
         price += experiment.charges.per_instance_hour or 0.0
-        second = pricing.SECOND_HEAD_TYPE
-        return HeadOffer(pricing.HEAD_TYPE, price, request, experiment.cloud.tags, second)
+        second = "" if own_type else pricing.SECOND_HEAD_TYPE
+        return HeadOffer(kind, price, request, experiment.cloud.tags, second)
 
     def own_address(self) -> str:
         """Return this machine's address within its VPC.

@@ -23,7 +23,7 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
-from cloudtune.infra.aws.pricing import HEAD_TYPE, TABLE
+from cloudtune.infra.aws.pricing import HEAD_USD_PER_HOUR, TABLE
 from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import Fate, Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
@@ -66,7 +66,7 @@ def known_types() -> Mapping[str, KnownType]:
             for row in rows
             if row["usd_per_hour"]
         }
-    return {**priced, HEAD_TYPE: KnownType(0, "")}
+    return {**priced, **dict.fromkeys(HEAD_USD_PER_HOUR, KnownType(0, ""))}
 
 
 class EmulatedEC2:

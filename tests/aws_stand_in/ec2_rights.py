@@ -86,7 +86,14 @@ class _Call:
         spot = ["spot-instances-request"] if launch.is_spot else []
         for kind in ("network-interface", "volume", "instance", *spot):
             context = of_instance if kind == "instance" else {}
+            if kind == "volume":
+                context = {"ec2:Encrypted": ["false" if launch.disk_key is None else "true"]}
             yield self._one(kind, "*", context | _tags_asked(self.tags.get(kind)))
+        if launch.disk_key:
+            for action in ("DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom"):
+                yield Asked(f"kms:{action}", launch.disk_key, self._region())
+            for_ec2 = {**self._region(), "kms:GrantIsForAWSResource": ["true"]}
+            yield Asked("kms:CreateGrant", launch.disk_key, for_ec2)
         for role in () if launch.profile is None else launch.profile.roles:
             context = {**self._region(), "iam:PassedToService": ["ec2.amazonaws.com"]}
             yield Asked("iam:PassRole", role.arn, context)

@@ -48,6 +48,13 @@ class Launch:
         return self._get("MetadataOptions.HttpTokens") or "optional"
 
     @property
+    def disk_key(self) -> str | None:
+        """The key that encrypts the first disk; "" for AWS's own, None if it isn't encrypted."""
+        disk = "BlockDeviceMapping.1.Ebs"
+        is_encrypted = self._get(f"{disk}.Encrypted") == "true"
+        return self._get(f"{disk}.KmsKeyId") if is_encrypted else None
+
+    @property
     def is_spot(self) -> bool:
         return self._get("InstanceMarketOptions.MarketType") == "spot"
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import unescape
 
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
+from moto.s3.models import s3_backends
 from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
@@ -31,6 +32,8 @@ _BUCKET = {
     ("GET", "tagging"): "GetBucketTagging",
     ("PUT", "tagging"): "PutBucketTagging",
     ("PUT", "publicAccessBlock"): "PutBucketPublicAccessBlock",
+    ("GET", "encryption"): "GetEncryptionConfiguration",
+    ("PUT", "encryption"): "PutEncryptionConfiguration",
 }
 _OBJECT = {
     ("GET", ""): "GetObject",
@@ -63,10 +66,26 @@ def s3_asked(request: Request) -> list[Asked]:
         action = f"s3:{_BUCKET.get(call, unknown)}"
         return [Asked(action, f"arn:aws:s3:::{bucket}", OWN_BUCKETS)]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
+    if data_key := _key_of(bucket):
+        of_key = {"GetObject": "kms:Decrypt", "PutObject": "kms:GenerateDataKey"}
+        asked += [
+            Asked(of_key[one.action.removeprefix("s3:")], data_key)
+            for one in asked
+            if one.action.removeprefix("s3:") in of_key
+        ]
     if source := request.headers.get("X-Amz-Copy-Source"):
         there, _, copied = unquote(source).lstrip("/").partition("/")
         asked.append(_of_object("GetObject", there, copied.partition("?")[0]))
     return asked
+
+
+def _key_of(bucket: str) -> str | None:
+    """Return the key that encrypts a bucket's objects by default; None for AWS's own."""
+    known = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.get(bucket)
+    encryption = None if known is None else known.encryption
+    rule = (encryption or {}).get("Rule", {}).get("ApplyServerSideEncryptionByDefault", {})
+    key: str | None = rule.get("KMSMasterKeyID")
+    return key
 
 
 def deleted_keys(request: Request) -> list[str]:

@@ -99,6 +99,8 @@ _TESTS: dict[str, Callable[[str, str], bool]] = {
 def _holds(operator: str, given: Sequence[str] | None, wanted: Sequence[str]) -> bool:
     if operator == "Null":
         return (given is None) is (wanted == ["true"])
+    if operator == "Bool":
+        return _holds("StringEquals", given, wanted)
     if operator == "StringNotEquals":
         return not _holds("StringEquals", given, wanted)
     test = _TESTS.get(operator)

@@ -246,6 +246,13 @@ class _Change:
         s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": given["Tags"]})
         block = given["PublicAccessBlockConfiguration"]
         s3.put_public_access_block(Bucket=bucket, PublicAccessBlockConfiguration=block)
+        if "BucketEncryption" in given:
+            (rule,) = given["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+            by_default = rule.pop("ServerSideEncryptionByDefault")
+            rule = {"ApplyServerSideEncryptionByDefault": by_default, **rule}
+            s3.put_bucket_encryption(
+                Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [rule]}
+            )
         rules = []
         for rule in given["LifecycleConfiguration"]["Rules"]:
             same = {"ID": rule["Id"], "Status": rule["Status"], "Filter": {"Prefix": ""}}

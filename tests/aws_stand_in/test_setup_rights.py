@@ -1,6 +1,7 @@
 """Who sets an account up, who tunes in it, and what neither may do, by the policies of setup."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +25,12 @@ def launched(world: World, who: Endpoint, kind: str, role: str) -> str:
     return Ec2(who).run_instance(f"{kind}-{role}", {RUN_TAG: "r"}, request)
 
 
-def test_a_person_launches_heads_and_nothing_else(world: World, account: Account) -> None:
-    iam = account.client("iam")
-    iam.create_instance_profile(InstanceProfileName=PLACE.head)
+@pytest.fixture(scope="module")
+def head_profile(account: Account) -> None:
+    account.client("iam").create_instance_profile(InstanceProfileName=PLACE.head)
+
+
+def test_a_person_launches_heads_and_nothing_else(world: World, head_profile: None) -> None:
     person = world.person(dict(policies.person(PLACE)))
     head = launched(world, person, "m7i.large", PLACE.head)
     world.control.move_clock(2.0)
@@ -92,6 +96,26 @@ def test_without_the_makers_rights_setup_says_which_and_undoes_the_rest(world: W
     with pytest.raises(CloudtuneError, match=r"NodeRole: .*iam:CreateRole.*undid the rest"):
         set_up(clients, "eu-west-2", place.types)
     assert inventory_of(clients, "eu-west-2").group is None
+
+
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+def test_who_launches_encrypted_disks_needs_the_rights_to_the_key(
+    world: World, head_profile: None
+) -> None:
+    by_key = {"Encrypted": True, "KmsKeyId": KEY, "VolumeSize": 100}
+    disks = [{"DeviceName": "/dev/sda1", "Ebs": by_key}]
+    request = {**world.request, "InstanceType": "m7i.large", "BlockDeviceMappings": disks}
+    request["IamInstanceProfile"] = {"Name": PLACE.head}
+
+    def launch(place: Place) -> str:
+        person = Ec2(world.person(dict(policies.person(place))))
+        return person.run_instance("encrypted", {RUN_TAG: "r"}, request)
+
+    with pytest.raises(ClientError, match=f"kms:DescribeKey on resource: {KEY}"):
+        launch(PLACE)
+    assert launch(replace(PLACE, kms=KEY)).startswith("i-")
 
 
 def test_policies_keep_to_iams_sizes() -> None:

@@ -1,7 +1,8 @@
 """From an empty laptop to a model and back to nothing, in an account as companies have them.
 
 Its people assume a role, it has no default VPC, and rules of the organization demand a tag and
-IMDSv2 of all that is launched. The laptop's network goes away twice, and the head boots again.
+IMDSv2 of all that is launched, and disks that the company's key encrypts. The laptop's network goes
+away twice, and the head boots again.
 """
 
 import json
@@ -41,7 +42,12 @@ tokens = {{
     "Resource": f"{{arn}}:instance/*",
     "Condition": {{"StringNotEquals": {{"ec2:MetadataHttpTokens": "required"}}}},
 }}
-demanded = {{"Version": "2012-10-17", "Statement": [tagged, tokens]}}
+encrypted = {{
+    **denied,
+    "Resource": f"{{arn}}:volume/*",
+    "Condition": {{"Bool": {{"ec2:Encrypted": "false"}}}},
+}}
+demanded = {{"Version": "2012-10-17", "Statement": [tagged, tokens, encrypted]}}
 iam.create_policy(PolicyName="demands", Path="/scp/", PolicyDocument=json.dumps(demanded))
 trust = {{"Effect": "Allow", "Principal": {{"AWS": "*"}}, "Action": "sts:AssumeRole"}}
 trusted = {{"Version": "2012-10-17", "Statement": [trust]}}
@@ -61,6 +67,8 @@ print(json.dumps([
     key["SecretAccessKey"],
 ]))
 """
+
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 REBOOT = """
 import boto3
@@ -115,10 +123,11 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     assert untagged.code == 2, untagged.out + untagged.err
     assert "explicit deny in a service control policy" in untagged.err
     assert "nothing was launched" in untagged.err
-    done = company("carl", "cloudtune", "aws", "setup", "--yes", "--tag", "team=vision")
+    ours = ("--tag", "team=vision", "--kms", KEY, "--head-type", "m6i.large")
+    done = company("carl", "cloudtune", "aws", "setup", "--yes", *ours)
     assert done.code == 0, done.out + done.err
     assert company("carl", "cloudtune", "aws", "check").code == 0
-    passed("setup, with the VPC, its subnets and the tag that the organization demands")
+    passed("setup, with the VPC, its subnets, the tag and the key that the organization demands")
 
     planned = company("carl", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
@@ -126,7 +135,7 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     both = ("sh", "-c", 'exec "$@" 2>&1', "sh")
     running = company.start("carl", *both, "cloudtune", "run", *words)
     assert running.stdout is not None
-    head = until(running.stdout, r"(i-\w+) \(m7i.large, \$[\d.]+ an hour\) controls run ")
+    head = until(running.stdout, r"(i-\w+) \(m6i.large, \$[\d.]+ an hour\) controls run ")
     passed("the head is launched")
     first = until(running.stdout, "^(head: .*)")
     passed(f"its first line: {first}")
@@ -165,8 +174,9 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
 
 def account_for_carl(company: Outside) -> tuple[str, str, str]:
     """Make a company's account, and a profile for carl; return its VPC, subnets and role."""
+    heads = ("--kms", KEY, "--head-type", "m6i.large")
     documents = {
-        name: company("owner", "cloudtune", "aws", "policy", name).out
+        name: company("owner", "cloudtune", "aws", "policy", name, *heads).out
         for name in ("person", "maker")
     }
     made = json.loads(company.python("owner", ACCOUNT.format(documents=documents)))

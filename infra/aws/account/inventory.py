@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -22,7 +22,10 @@ from cloudtune.infra.provider import Endpoint
 IMAGE_PARAMETER = (
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
-_ABSENT = {"404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"}
+_ABSENT = {
+    *("404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"),
+    "ServerSideEncryptionConfigurationNotFoundError",
+}
 
 # Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
 # guide, EC2 instance type quotas); the codes are those of several public scripts of 2026.
@@ -45,7 +48,8 @@ class Inventory:
 
     `settings` are those of the stack, else the defaults; `is_current` says whether the stack is
     what setup would write today. `visitors` are address ranges and groups that may reach instances
-    from outside. `quotas` are vCPUs. `unknown` has the reason for whatever couldn't be read.
+    from outside. `bucket_key` is the key that encrypts the bucket's objects, None for AWS's own.
+    `quotas` are vCPUs. `unknown` has the reason for whatever couldn't be read.
     """
 
     place: Place
@@ -60,17 +64,20 @@ class Inventory:
     open_within: bool = False
     visitors: tuple[str, ...] = ()
     bucket: bool = False
+    bucket_key: str | None = None
     image: str | None = None
     spot_role: bool = False
     quotas: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     def template_for(
-        self, types: tuple[str, ...], tags: Mapping[str, str], boundary: str = "", path: str = ""
+        self, named: Mapping[str, Any], tags: Mapping[str, str], boundary: str = ""
     ) -> Document:
-        """Return the template that setup deploys; what is left out is as before."""
-        path = path or self.place.path
-        place = replace(self.place, types=types or self.place.types, path=path)
+        """Return the template that setup deploys; what is left out is as before.
+
+        `named` are fields of the place.
+        """
+        place = replace(self.place, **named)
         own_tags = tags or self.settings.tags
         bound = boundary or self.settings.boundary
         return template(place, own_tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
@@ -127,7 +134,14 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
     its_stack = reader(f"stack {STACK}", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs
     settings = Settings.of_outputs(outputs) if outputs else Settings(types=all_types())
-    place = Place(caller["Account"], region, settings.types, settings.path)
+    place = Place(
+        account=caller["Account"],
+        region=region,
+        types=settings.types,
+        path=settings.path,
+        head_type=settings.head_type,
+        kms=settings.kms,
+    )
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)
@@ -150,6 +164,7 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         open_within=lets_itself_in(group),
         visitors=tuple(_visitors(group)),
         bucket=bool(reader(f"bucket {place.bucket}", partial(reader.has_bucket, place.bucket))),
+        bucket_key=reader("the bucket's key", partial(reader.bucket_key, place.bucket)),
         image=reader("the image", reader.image),
         spot_role=bool(reader("the spot role", reader.spot_role)),
         quotas={name: vcpus for name, vcpus in quotas.items() if vcpus is not None},
@@ -191,16 +206,24 @@ def all_types() -> tuple[str, ...]:
 class RunDefaults:
     """What runs use where an experiment names nothing: fields of `cloud`, and a storage.
 
-    `storage` is "" without a stack, `disk_gb` the size of the image's root disk if AWS says it.
+    `storage` is "" without a stack, `disk_gb` the size of the image's root disk if AWS says it,
+    `request` what launches ask for so that the stack's key encrypts that disk.
     """
 
     cloud: Mapping[str, Any]
     storage: str
-    disk_gb: float | None = None
+    disk_gb: int | None = None
+    request: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_defaults(endpoint: Endpoint) -> RunDefaults:
-    """Return what setup created in a region; nothing where the caller may not read it."""
+def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefaults:
+    """Return what setup created in a region; nothing where the caller may not read it.
+
+    `own_image` is the experiment's, if it names one.
+
+    Raises:
+        UsageError: disks are to be encrypted, and the image's can't be looked at.
+    """
     clients = Clients(endpoint)
     reader = _Reader(clients)
     its_stack = reader("", partial(stack.read, clients))
@@ -213,9 +236,34 @@ def run_defaults(endpoint: Endpoint) -> RunDefaults:
         "instance_profile": settings.instance_profile or None,
         "subnets": settings.subnets,
         "tags": settings.tags,
+        "head_type": settings.head_type or None,
     }
-    disk = None if image is None else reader("", partial(reader.root_disk, image))
-    return RunDefaults(cloud, settings.storage, disk)
+    disk = None if image is None else reader("", partial(root_disk, clients, image))
+    return RunDefaults(
+        cloud=cloud,
+        storage=settings.storage,
+        disk_gb=None if disk is None else disk.gb,
+        request=disk_request(clients, own_image or image, settings.kms),
+    )
+
+
+def disk_request(clients: Clients, image: str | None, kms: str) -> dict[str, Any]:
+    """Return what a launch asks for so that a key encrypts its root disk; {} without a key.
+
+    Raises:
+        UsageError: AWS doesn't say what the image's root disk is.
+    """
+    if not kms or image is None:
+        return {}
+    reader = _Reader(clients)
+    disk = reader(image, partial(root_disk, clients, image))
+    if disk is None:
+        why = reader.unknown.get(image, "it has none")
+        raise UsageError(f"the root disk of {image}, which {kms} is to encrypt: {why}")
+    volume: dict[str, Any] = {"Encrypted": True, "KmsKeyId": kms}
+    if disk.gb is not None:
+        volume["VolumeSize"] = disk.gb
+    return {"BlockDeviceMappings": [{"DeviceName": disk.device, "Ebs": volume}]}
 
 
 def quota(endpoint: Endpoint, name: str) -> float | None:
@@ -225,6 +273,23 @@ def quota(endpoint: Endpoint, name: str) -> float | None:
     reader = _Reader(Clients(endpoint))
     vcpus: float | None = reader("", partial(reader.quota, QUOTAS[name][0]))
     return vcpus
+
+
+class Disk(NamedTuple):
+    """A disk of an image: its device, and its size if AWS says it."""
+
+    device: str
+    gb: int | None
+
+
+def root_disk(clients: Clients, image: str) -> Disk | None:
+    """Return the root disk of an image; None where AWS names none."""
+    (described,) = clients["ec2"].describe_images(ImageIds=[image])["Images"] or [{}]
+    for disk in described.get("BlockDeviceMappings", ()):
+        if disk.get("DeviceName") == described.get("RootDeviceName"):
+            size = disk.get("Ebs", {}).get("VolumeSize")
+            return Disk(disk["DeviceName"], None if size is None else int(size))
+    return None
 
 
 class _Reader:
@@ -270,14 +335,11 @@ class _Reader:
         answer = self._clients["ssm"].get_parameter(Name=IMAGE_PARAMETER)
         return str(answer["Parameter"]["Value"])
 
-    def root_disk(self, image: str) -> float | None:
-        """Return the size of an image's root disk, in GB."""
-        (described,) = self._clients["ec2"].describe_images(ImageIds=[image])["Images"] or [{}]
-        for disk in described.get("BlockDeviceMappings", ()):
-            if disk.get("DeviceName") == described.get("RootDeviceName"):
-                size = disk.get("Ebs", {}).get("VolumeSize")
-                return None if size is None else float(size)
-        return None
+    def bucket_key(self, bucket: str) -> str | None:
+        answer = self._clients["s3"].get_bucket_encryption(Bucket=bucket)
+        (rule,) = answer["ServerSideEncryptionConfiguration"]["Rules"]
+        key: str | None = rule["ApplyServerSideEncryptionByDefault"].get("KMSMasterKeyID")
+        return key
 
     def spot_role(self) -> bool:
         path = f"/aws-service-role/{SPOT_SERVICE}/"
@@ -351,6 +413,10 @@ def _resources(account: Inventory) -> Iterator[InventoryLine]:
         lets_in = f"{visitors} may reach instances, and no run needs it: delete that rule"
         yield _line(not visitors, "nothing else reaches them", lacking=lets_in)
     yield _line(account.bucket, f"bucket {account.place.bucket}")
+    if account.bucket and (key := account.settings.kms):
+        now = account.bucket_key or "AWS's own key"
+        other = f"{now} does, and the stack doesn't own the bucket: change it in S3"
+        yield _line(account.bucket_key == key, f"{key} encrypts it", lacking=other)
     spot = "needed for spot only; `cloudtune aws setup` creates it"
     yield _line(account.spot_role, f"the role of {SPOT_SERVICE}", lacking=spot)
     no_image = f"no {IMAGE_PARAMETER} in {region}; name one (cloud.image)"

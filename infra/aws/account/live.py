@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.aws.account.inventory import Inventory
+from cloudtune.infra.aws.account.inventory import Inventory, disk_request
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import error_code
@@ -82,6 +82,9 @@ class LiveCheck:
 
     def __post_init__(self) -> None:
         self.run = f"{RUN}-{self.stamp}"
+        self._type = self.account.place.head_types[0]
+        kms = self.account.place.kms
+        self._disk = disk_request(self.clients, self.account.image, kms)
         self._key = f"{RUN}/{self.stamp}.json"
         self._instance = ""
         self._has_launched = False
@@ -90,10 +93,9 @@ class LiveCheck:
     def plan(self) -> list[str]:
         """Return what will be done, and what it costs, in words."""
         place = self.account.place
-        kind = pricing.HEAD_TYPE
-        dollars = pricing.HEAD_USD_PER_HOUR
-        price = f"${dollars:.4g} an hour: ${dollars / 60:.3f}"
-        launched = f"launch one {kind} in {place.region}, tagged {self.run}"
+        dollars = pricing.HEAD_USD_PER_HOUR.get(self._type)
+        price = "its price" if dollars is None else f"${dollars:.4g} an hour: ${dollars / 60:.3f}"
+        launched = f"launch one {self._type} in {place.region}, tagged {self.run}"
         return [
             f"{launched} (about a minute of {price}, and a disk for as long)",
             f"have it write {self._key} into {place.bucket}, read that, and delete it",
@@ -152,7 +154,7 @@ class LiveCheck:
             RUN_TAG: self.run,
             INTENT_TAG: "check",
             LEASE_TAG: end,
-            PRICE_TAG: f"{pricing.HEAD_USD_PER_HOUR:g}",
+            PRICE_TAG: f"{pricing.HEAD_USD_PER_HOUR.get(self._type, 0.0):g}",
         }
 
     def _request(self, more: str = "") -> dict[str, Any]:
@@ -166,10 +168,11 @@ class LiveCheck:
         )
         request = {
             "ImageId": self.account.image,
-            "InstanceType": pricing.HEAD_TYPE,
+            "InstanceType": self._type,
             "SecurityGroupIds": [self.account.group] if self.account.group else [],
             "IamInstanceProfile": {"Name": place.head},
             "UserData": script,
+            **self._disk,
         }
         for subnet in self.account.settings.subnets.values():
             return {**request, "SubnetId": subnet}
@@ -185,7 +188,7 @@ class LiveCheck:
         return self._instance
 
     def _run(self, more: str = "") -> str:
-        token = launch_token(self.run, "check", pricing.HEAD_TYPE, "", "")
+        token = launch_token(self.run, "check", self._type, "", "")
         return self.ec2.run_instance(token, self._tags(), self._request(more))
 
     def _launch_again(self) -> str:
@@ -245,7 +248,7 @@ def report(live: LiveCheck, answers: list[Answer]) -> dict[str, Any]:
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "region": live.account.place.region,
         "image": live.account.image,
-        "instance_type": pricing.HEAD_TYPE,
+        "instance_type": live.account.place.head_types[0],
         "ok": all(answer.ok for answer in answers),
         "calls": [asdict(answer) for answer in answers],
     }

@@ -43,6 +43,8 @@ class Place:
     """An account and a region, and what setup calls its resources there.
 
     `types` are patterns of the instance types that runs may rent, `path` is that of the roles.
+    `head_type` is the only type of heads, "" for the usual two; `kms` is the ARN of the key that
+    encrypts the bucket and the root disks, "" for AWS's own.
     Roles belong to an account and their rights to a region, so each region has its own roles; names
     of buckets are global.
     """
@@ -51,6 +53,12 @@ class Place:
     region: str
     types: tuple[str, ...] = ("*",)
     path: str = "/"
+    head_type: str = ""
+    kms: str = ""
+
+    @property
+    def head_types(self) -> tuple[str, ...]:
+        return (self.head_type,) if self.head_type else (HEAD_TYPE, SECOND_HEAD_TYPE)
 
     @property
     def bucket(self) -> str:
@@ -137,6 +145,7 @@ def person(place: Place) -> Document:
             "iam:GetRolePolicy",
             "iam:ListRoles",
             "s3:GetBucketTagging",
+            "s3:GetEncryptionConfiguration",
             "servicequotas:GetServiceQuota",
             "ssm:GetParameter",
         ],
@@ -144,7 +153,7 @@ def person(place: Place) -> Document:
     return _document(
         _see(place),
         [see_setup],
-        _launch(place, (HEAD_TYPE, SECOND_HEAD_TYPE), place.head),
+        _launch(place, place.head_types, place.head),
         _terminate(place),
         _bucket(place),
     )
@@ -188,8 +197,14 @@ _ROLE_ACTIONS = (
 )
 _BUCKET_ACTIONS = (
     "CreateBucket DeleteBucket GetBucketPublicAccessBlock GetLifecycleConfiguration "
-    "PutBucketPublicAccessBlock PutBucketTagging PutLifecycleConfiguration"
+    "PutBucketPublicAccessBlock PutBucketTagging PutEncryptionConfiguration "
+    "PutLifecycleConfiguration"
 )
+
+
+# To read and write objects that a key encrypts ("Protecting data with SSE-KMS", S3 user guide); the
+# parts of an upload are read again.
+_OF_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
 
 
 def _of(service: str, actions: str) -> list[str]:
@@ -254,6 +269,22 @@ def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
         _allow("LaunchFromThese", ["ec2:RunInstances"], used),
         _allow("TagAtLaunch", ["ec2:CreateTags"], created, at_launch),
         _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.iam("role", role), for_ec2),
+        *_encrypt_disks(place),
+    ]
+
+
+def _encrypt_disks(place: Place) -> list[Document]:
+    """Return the rights to launch with disks that the account's own key encrypts.
+
+    From "Amazon EBS encryption: permissions for IAM users" (EBS user guide): EC2 gets a grant.
+    """
+    if not place.kms:
+        return []
+    used = ["kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncrypt*"]
+    for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+    return [
+        _allow("EncryptDisks", used, place.kms),
+        _allow("LetEc2EncryptDisks", ["kms:CreateGrant"], place.kms, for_aws),
     ]
 
 
@@ -269,4 +300,5 @@ def _bucket(place: Place) -> list[Document]:
     return [
         _allow("Keep", objects, f"{bucket}/*", own),
         _allow("List", ["s3:ListBucket"], bucket, own),
+        *([_allow("ReadEncrypted", _OF_KEY, place.kms)] if place.kms else ()),
     ]

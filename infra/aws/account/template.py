@@ -39,7 +39,8 @@ class Settings:
 
     `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
     `boundary` is the ARN of the roles' permissions boundary, "" without, `path` is their path.
-    `storage` is the prefix in the bucket. Ids are "" where there is no stack yet.
+    `head_type` and `kms` are as in `Place`. `storage` is the prefix in the bucket. Ids are "" where
+    there is no stack yet.
     """
 
     vpc: str = ""
@@ -48,6 +49,8 @@ class Settings:
     types: tuple[str, ...] = ("*",)
     boundary: str = ""
     path: str = "/"
+    head_type: str = ""
+    kms: str = ""
     security_group: str = ""
     instance_profile: str = ""
     storage: str = ""
@@ -67,6 +70,8 @@ class Settings:
                 types=tuple(outputs["Types"].split(",")),
                 boundary=outputs.get("Boundary", ""),
                 path=outputs.get("RolePath", "/"),
+                head_type=outputs.get("HeadType", ""),
+                kms=outputs.get("Kms", ""),
                 security_group=outputs["SecurityGroup"],
                 instance_profile=outputs["InstanceProfile"],
                 storage=outputs["Storage"],
@@ -122,6 +127,8 @@ def template(
         "Storage": f"s3://{place.bucket}/{PREFIX}",
         **({"Boundary": boundary} if boundary else {}),
         **({"RolePath": place.path} if place.path != "/" else {}),
+        **({"HeadType": place.head_type} if place.head_type else {}),
+        **({"Kms": place.kms} if place.kms else {}),
     }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
@@ -175,7 +182,7 @@ def _bucket(place: Place, tags: object) -> Document:
         "Prefix": f"{PREFIX}/environments/",
         "ExpirationInDays": ENVIRONMENT_DAYS,
     }
-    properties = {
+    properties: dict[str, Any] = {
         "BucketName": place.bucket,
         "PublicAccessBlockConfiguration": {
             "BlockPublicAcls": True,
@@ -186,6 +193,11 @@ def _bucket(place: Place, tags: object) -> Document:
         "LifecycleConfiguration": {"Rules": [incomplete_uploads, old_environments]},
         "Tags": tags,
     }
+    if place.kms:
+        by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": place.kms}
+        # One data key for many objects: checkpoints don't pay for a request to KMS each.
+        rule = {"ServerSideEncryptionByDefault": by_key, "BucketKeyEnabled": True}
+        properties["BucketEncryption"] = {"ServerSideEncryptionConfiguration": [rule]}
     # Results outlive the stack; a creation that fails halfway leaves no bucket.
     return {
         "Type": "AWS::S3::Bucket",

@@ -28,7 +28,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     # Without an answer each call is tried several times, some seconds apart.
-    monkeypatch.setattr(inventory, "run_defaults", lambda _: RunDefaults({}, "", None))
+    monkeypatch.setattr(inventory, "run_defaults", lambda *_: RunDefaults({}, ""))
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
         monkeypatch.delenv(name, raising=False)
     return config

@@ -26,6 +26,7 @@ from tests.infra.aws.account.test_policies import types_of
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"
 STEPS = 8
+KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +210,44 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     moved = called(capsys, "aws", "setup", "--yes", "--vpc", "vpc-1")
     assert moved.code == 2
     assert f"--vpc vpc-1: setup uses {vpc}; to change it, run `cloudtune aws teardown`" in moved.err
+
+
+def test_a_key_encrypts_bucket_and_disks_and_heads_have_the_type_of_setup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key, words in [("alias/mine", "write the key's ARN"), (KEY, "a key of eu-west-1 is")]:
+        refused = called(capsys, "aws", "setup", "--yes", "--kms", key, "--region", "eu-west-1")
+        assert (refused.code, stacks()) == (2, [])
+        assert words in refused.err
+    named = ("--kms", KEY, "--head-type", "m6i.large")
+    done = called(capsys, "aws", "setup", "--yes", *named)
+    assert done.code == 0, done.err
+    assert f"ok       {KEY} encrypts it" in called(capsys, "aws", "check").out
+    assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out, "as before"
+    person = called(capsys, "aws", "policy", "person").json
+    assert types_of(person) == ["m6i.large"]
+
+    wanted = renting(tmp_path)
+    (disk,) = wanted.cloud.request["BlockDeviceMappings"]
+    assert disk["Ebs"].items() >= {"Encrypted": True, "KmsKeyId": KEY}.items()
+    head = AWS.head(wanted, tmp_path)
+    assert head is not None
+    assert (head.instance_type, head.second_type) == ("m6i.large", "")
+    assert head.usd_per_hour == pytest.approx(0.096 + (wanted.charges.per_instance_hour or 0))
+    request = {**head.request, "InstanceType": head.instance_type}
+    AWS.calls(Endpoint(REGION)).run_instance("t", {"cloudtune:run": "r"}, request)
+    (volume,) = boto3.client("ec2", REGION).describe_volumes()["Volumes"]
+    assert (volume["Encrypted"], volume["KmsKeyId"]) == (True, KEY)
+    other_type = AWS.head(renting(tmp_path, cloud={"head_type": "m5.large"}), tmp_path)
+    assert other_type is not None
+    assert other_type.instance_type == "m5.large"
+    own = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200}}]
+    kept = renting(tmp_path, cloud={"request": {"BlockDeviceMappings": own}})
+    assert kept.cloud.request["BlockDeviceMappings"] == own
+
+    boto3.client("s3", REGION).delete_bucket_encryption(Bucket=BUCKET)
+    lacking = f"missing  {KEY} encrypts it: AWS's own key does"
+    assert lacking in called(capsys, "aws", "check").out
 
 
 def test_an_admin_deploys_the_printed_template(
