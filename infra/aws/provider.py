@@ -10,6 +10,7 @@ from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
+from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Provider
@@ -102,7 +103,6 @@ class Aws(Ec2Speaking):
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
         from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
-        from cloudtune.infra.aws.requests import check_request  # noqa: PLC0415
 
         settings = experiment.cloud
         if "region" not in settings.model_fields_set:
@@ -163,7 +163,7 @@ class Aws(Ec2Speaking):
     ) -> Cloud:
         """Return EC2 in the experiment's region, without a call yet."""
         settings = experiment.cloud
-        request: dict[str, Any] = {**settings.request, "ImageId": settings.image}
+        request = {**ending_its_disks(settings.request), "ImageId": settings.image}
         if settings.subnet is not None:
             request["SubnetId"] = settings.subnet
         elif settings.subnets:

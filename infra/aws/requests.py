@@ -24,6 +24,19 @@ OURS: Mapping[str, str] = {
 }
 
 
+def ending_its_disks(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request whose volumes end with the instance, but those that it says are to stay.
+
+    A volume that stays bills, and no run would ever give it back.
+    """
+    name = "BlockDeviceMappings"
+    disks = [
+        {**disk, "Ebs": {"DeleteOnTermination": True, **disk["Ebs"]}} if "Ebs" in disk else disk
+        for disk in request.get(name, ())
+    ]
+    return {**request, name: disks} if disks else {**request}
+
+
 def check_request(given: Mapping[str, Any]) -> None:
     """Pass if EC2's model has all of these fields, as they are written, and none is ours.
 

@@ -260,7 +260,7 @@ def disk_request(clients: Clients, image: str | None, kms: str) -> dict[str, Any
     if disk is None:
         why = reader.unknown.get(image, "it has none")
         raise UsageError(f"the root disk of {image}, which {kms} is to encrypt: {why}")
-    volume: dict[str, Any] = {"Encrypted": True, "KmsKeyId": kms}
+    volume: dict[str, Any] = {"Encrypted": True, "KmsKeyId": kms, "DeleteOnTermination": True}
     if disk.gb is not None:
         volume["VolumeSize"] = disk.gb
     return {"BlockDeviceMappings": [{"DeviceName": disk.device, "Ebs": volume}]}

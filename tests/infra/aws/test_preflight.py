@@ -187,11 +187,20 @@ def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
 
 
 def test_what_is_added_goes_into_each_launch_and_loses_nothing_of_ours(tmp_path: Path) -> None:
-    disk = {"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200, "VolumeType": "gp3"}}
-    added = {"BlockDeviceMappings": [disk], "Placement": {"GroupName": "near"}, "KeyName": "mine"}
+    disk: dict[str, Any] = {
+        "DeviceName": "/dev/sda1",
+        "Ebs": {"VolumeSize": 200, "VolumeType": "gp3"},
+    }
+    stays = {"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 9, "DeleteOnTermination": False}}
+    added = {
+        "BlockDeviceMappings": [disk, stays],
+        "Placement": {"GroupName": "near"},
+        "KeyName": "mine",
+    }
     wanted = experiment(tmp_path, request=added)
     sent = request_of(wanted, "us-east-1b")
-    assert sent["BlockDeviceMappings"] == [disk]
+    ends = {**disk["Ebs"], "DeleteOnTermination": True}
+    assert sent["BlockDeviceMappings"] == [{**disk, "Ebs": ends}, stays]
     assert sent["KeyName"] == "mine"
     assert sent["Placement"] == {"GroupName": "near", "AvailabilityZone": "us-east-1b"}
     assert sent["IamInstanceProfile"] == {"Name": "cloudtune-node-us-east-1"}
