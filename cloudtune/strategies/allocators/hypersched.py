@@ -185,8 +185,12 @@ class HyperSchedAllocator(ByWidth):
         return given
 
     def _steps(self, view: View, trial: TrialProgress) -> list[int]:
-        """Return the atoms that a trial may have where it trains, ascending."""
-        widths = self.resizable(view, trial).profile.widths
+        """Return the atoms that a trial may have where it trains, ascending.
+
+        One that was lost is nowhere: it may have those of any instance type.
+        """
+        places = [r for r in view.rentables if trial.offer in {None, r.offer}]
+        widths = sorted({width for place in places for width in place.profile.widths})
         return [round(width / self._atom) for width in widths if self._is_share(width)]
 
     def _live(self, view: View) -> list[TrialProgress]:

@@ -168,6 +168,7 @@ def test_a_trial_that_was_lost_keeps_its_share_until_it_is_back() -> None:
     allocator, best, lost = ready(), trial("a", 1.0), trial("b", 0.9)
     assert allocator.resized(Stand([best, lost]).view, best) == 4.0
     lost.status = "waiting"
+    lost.offer = None  # as of every trial that is lost
     assert allocator.resized(Stand([best]).view, best) == 4.0
     lost.status = "failed"
     assert allocator.resized(Stand([best]).view, best) == 8.0
