@@ -23,6 +23,8 @@ MOST_BYTES = 16 * 1024
 # What an instance took for all this, whole seconds: a part of its boot.
 SECONDS_VARIABLE = "CLOUDTUNE_SETUP_SECONDS"
 _REST_BYTES = 2048  # the lease and the command that joins
+# Where AWS's images mount the disks of the instance's own, while it boots.
+INSTANCE_STORE = "/opt/dlami/nvme"
 # The file that an environment has once it is whole.
 COMPLETE = ".complete"
 _HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
@@ -155,6 +157,11 @@ _FETCH = r"""fetch() {
     tar -I "$zip" -xf - --no-same-owner -C "$into.part" &&
     grep -q "^$sum " "$into.sum" && mv "$into.part" "$into"
 }
+own_disk() {
+  [ -d "${store%/*}" ] && lsblk -ndo MODEL | grep -q 'Instance Storage' || return
+  for second in {1..20}; do mountpoint -q "$store" && return; sleep 1; done
+  return 1
+}
 install() {
   await_apt
   { apt-get update -qq; apt-get install -qq -y $1 || dnf install -q -y $1; } > /dev/null 2>&1
@@ -166,6 +173,10 @@ else
   command -v $client > /dev/null || install awscli
   command -v $client > /dev/null || end "the image has no $client, which fetches the environment"
   set -o pipefail
+  place=$(dirname "$into")
+  if [ ! -e "$place" ] && own_disk; then
+    mkdir -p "$store/cloudtune" "$(dirname "$place")" && ln -s "$store/cloudtune" "$place"
+  fi
   for pause in 1 4 10 0; do fetch && break; sleep $pause; done
   [ -d "$into" ] || end "environment $name can't be fetched from $uri, or isn't what was packed"
   rm -f "$into.sum"
@@ -175,7 +186,11 @@ fi
 
 
 def fetch_lines(pack: Pack) -> str:
-    """Return the lines of bash that fetch a pack, and end the machine where they can't."""
+    """Return the lines of bash that fetch a pack, and end the machine where they can't.
+
+    It is unpacked onto the instance's own disk where the image mounts one: some gigabytes take a
+    gp3 volume (125 MB/s) longer than the network.
+    """
     from_bucket = pack.uri.startswith("s3://")
     get = 'aws s3 cp --only-show-errors "$uri" -' if from_bucket else 'cat "$uri"'
     names = {
@@ -183,6 +198,7 @@ def fetch_lines(pack: Pack) -> str:
         "into": pack.into,
         "sum": pack.sha256,
         "name": Path(pack.into).name,
+        "store": INSTANCE_STORE,
         "zip": zip_program(pack.uri),
         "client": get.partition(" ")[0],
     }

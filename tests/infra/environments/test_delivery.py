@@ -16,6 +16,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.environments import delivery
 from cloudtune.infra.environments.bootstrap import Foundation, lay
 from cloudtune.infra.environments.build import Built, built_at, uv_program
 from cloudtune.infra.environments.cache import EnvironmentCache, is_there
@@ -179,6 +180,32 @@ def test_what_is_there_already_is_not_fetched(node: Node, tmp_path: Path) -> Non
         0,
         ["cloudtune-node: environment e is there already", f"python={tmp_path}/e/venv/bin/python"],
     )
+
+
+@pytest.mark.parametrize(
+    ("disk", "is_used"), [("Amazon EC2 NVMe Instance Storage", True), ("EBS", False)]
+)
+def test_an_environment_is_unpacked_onto_the_instances_own_disk(
+    *,
+    node: Node,
+    built: Built,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disk: str,
+    is_used: bool,
+) -> None:
+    store = tmp_path / "dlami" / "nvme"
+    store.mkdir(parents=True)
+    monkeypatch.setattr(delivery, "INSTANCE_STORE", str(store))
+    script(node.bin / "lsblk", f'echo "{disk}"')
+    script(node.bin / "mountpoint", f'[ "$2" = {store} ]')
+    place = tmp_path / "opt" / "environments" / "e"
+    pack = packed(built, str(tmp_path / "storage"), place)
+    code, console = node.boots(Delivery(pack=pack))
+    assert code == 0, console
+    assert (place / COMPLETE).exists()
+    assert (store / "cloudtune" / "e").exists() is is_used
+    assert place.parent.is_symlink() is is_used
 
 
 def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Path) -> None:
