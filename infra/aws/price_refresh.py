@@ -148,6 +148,17 @@ def price_of(endpoint: Endpoint, instance_type: str) -> float | None:
     return None
 
 
+def disk_price(endpoint: Endpoint) -> float | None:
+    """Return the dollars of a gigabyte-month of gp3; None if AWS doesn't say."""
+    disk = {"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": endpoint.region}
+    with contextlib.suppress(*CALL_ERRORS, *_UNREADABLE):
+        terms = (
+            json.loads(text)["terms"].get("OnDemand", {}) for text in _products(endpoint, disk)
+        )
+        return max(price for each in terms for price in _quoted(each, "GB-Mo"))
+    return None
+
+
 def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
     """Return the price of each of our types; of one that is listed twice, the higher price.
 
@@ -156,31 +167,30 @@ def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
     named = {only["instanceType"]} if "instanceType" in only else set()
     names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable()), *named}
     prices: dict[str, float] = {}
-    for text in _products(endpoint, only):
-        product = json.loads(text)
+    place = {**_FILTERS, "regionCode": endpoint.region, **only}
+    texts = (text for family in _FAMILIES for text in _products(endpoint, {**place, **family}))
+    for product in map(json.loads, texts):
         name = product["product"]["attributes"]["instanceType"]
-        quoted = list(_hourly(product["terms"].get("OnDemand", {})))
+        quoted = list(_quoted(product["terms"].get("OnDemand", {}), "Hrs"))
         if name in names and quoted:
             prices[name] = max(*quoted, prices.get(name, 0.0))
     return prices
 
 
-def _products(endpoint: Endpoint, only: Mapping[str, str]) -> Iterator[str]:
+def _products(endpoint: Endpoint, fields: Mapping[str, str]) -> Iterator[str]:
+    filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]
     with contextlib.closing(client("pricing", endpoint, region=_PRICE_LIST_REGION)) as prices:
-        for family in _FAMILIES:
-            fields = {**_FILTERS, **family, "regionCode": endpoint.region, **only}
-            filters = [{"Type": "TERM_MATCH", "Field": f, "Value": v} for f, v in fields.items()]
-            pages = prices.get_paginator("get_products").paginate(
-                ServiceCode="AmazonEC2", Filters=filters
-            )
-            for page in pages:
-                yield from page.get("PriceList", ())
+        pages = prices.get_paginator("get_products").paginate(
+            ServiceCode="AmazonEC2", Filters=filters
+        )
+        for page in pages:
+            yield from page.get("PriceList", ())
 
 
-def _hourly(terms: Mapping[str, Any]) -> Iterator[float]:
+def _quoted(terms: Mapping[str, Any], unit: str) -> Iterator[float]:
     for term in terms.values():
         for dimension in term["priceDimensions"].values():
-            if dimension["unit"] == "Hrs" and "USD" in dimension["pricePerUnit"]:
+            if dimension["unit"] == unit and "USD" in dimension["pricePerUnit"]:
                 yield float(dimension["pricePerUnit"]["USD"])
 
 

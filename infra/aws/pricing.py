@@ -203,12 +203,12 @@ def catalog(
     return Catalog(offers, source(region, markets), AS_OF, unfit=unfit())
 
 
-def added_usd_per_hour(disk_gb: float, *, address: bool) -> float:
-    """Return what an hour of an instance costs in PRICED_REGION besides its price.
+def added_usd_per_hour(disk_gb: float, gb_month: float = DISK_USD_PER_GB_MONTH) -> float:
+    """Return what an hour of an instance costs besides its price.
 
-    For `charges.per_instance_hour`: its gp3 disk, and a public address if it has one.
+    For `charges.per_instance_hour`: its gp3 disk, at `gb_month` dollars, and a public address.
     """
-    return disk_gb * DISK_USD_PER_GB_MONTH / _MONTH_HOURS + address * ADDRESS_USD_PER_HOUR
+    return disk_gb * gb_month / _MONTH_HOURS + ADDRESS_USD_PER_HOUR
 
 
 def source(region: str, markets: Sequence[Market]) -> str:

@@ -103,6 +103,7 @@ class Aws(Ec2Speaking):
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
         from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
+        from cloudtune.infra.aws.price_refresh import disk_price  # noqa: PLC0415
 
         settings = experiment.cloud
         if "region" not in settings.model_fields_set:
@@ -127,7 +128,10 @@ class Aws(Ec2Speaking):
         storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
         if charges.per_instance_hour is None and "image" in fields and defaults.disk_gb is not None:
-            added = pricing.added_usd_per_hour(defaults.disk_gb, address=True)
+            gb_month = pricing.DISK_USD_PER_GB_MONTH
+            if settings.region != pricing.PRICED_REGION:
+                gb_month = disk_price(Endpoint(settings.region)) or gb_month
+            added = pricing.added_usd_per_hour(defaults.disk_gb, gb_month)
             charges = charges.model_copy(update={"per_instance_hour": added})
         changed = {"cloud": cloud, "storage": storage, "charges": charges}
         return experiment.model_copy(update=changed)

@@ -16,6 +16,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws.price_refresh import (
     check_credentials,
+    disk_price,
     latest_quotes,
     live_prices,
     price_of,
@@ -137,6 +138,7 @@ def fill(aws: Aws) -> None:
             [product("g5.xlarge", "0.0000000000", "1.1"), product("p3.2xlarge", "0.0")],
         ],
         "Compute Instance (bare metal)": [[product("g4dn.metal", "8.0")]],
+        "Storage": [[product("", "0.0952", unit="GB-Mo"), product("", "9", unit="IOPS-Mo")]],
     }
     aws.spot = [
         change("g4dn.xlarge", "us-east-1a", "0.25", 2)
@@ -175,8 +177,20 @@ def test_the_price_of_one_type_is_asked_for_by_its_name(aws: Aws) -> None:
         ("g4dn.xlarge", "eu-west-1")
     }
     assert price_of(aws.endpoint, "g6.xlarge") is None
+    assert price_of(aws.endpoint, "m5.large") == 0.096, "a head's"
     aws.status = 400
     assert price_of(aws.endpoint, "g4dn.xlarge") is None
+
+
+def test_a_disk_has_the_price_of_its_region(aws: Aws) -> None:
+    assert disk_price(aws.endpoint) is None, "no answer"
+    fill(aws)
+    assert disk_price(replace(aws.endpoint, region="eu-central-1")) == 0.0952
+    _, asked = aws.asked[-1]
+    fields = {each["Field"]: each["Value"] for each in asked["Filters"]}
+    assert (fields["volumeApiName"], fields["regionCode"]) == ("gp3", "eu-central-1")
+    aws.status = 400
+    assert disk_price(aws.endpoint) is None
 
 
 def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:

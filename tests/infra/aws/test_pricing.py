@@ -144,5 +144,6 @@ def test_a_pattern_means_what_trains() -> None:
 
 
 def test_a_disk_and_an_address_cost_what_aws_says() -> None:
-    assert added_usd_per_hour(720.0, address=False) == pytest.approx(0.08)
-    assert added_usd_per_hour(100.0, address=True) == pytest.approx(0.0161, abs=1e-4)
+    assert added_usd_per_hour(720.0) == pytest.approx(0.08 + 0.005)
+    assert added_usd_per_hour(100.0) == pytest.approx(0.0161, abs=1e-4)
+    assert added_usd_per_hour(720.0, 0.0952) == pytest.approx(0.0952 + 0.005)

@@ -6,7 +6,7 @@ import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.aws import pricing
+from cloudtune.infra.aws import price_refresh, pricing
 from cloudtune.infra.aws.account import inventory
 from cloudtune.infra.aws.account.inventory import RunDefaults
 from cloudtune.infra.aws.provider import AWS
@@ -54,6 +54,18 @@ def test_the_region_is_that_of_the_aws_command_unless_named(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert AWS.with_account_defaults(experiment(tmp_path, **named)).cloud.region == region
+
+
+@pytest.mark.parametrize(("region", "gb_month"), [("us-east-1", 0.08), ("eu-west-3", 0.0928)])
+def test_the_disk_of_an_instance_costs_what_it_does_in_its_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str, gb_month: float
+) -> None:
+    defaults = RunDefaults({"image": "ami-1"}, "", disk_gb=100)
+    monkeypatch.setattr(inventory, "run_defaults", lambda *_: defaults)
+    monkeypatch.setattr(price_refresh, "disk_price", lambda _: 0.0928)
+    wanted = AWS.with_account_defaults(experiment(tmp_path, region=region))
+    an_hour = 100 * gb_month / 720 + 0.005
+    assert wanted.charges.per_instance_hour == pytest.approx(an_hour)
 
 
 def test_without_credentials_the_message_is_of_them_and_not_of_an_image(tmp_path: Path) -> None:
