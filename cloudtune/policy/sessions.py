@@ -102,8 +102,8 @@ class SessionKeeper:
 
         A trial whose instance is to go moves at the width that it has. A trial whose last epoch
         wasn't saved doesn't move: that epoch would be trained again after each move, and where it
-        never saves one, all of them. The trial
-        keeps its GPUs until it has stopped; the GPUs that it grows by are reserved meanwhile.
+        never saves one, all of them. The trial keeps its GPUs until it has stopped; those that it
+        grows by are reserved meanwhile.
         """
         state = self._state
         if trial.checkpoint_epoch < trial.epoch:

@@ -268,7 +268,7 @@ class Rest:
         return price(request, choices_for(stages, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
-        """Whether going on keeps the limits, by a hair more than a hair."""
+        """Whether going on keeps the limits, less the share of them that `tight` keeps back."""
         view = self.view
         share = 1 - self.tight.share
         deadline = view.limits.deadline
