@@ -240,15 +240,16 @@ def judge(tree: Path, drawn: Sequence[Mutation]) -> None:
     usual: dict[str, float] = {}
     for number, mutation in enumerate(drawn, 1):
         file, narrow = tree / mutation.module, tests_of(mutation.module)
+        nearest = narrow or wide_of(mutation.module)
         source = file.read_text("utf-8")
         if mutation.module not in usual:
-            fate, usual[mutation.module] = notices(tree, narrow or WIDE, 3600.0)
+            fate, usual[mutation.module] = notices(tree, nearest, 3600.0)
             if fate != "survived":
                 raise SystemExit(f"{mutation.module}: its tests fail as they are")
         file.write_text(mutated(source, mutation.operator, mutation.occurrence), "utf-8")
         try:
             limit = max(_LEAST_SECONDS, _SLOWER * usual[mutation.module])
-            mutation.fate, mutation.seconds = notices(tree, narrow or WIDE, limit)
+            mutation.fate, mutation.seconds = notices(tree, nearest, limit)
             if mutation.fate == "survived" and narrow:
                 mutation.fate, more = notices(tree, (*_AT_ONCE, *wide_of(mutation.module)), 1200.0)
                 mutation.seconds += more
