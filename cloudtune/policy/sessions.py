@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Rentable
     from cloudtune.model.progress import Status
     from cloudtune.model.trial import TrialId, Width
     from cloudtune.policy.free_gpus import Placement
@@ -42,6 +43,8 @@ class SessionKeeper:
         self.allocator = allocator
         self.max_concurrent = max_concurrent
         self.resizes = 0
+        self._widths_of: Sequence[Rentable] = ()
+        self._widths: set[Width] = set()
 
     # ---- one trial ---------------------------------------------------------------------------
 
@@ -155,14 +158,22 @@ class SessionKeeper:
         """Start the trials that have moved, or were lost with their instance, where they fit."""
         state = self._state
         commands = []
+        # On spot hundreds may wait, most of them alike, and the fleet is full most of the time.
+        in_vain: set[tuple[Shape, ...]] = set()
+        is_room = state.free.free_gpus > 0
         for trial in list(state.again.values()):
             task = Task(trial.trial, state.granted[trial.id])
             move = state.moves.get(trial.id)
-            state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
-            if move is None:
-                fitting = self._first_fitting(self._shapes_again(task))
-            else:
+            fitting = None
+            if move is not None:
+                state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
                 fitting = self._fitting_move(move, trial)
+                in_vain.clear()
+                is_room = True
+            elif is_room and (shapes := tuple(self._shapes_again(task))) not in in_vain:
+                fitting = self._first_fitting(shapes)
+                if fitting is None:
+                    in_vain.add(shapes)
             if fitting is not None:
                 del state.again[trial.id]
                 commands.append(self._start(task, *fitting))
@@ -298,11 +309,16 @@ class SessionKeeper:
             return shapes
         wanted = shapes[0].width
         least = self._state.trials[task.trial.id].min_width
-        narrower = (width for width in self._known_widths() if max(least, 1e-9) <= width < wanted)
+        narrower = (width for width in self._known_widths if max(least, 1e-9) <= width < wanted)
         return [*shapes, *(Shape(width) for width in sorted(narrower, reverse=True))]
 
+    @property
     def _known_widths(self) -> set[Width]:
-        return {width for rentable in self._state.rentables for width in rentable.profile.widths}
+        rentables = self._state.rentables
+        if rentables is not self._widths_of:
+            self._widths_of = rentables
+            self._widths = {width for r in rentables for width in r.profile.widths}
+        return self._widths
 
     def _first_fitting(self, shapes: Iterable[Shape]) -> tuple[Placement, Width] | None:
         if self.full:
@@ -315,8 +331,9 @@ class SessionKeeper:
 
     def _any_placement(self, asked: Width) -> tuple[Placement, Width] | None:
         """Return free GPUs: as many as asked for, fewer, or else more."""
-        widths = self._known_widths()
-        for width in sorted(widths, key=lambda width: (width > asked, abs(width - asked))):
+        for width in sorted(
+            self._known_widths, key=lambda width: (width > asked, abs(width - asked))
+        ):
             placement = self._state.free.find(width)
             if placement is not None:
                 return placement, width
