@@ -3,14 +3,15 @@
 At most 40 lines of 100 columns. All the rest is behind `--verbose`, and on the HTML page.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import EMULATED
 from cloudtune.model.text import (
     age_text,
@@ -23,17 +24,10 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import NOTABLE, STATIC, for_one_screen
+from cloudtune.planning.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
+from cloudtune.planning.proposal import Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, WHOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
-    from cloudtune.planning.alternatives import Alternative, Point
-    from cloudtune.planning.proposal import Proposal
 
 # Rows of the table of stages; where there are more, the rest are one.
 _STAGES = 8
@@ -179,7 +173,7 @@ def facts(proposal: Proposal) -> list[Fact]:
 
 def machines(plan: RunPlan) -> str:
     """Return the most machines at once by type, with their prices."""
-    counts: dict[Offer, int] = {}
+    counts = dict[Offer, int]()
     if plan.followed is None:
         counts = {kind.offer: kind.instances for kind in plan.fleet}
     else:

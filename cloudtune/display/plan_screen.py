@@ -1,23 +1,15 @@
 """A plan on the terminal: on one screen, or with everything that is known of it."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cloudtune.display import alternatives_tables, plan_brief, plan_tables
-from cloudtune.display.terminal import ROOMY, print_facts, print_sheet, print_title
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from cloudtune.display.terminal import Sheet
-    from cloudtune.model.plans import Plan, RunPlan
-    from cloudtune.planning.proposal import Proposal
+from cloudtune.display.terminal import ROOMY, Sheet, print_facts, print_sheet, print_title
+from cloudtune.model.plans import Plan, RunPlan
+from cloudtune.planning.proposal import Proposal
 
 
 def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:

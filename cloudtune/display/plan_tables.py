@@ -1,11 +1,9 @@
 """The parts of a proposal as labelled lines and tables of text, for the terminal and for HTML."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from cloudtune.display.terminal import Fact, Sheet, beside
-from cloudtune.model.plans import BY_PLAN
+from cloudtune.model.plans import BY_PLAN, Forecast, Group, Plan, RunPlan, Spread, StagePlan
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
     EPOCHS,
@@ -21,16 +19,10 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.model.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
-    from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
-    from cloudtune.runs.figures import Figures, RungReport
-
+from cloudtune.runs.figures import Figures, RungReport
 
 _ROUNDING = 1e-6
 # Prices older than this many days get a warning.

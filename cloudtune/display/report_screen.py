@@ -1,9 +1,8 @@
 """What a person sees of a run that is over, of a profile and of what is alive."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from typing import TYPE_CHECKING
-
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -11,24 +10,14 @@ from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
-from cloudtune.model.scaling import MEASURED
-from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
+from cloudtune.model.scaling import MEASURED, ScalingProfile
+from cloudtune.model.text import Scale, counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planning.alternatives import Against
 from cloudtune.policy.registry import WHOSE
-from cloudtune.runs.figures import legs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from rich.console import Console
-
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.text import Scale
-    from cloudtune.planning.alternatives import Against
-    from cloudtune.running.cleanup import Found
-    from cloudtune.runs.figures import LegFigures
-    from cloudtune.runs.report import Report, StageReport, WidthChange
-
+from cloudtune.running.cleanup import Found
+from cloudtune.runs.figures import LegFigures, legs
+from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # More lines of one kind than that are left to the JSON.
 _MAX_LINES = 24

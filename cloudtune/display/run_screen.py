@@ -1,12 +1,12 @@
 """What a person sees of a run as it goes, line by line."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from cloudtune.display.live.overview import billed, overview
 from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.streams import never_waiting
 from cloudtune.model.commands import (
+    Command,
     ExtendTrial,
     Launch,
     PlanAnew,
@@ -23,6 +24,7 @@ from cloudtune.model.commands import (
 )
 from cloudtune.model.events import (
     EpochDone,
+    Event,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -36,7 +38,8 @@ from cloudtune.model.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.model.progress import OVER
+from cloudtune.model.plans import Forecast, StagePlan
+from cloudtune.model.progress import OVER, Status, TrialProgress
 from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import (
     EPOCHS,
@@ -48,19 +51,8 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rich.console import Console, RenderableType
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Forecast, StagePlan
-    from cloudtune.model.progress import Status, TrialProgress
-    from cloudtune.policy.run import RunPolicy
-
 
 _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5

@@ -1,20 +1,15 @@
 """Steering a running emulator from outside: tests, campaigns and the command line."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.faults import ANY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.requests import Access
 
 NOTICE_S = 120.0
 _PATIENCE_S = 15.0

@@ -7,28 +7,22 @@ A machine's fate, and its health, say where it leaves this path.
 Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
 """
 
-from __future__ import annotations
-
 import logging
 import re
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, assert_never
+from pathlib import Path
+from typing import Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
-from cloudtune.infra.emulator.faults import Freeze, Kill, Reclaim
+from cloudtune.infra.emulator.faults import Blow, Freeze, Kill, Reclaim
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.faults import Blow
-    from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.requests import Access
 
 
 @dataclass(frozen=True)

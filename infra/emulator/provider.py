@@ -1,13 +1,15 @@
 """The emulated EC2 as a cloud to rent from, and what every cloud on this machine has of it."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from cloudtune.experiment.cloud import CloudSettings as Settings
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
 from cloudtune.infra.emulator import pacing
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import (
     abandoned,
     ensure_emulator,
@@ -16,16 +18,8 @@ from cloudtune.infra.emulator.service import (
 )
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.infra.refcount import claim
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment.cloud import CloudSettings as Settings
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
-    from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.catalog import Catalog, InstanceType, Market
+from cloudtune.model.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
 PACE_TAG = "cloudtune:pace"

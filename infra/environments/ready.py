@@ -1,27 +1,19 @@
 """The environment of an experiment, made ready before anything is rented."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.build import Built, build, built_at
 from cloudtune.infra.environments.cache import EnvironmentCache
-from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.environments.spec import ROOT, spec_of
+from cloudtune.infra.environments.delivery import Delivery, Pack
+from cloudtune.infra.environments.spec import ROOT, Spec, spec_of
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.environments.delivery import Pack
-    from cloudtune.infra.environments.spec import Spec
 
 FOLDER = "environments"
 

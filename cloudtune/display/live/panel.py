@@ -1,25 +1,16 @@
 """A run at one moment as lines of a terminal, as many as there is room for."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cloudtune.model.text import EPOCHS, width_text
+from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
+from cloudtune.model.text import EPOCHS, Scale, width_text
 from cloudtune.model.units import format_clock, format_dollars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from rich.console import RenderableType
-
-    from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
-    from cloudtune.model.text import Scale
 
 # In a terminal of fewer lines the panel has no room.
 LEAST_LINES = 20

@@ -1,14 +1,13 @@
 """The fleet and the bill of a run over its time, against the plan and the limits."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from cloudtune.display.pages.figures import (
     COLOURS,
     PLAN,
     Figure,
     TimeUnit,
+    Trace,
     axis,
     layout,
     limit_lines,
@@ -18,14 +17,9 @@ from cloudtune.display.pages.figures import (
     time_axis,
 )
 from cloudtune.engine.record.timeline import levels
+from cloudtune.model.plans import Plan
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.model.plans import Plan
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _POINTS = 400
 

@@ -1,33 +1,27 @@
 """The GPUs of a run as a Gantt chart: which trial had them, how wide, and which were idle."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cloudtune.display.pages.figures import (
     LIMIT,
     Figure,
     TimeUnit,
+    Trace,
     axis,
     layout,
     limit_lines,
     plain,
     time_axis,
 )
-from cloudtune.engine.record.accounting import uses
+from cloudtune.engine.record.accounting import InstanceAccount, Stretch, uses
 from cloudtune.engine.record.gpu_series import GpuRows
+from cloudtune.engine.record.timeline import SessionSpan
 from cloudtune.model.text import counted, gpus_text, machine_text, percent
+from cloudtune.model.trial import Slice
 from cloudtune.model.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.accounting import InstanceAccount, Stretch
-    from cloudtune.engine.record.timeline import SessionSpan
-    from cloudtune.model.trial import Slice
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _SAME = 1e-6
 # Pixels of a GPU, at most and at least.

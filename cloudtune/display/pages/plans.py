@@ -1,8 +1,6 @@
 """The page of a plan: its stages, its forecast, and the time and dollars of all plans."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.pages.document import PageSection, document, facts, table
@@ -11,6 +9,7 @@ from cloudtune.display.pages.figures import (
     PLAN,
     Figure,
     TimeUnit,
+    Trace,
     axis,
     dollar_axis,
     layout,
@@ -19,16 +18,11 @@ from cloudtune.display.pages.figures import (
     reach,
     time_axis,
 )
+from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
 from cloudtune.model.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
-    from cloudtune.planning.alternatives import Point
-    from cloudtune.planning.proposal import Proposal
+from cloudtune.planning.alternatives import Point
+from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
     "square",

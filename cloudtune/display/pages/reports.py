@@ -1,9 +1,7 @@
 """The page of a run: one that ended, goes on, died, or was simulated."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
@@ -18,6 +16,7 @@ from cloudtune.display.pages.document import (
     table,
     verbatim,
 )
+from cloudtune.display.pages.figures import Figure
 from cloudtune.display.report_screen import (
     basis_text,
     emulated_text,
@@ -25,16 +24,11 @@ from cloudtune.display.report_screen import (
     show_report,
 )
 from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import limits_text
 from cloudtune.model.trial import flat
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.display.pages.figures import Figure
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _WIDTH = 110
 

@@ -4,17 +4,17 @@ A line a trial, in few traces: those that came equally far share one, so that a 
 trials stays quick to draw and its legend short.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.display.pages.figures import (
     BEST,
     LIMIT,
     Figure,
     TimeUnit,
+    Trace,
     axis,
     chosen_line,
     dollar_axis,
@@ -24,17 +24,12 @@ from cloudtune.display.pages.figures import (
     shade,
     time_axis,
 )
+from cloudtune.engine.record.timeline import EpochSpan
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted, gpus_text
 from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.timeline import EpochSpan
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _FAILED = "failed"
 # Numbers above zero that span more than this are shown by their logarithms.
