@@ -11,8 +11,10 @@ from cloudtune.display.pages.figures import (
     axis,
     layout,
     limit_lines,
+    marks,
     plain,
     reach,
+    spent_by_stage,
     steps,
     time_axis,
 )
@@ -43,7 +45,7 @@ def fleet(report: Report) -> Figure:
         hovermode="x unified",
         **drawn,
     )
-    traces = [*_gpus(report), *_spend(report), *([] if plan is None else _planned(report, plan))]
+    traces = [*_gpus(report), _spend(report), *([] if plan is None else _planned(report, plan))]
     planned = report.job.plan.estimate.dollars
     says = (
         f"At most {report.figures.instances:g} at once; {format_dollars(report.dollars)} in "
@@ -57,15 +59,8 @@ def _steps(
     report: Report, name: str, changes: Sequence[tuple[float, float]], **line: object
 ) -> Trace:
     x, y = steps(changes, report.timeline.over_at)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": TimeUnit.until(report.timeline.over_at).all(x),
-        "y": y,
-        "line": {"shape": "hv", "width": 2, **line},
-        "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
-    }
+    at = TimeUnit.until(report.timeline.over_at).all(x)
+    return marks(name, at, y, f"{name}: %{{y:.3g}}", line={"shape": "hv", "width": 2, **line})
 
 
 def _gpus(report: Report) -> list[Trace]:
@@ -88,58 +83,31 @@ def _changes_of(values: Sequence[tuple[float, float]]) -> Iterator[tuple[float, 
         before = value
 
 
-def _spend(report: Report) -> list[Trace]:
+def _spend(report: Report) -> Trace:
     ends = {at for account in report.accounting.instances for at in (account.begin, account.end)}
     grid = {report.timeline.over_at * step / _POINTS for step in range(_POINTS + 1)}
     times = sorted(ends | grid)
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "spent",
-            "yaxis": "y2",
-            "x": TimeUnit.until(report.timeline.over_at).all(times),
-            "y": [report.spent(at) for at in times],
-            "line": {"color": COLOURS[1], "width": 2},
-            "hovertemplate": "spent: $%{y:.4g}<extra></extra>",
-        }
-    ]
+    x = TimeUnit.until(report.timeline.over_at).all(times)
+    y = [report.spent(at) for at in times]
+    look = {"yaxis": "y2", "line": {"color": COLOURS[1], "width": 2}}
+    return marks("spent", x, y, "spent: $%{y:.4g}", **look)
 
 
 def _planned(report: Report, plan: Plan) -> list[Trace]:
     """Return what the plan said before the run: GPUs, and dollars as they fall due by the stage."""
-    ends = [stage.begin + stage.seconds for stage in plan.stages]
+    clock = TimeUnit.until(report.timeline.over_at)
+    times, spent = spent_by_stage(plan)
     sizes = [
         (stage.begin, float(sum(group.instances * group.offer.gpus for group in stage.groups)))
         for stage in plan.stages
     ]
-    x, y = steps([*sizes, (ends[-1], 0.0)], ends[-1])
+    x, y = steps([*sizes, (times[-1], 0.0)], times[-1])
     dash = {"color": PLAN, "dash": "dot", "width": 2}
-    dollars = 0.0
-    spent = [0.0]
-    for stage in plan.stages:
-        dollars += stage.dollars
-        spent.append(dollars)
+    gpus = "planned: %{y:.3g} GPUs"
+    dollars = "planned: $%{y:.4g}"
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "GPUs planned",
-            "x": TimeUnit.until(report.timeline.over_at).all(x),
-            "y": y,
-            "line": {**dash, "shape": "hv"},
-            "hovertemplate": "planned: %{y:.3g} GPUs<extra></extra>",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "dollars planned",
-            "yaxis": "y2",
-            "x": TimeUnit.until(report.timeline.over_at).all([plan.stages[0].begin, *ends]),
-            "y": spent,
-            "line": dash,
-            "hovertemplate": "planned: $%{y:.4g}<extra></extra>",
-        },
+        marks("GPUs planned", clock.all(x), y, gpus, line={**dash, "shape": "hv"}),
+        marks("dollars planned", clock.all(times), spent, dollars, yaxis="y2", line=dash),
     ]
 
 
@@ -149,14 +117,13 @@ def _changes(report: Report) -> list[Trace]:
     if not changes:
         return []
     return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "replanned",
-            "x": TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
-            "y": [0.0 for _ in changes],
-            "marker": {"symbol": "triangle-up", "size": 10, "color": PLAN},
-            "text": [plain(change.why) for _, change in changes],
-            "hovertemplate": "replanned: %{text}<extra></extra>",
-        }
+        marks(
+            "replanned",
+            TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
+            [0.0 for _ in changes],
+            "replanned: %{text}",
+            mode="markers",
+            marker={"symbol": "triangle-up", "size": 10, "color": PLAN},
+            text=[plain(change.why) for _, change in changes],
+        )
     ]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from cloudtune.display.pages.figures import (
     LIMIT,
+    WRITTEN,
     Figure,
     TimeUnit,
     Trace,
@@ -50,12 +51,6 @@ _KINDS = {
     START: ("#e0b34f", ""),
     WAIT: ("#c9a9e0", "\\"),
     LOST: (LIMIT, ""),
-}
-_WRITTEN = {
-    "textposition": "inside",
-    "insidetextanchor": "middle",
-    "textangle": 0,
-    "insidetextfont": {"color": "#ffffff"},
 }
 _USES = {"start-up": START, "barrier": WAIT, "lost": LOST}
 
@@ -247,7 +242,7 @@ def _trace(
             "pattern": {"shape": pattern, "size": 6},
             "line": {"width": 0.5 if texts else 0, "color": "#20262f"},
         },
-        **({"text": [bar.trial for bar in bars], **_WRITTEN} if texts else {}),
+        **({"text": [bar.trial for bar in bars], **WRITTEN} if texts else {}),
         "hovertemplate": f"%{{customdata[0]}} {plain(kind)}<br>%{{customdata[1]}}<br>"
         "%{customdata[2]} to %{customdata[3]}<extra></extra>",
     }

@@ -7,6 +7,7 @@ from cloudtune.display.pages.document import PageSection, document, facts, table
 from cloudtune.display.pages.figures import (
     COLOURS,
     PLAN,
+    WRITTEN,
     Figure,
     TimeUnit,
     Trace,
@@ -14,8 +15,10 @@ from cloudtune.display.pages.figures import (
     dollar_axis,
     layout,
     limit_lines,
+    marks,
     plain,
     reach,
+    spent_by_stage,
     time_axis,
 )
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
@@ -99,40 +102,37 @@ def _text(estimate: Estimate) -> str:
 
 
 def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "the front: cheapest for its time",
-        "x": clock.all(point.plan.estimate.seconds for point in points),
-        "y": [point.plan.estimate.dollars for point in points],
-        "customdata": [
+    return marks(
+        "the front: cheapest for its time",
+        clock.all(point.plan.estimate.seconds for point in points),
+        [point.plan.estimate.dollars for point in points],
+        "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
+        mode="lines+markers",
+        customdata=[
             [point.number, _text(point.plan.estimate), plain(fleet_text(point.staged))]
             for point in points
         ],
-        "line": {"shape": "hv", "color": COLOURS[0], "width": 1.5},
-        "marker": {"size": 7},
-        "hovertemplate": "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}"
-        "<extra></extra>",
-    }
+        line={"shape": "hv", "color": COLOURS[0], "width": 1.5},
+        marker={"size": 7},
+    )
 
 
 def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
     estimate = plan.estimate
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plain(name),
-        "x": [clock.of(estimate.seconds)],
-        "y": [estimate.dollars],
-        "marker": {
+    return marks(
+        name,
+        [clock.of(estimate.seconds)],
+        [estimate.dollars],
+        "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
+        mode="markers",
+        marker={
             "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open",
             "size": 11,
             "color": COLOURS[(number + 2) % len(COLOURS)],
             "line": {"width": 2},
         },
-        "customdata": [[plain(name), _text(estimate), plain(_machines(plan))]],
-        "hovertemplate": "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
-    }
+        customdata=[[plain(name), _text(estimate), plain(_machines(plan))]],
+    )
 
 
 def _machines(plan: RunPlan) -> str:
@@ -153,20 +153,14 @@ def _this(plan: RunPlan, clock: TimeUnit) -> Trace:
     return {
         **_point("this plan", plan, clock, 0),
         "marker": {"symbol": "star", "size": 16, "color": COLOURS[1]},
-        "error_x": _error(clock.of(seconds[0]), clock.of(seconds[1])),
-        "error_y": _error(*dollars),
+        "error_x": _error(COLOURS[1], [clock.of(seconds[0])], [clock.of(seconds[1])]),
+        "error_y": _error(COLOURS[1], [dollars[0]], [dollars[1]]),
     }
 
 
-def _error(up: float, down: float) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [up],
-        "arrayminus": [down],
-        "color": COLOURS[1],
-        "thickness": 2,
-    }
+def _error(colour: str, up: list[float], down: list[float]) -> dict[str, object]:
+    lengths = {"symmetric": False, "array": up, "arrayminus": down}
+    return {"type": "data", **lengths, "color": colour, "thickness": 3}
 
 
 # ---- stages --------------------------------------------------------------------------------------
@@ -177,21 +171,16 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     end = plan.stages[-1].begin + plan.stages[-1].seconds
     clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
-    times = [plan.stages[0].begin]
-    spent = [0.0]
-    for stage in plan.stages:
-        times.append(stage.begin + stage.seconds)
-        spent.append(spent[-1] + stage.dollars)
-    bill: Trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "dollars by then",
-        "x": clock.all(times),
-        "y": spent,
-        "yaxis": "y2",
-        "line": {"color": COLOURS[1]},
-        "hovertemplate": "$%{y:.4g} at the end of the stage<extra></extra>",
-    }
+    times, spent = spent_by_stage(plan)
+    bill = marks(
+        "dollars by then",
+        clock.all(times),
+        spent,
+        "$%{y:.4g} at the end of the stage",
+        mode="lines+markers",
+        yaxis="y2",
+        line={"color": COLOURS[1]},
+    )
     shown = layout(
         400,
         barmode="overlay",
@@ -254,10 +243,7 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         "y": y,
         "width": height,
         "text": texts,
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "insidetextfont": {"color": "#ffffff"},
+        **WRITTEN,
         "customdata": hover_texts,
         "marker": {
             "color": COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
@@ -283,17 +269,15 @@ def forecast(proposal: Proposal) -> Figure:
     names = [plain(name) for name, _ in plans]
     times = [plan.forecast.seconds for _, plan in plans]
     costs = [plan.forecast.dollars for _, plan in plans]
-    lines = [
-        limit_lines(limits, clock, dollars="", ends=(end, most)),
-        limit_lines(limits, clock, time="", dollars="x2", ends=(end, most)),
-    ]
+    time_line = limit_lines(limits, clock, dollars="", ends=(end, most))
+    dollar_line = limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
     shown = layout(
         150 + 36 * len(plans),
         grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
         xaxis=time_axis(clock, end, limits.deadline),
         xaxis2=dollar_axis(most, limits.budget),
         yaxis=axis("", type="category"),
-        **{name: [part for line in lines for part in line[name]] for name in lines[0]},
+        shapes=[*time_line["shapes"], *dollar_line["shapes"]],
     )
     traces = [
         _ranges(names, [(clock.of(s.p5), clock.of(s.p50), clock.of(s.p95)) for s in times], "x"),
@@ -309,21 +293,16 @@ def forecast(proposal: Proposal) -> Figure:
 def _ranges(
     names: Sequence[str], spreads: Sequence[tuple[float, float, float]], place: str
 ) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [middle for _, middle, _ in spreads],
-        "y": list(names),
-        "xaxis": place,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - middle for _, middle, high in spreads],
-            "arrayminus": [middle - low for low, middle, _ in spreads],
-            "color": PLAN,
-            "thickness": 3,
-        },
-        "marker": {"color": [COLOURS[0]] * (len(names) - 1) + [COLOURS[1]], "size": 10},
-        "showlegend": False,
-        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-    }
+    up = [high - middle for _, middle, high in spreads]
+    down = [middle - low for low, middle, _ in spreads]
+    return marks(
+        "",
+        [middle for _, middle, _ in spreads],
+        names,
+        "%{y}: %{x:.4g}",
+        mode="markers",
+        xaxis=place,
+        error_x=_error(PLAN, up, down),
+        marker={"color": [COLOURS[0]] * (len(names) - 1) + [COLOURS[1]], "size": 10},
+        showlegend=False,
+    )

@@ -5,9 +5,9 @@ trials stays quick to draw and its legend short.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from cloudtune.display.pages.figures import (
     BEST,
@@ -20,6 +20,7 @@ from cloudtune.display.pages.figures import (
     dollar_axis,
     layout,
     limit_lines,
+    marks,
     plain,
     shade,
     time_axis,
@@ -39,6 +40,9 @@ _MISSING = -0.08
 _MANY = 60
 # Pixels that a parameter needs.
 _ROOMY = 110
+
+# Of a line: its place on both axes, and what is known of it, the trial first; None in a gap.
+_Point: TypeAlias = tuple[float | None, float | None, list[Any] | None]
 
 
 def groups(report: Report) -> dict[str, list[TrialProgress]]:
@@ -125,17 +129,14 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _drawn(report)
     ]
     best = report.improvements
-    so_far = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "best so far",
-        "x": [at(epoch.report.at) for epoch in best],
-        "y": [epoch.report.metrics[report.metric] for epoch in best],
-        "customdata": [[epoch.trial, epoch.number] for epoch in best],
-        "line": {"shape": "hv", "color": BEST, "width": 3},
-        "hovertemplate": "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}"
-        "<extra></extra>",
-    }
+    so_far = marks(
+        "best so far",
+        [at(epoch.report.at) for epoch in best],
+        [epoch.report.metrics[report.metric] for epoch in best],
+        "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}",
+        customdata=[[epoch.trial, epoch.number] for epoch in best],
+        line={"shape": "hv", "color": BEST, "width": 3},
+    )
     return [*traces, so_far, chosen_line()]
 
 
@@ -146,29 +147,27 @@ def _curve(
     at: Callable[[float], float],
     unit: str,
 ) -> Trace:
-    """Return the lines of trials that came equally far, with a gap between them."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    data: list[list[Any] | None] = []
-    for trial in trials:
+
+    def points(trial: TrialProgress) -> Iterator[_Point]:
         for epoch in report.epochs_by_trial.get(trial.id, ()):
-            x.append(at(epoch.report.at))
-            y.append(epoch.report.metrics.get(report.metric))
-            data.append([trial.id, epoch.number, gpus_text(epoch.width)])
-        x.append(None)
-        y.append(None)
-        data.append(None)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{name} ({len(trials)})",
-        "x": x,
-        "y": y,
-        "customdata": data,
-        "connectgaps": False,
-        "hovertemplate": f"%{{customdata[0]}}, epoch %{{customdata[1]}}: %{{y:.5g}}<br>%{{x:.4g}}"
-        f"{unit}, %{{customdata[2]}}<extra></extra>",
-    }
+            own = [trial.id, epoch.number, gpus_text(epoch.width)]
+            yield at(epoch.report.at), epoch.report.metrics.get(report.metric), own
+
+    hover = "%{customdata[0]}, epoch %{customdata[1]}: %{y:.5g}"
+    return _lines(name, trials, points, f"{hover}<br>%{{x:.4g}}{unit}, %{{customdata[2]}}")
+
+
+def _lines(
+    name: str,
+    trials: Sequence[TrialProgress],
+    points: Callable[[TrialProgress], Iterable[_Point]],
+    hover: str,
+) -> Trace:
+    """Return the lines of trials that came equally far, with a gap between them."""
+    gap = (None, None, None)
+    x, y, data = zip(*(point for trial in trials for point in (*points(trial), gap)), strict=True)
+    title = f"{name} ({len(trials)})"
+    return marks(title, x, y, hover, mode="lines+markers", customdata=data, connectgaps=False)
 
 
 def _best_text(report: Report) -> str:
@@ -299,38 +298,24 @@ def _short(text: str) -> str:
 
 
 def _paths(name: str, trials: Sequence[TrialProgress], scales: Sequence[_Scale]) -> Trace:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    data: list[list[Any] | None] = []
-    for trial in trials:
+    def points(trial: TrialProgress) -> Iterator[_Point]:
         for number, scale in enumerate(scales):
-            x.append(number)
-            y.append(scale.at(trial.id))
-            data.append([trial.id, plain(scale.text(trial.id))])
-        x.append(None)
-        y.append(None)
-        data.append(None)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{name} ({len(trials)})",
-        "x": x,
-        "y": y,
-        "customdata": data,
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-    }
+            yield number, scale.at(trial.id), [trial.id, plain(scale.text(trial.id))]
+
+    return _lines(name, trials, points, "%{customdata[0]}<br>%{customdata[1]}")
 
 
 def _ticks(scales: Sequence[_Scale]) -> Trace:
     marked = [(number, at, text) for number, scale in enumerate(scales) for at, text in scale.ticks]
-    return {
-        "type": "scatter",
-        "mode": "text",
-        "x": [number for number, _, _ in marked],
-        "y": [at for _, at, _ in marked],
-        "text": [f" {plain(text)}" for _, _, text in marked],
-        "textposition": "middle right",
-        "textfont": {"size": 11},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
+    return marks(
+        "",
+        [number for number, _, _ in marked],
+        [at for _, at, _ in marked],
+        "",
+        mode="text",
+        text=[f" {plain(text)}" for _, _, text in marked],
+        textposition="middle right",
+        textfont={"size": 11},
+        showlegend=False,
+        hoverinfo="skip",
+    )
