@@ -3,25 +3,20 @@
 Each format is written by its own library, which is imported on first use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cloudtune.api.results import Result
+from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted
 from cloudtune.model.trial import flat
 from cloudtune.private_files import for_others
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.api.results import Result
-    from cloudtune.engine.record.timeline import EpochSpan
-    from cloudtune.model.progress import TrialProgress
 
 # Formats that need an extra of cloudtune, by the name of its module.
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune import aws_session
-from cloudtune.cli.options import OUTPUT, GroupedCommand
+from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -397,10 +396,5 @@ def _print_steps(steps: list[str], verb: str) -> None:
 
 
 def _confirm(*, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "can't ask for confirmation without a terminal: add --yes; nothing was changed"
-        )
-    click.confirm("Go ahead?", abort=True)
+    refusal = "can't ask for confirmation without a terminal, and nothing was changed"
+    confirm("Go ahead?", refusal, yes=yes)

@@ -1,8 +1,6 @@
 """`cloudtune init` and `plan`: a first experiment; a run's plan, duration and cost."""
 
-import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from cloudtune.cli.options import (
     file_of,
     plan_options_of,
     planning_options,
+    print_data,
     search_options,
 )
 from cloudtune.errors import UsageError
@@ -159,7 +158,7 @@ def show_planned(
         else:
             show_plan(console(), proposal, command)
     else:
-        _dump({"feasible": True, **to_json(proposal)}, output)
+        print_data({"feasible": True, **to_json(proposal)}, output)
 
 
 def tell_insisted() -> None:
@@ -183,14 +182,5 @@ def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> in
     for name in ("fastest", "cheapest", "nearest"):
         estimate = getattr(error, name)
         data[name] = None if estimate is None else encode(estimate)
-    _dump(data, output)
+    print_data(data, output)
     return error.exit_code
-
-
-def _dump(data: Any, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(data, indent=1, allow_nan=False))
-        return
-    from ruamel.yaml import YAML  # noqa: PLC0415
-
-    YAML(typ="safe", pure=True).dump(data, sys.stdout)

@@ -21,6 +21,7 @@ from cloudtune.cli.options import (
     STRATEGY,
     TRY_FIRST,
     USUAL,
+    YES,
     GroupedCommand,
     experiment_options,
     file_of,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from cloudtune.api.remote import Sent
     from cloudtune.experiment import Experiment
+    from cloudtune.infra.provider import HeadOffer
     from cloudtune.running.runner import Ended
     from cloudtune.runs.job import Job
 
@@ -69,12 +71,7 @@ _INTERRUPTED = 130
     show_default=True,
     help="Refuse a saved plan if prices have changed by more than this fraction.",
 )
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="Rent without asking first (aws asks).",
-)
+@YES
 @HERE
 @watching_options
 @control.outliving_its_terminal()
@@ -255,10 +252,8 @@ def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -
     """
     from cloudtune.api import remote
 
-    offer = head_for(wanted, force=True)
-    assert offer is not None
-    sent = remote.send(wanted, offer, words, None if plan is None else plan.read_bytes())
-    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+    saved = None if plan is None else plan.read_bytes()
+    return _followed(wanted, lambda offer: remote.send(wanted, offer, words, saved))
 
 
 def _carry_on(
@@ -272,16 +267,18 @@ def _carry_on(
     from cloudtune.runs.job import job_of_ledger
 
     job = job_of_ledger(folder / home.LEDGER)
-    offer = head_for(job.experiment, force=True)
-    assert offer is not None
     confirm(job.experiment, job)
-    sent = remote.resend(folder, job.experiment, offer, words)
-    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+    wanted = job.experiment
+    return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))
 
 
-def _followed(sent: Sent, what: str) -> int:
+def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
     from cloudtune.api import remote
 
+    offer = head_for(wanted, force=True)
+    assert offer is not None
+    sent = send(offer)
+    what = f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour"
     name = sent.folder.name
     click.echo(f"{sent.head} ({what}) controls run {name}.", err=True)
     click.echo(

@@ -21,43 +21,11 @@ from cloudtune.cli.options import (
 )
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
-from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.plan_file import job_of
 
-# Options of earlier versions, and the commands that replaced them.
-_MOVED = {
-    "--curves": "python -m benchmarks.compare, which takes the same options (docs/simulate.md)",
-    "--spot-trace": "python -m benchmarks.spot (docs/spot.md)",
-}
 
-
-class _Simulate(GroupedCommand):
-    """A command that names the replacement of options it no longer has."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Return the context.
-
-        Raises:
-            UsageError: an option has moved.
-        """
-        for arg in args:
-            option = arg.partition("=")[0]
-            if option in _MOVED:
-                raise UsageError(
-                    f"simulate {option} has moved: in a clone of cloudtune's repository, run "
-                    f"{_MOVED[option]}"
-                )
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=_Simulate, first=USUAL)
+@click.command(cls=GroupedCommand, first=USUAL)
 @click.argument("experiment", type=click.Path(path_type=Path))
 @experiment_options
 @search_options
