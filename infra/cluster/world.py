@@ -24,6 +24,7 @@ from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
+from cloudtune.model import events
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -34,15 +35,6 @@ from cloudtune.model.commands import (
     SetTimer,
     StartTrial,
     StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    Interrupted,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-    TrialStopped,
 )
 from cloudtune.train.checkpoint import CheckpointStore
 
@@ -148,7 +140,7 @@ class CloudWorld:
             self._left = self._agents.find()
         self._watcher.start()
         if not self._resumes:
-            self.emit(RunStarted)
+            self.emit(events.RunStarted)
 
     def __exit__(self, *_: object) -> None:
         """End everything on this machine. Instances are returned by the run, and swept after."""
@@ -192,7 +184,7 @@ class CloudWorld:
         """
         parts = self.sessions_alive().get(start.session, {})
         if not parts:
-            self.emit(lambda at: TrialLost(at, start.session, _GONE, blameless=True))
+            self.emit(lambda at: events.TrialLost(at, start.session, _GONE, blameless=True))
             return
         keep_from = self._oldest_wanted(start.checkpoint, start.start_epoch)
         session = TrialSession(start, keep_from, self._agents.call, self.emit)
@@ -240,7 +232,7 @@ class CloudWorld:
         if name in self.sessions_alive():
             self.adopt(session.start, stopping=session.stopping)
         elif session.stopping:
-            self.emit(lambda at: TrialStopped(at, name))
+            self.emit(lambda at: events.TrialStopped(at, name))
         else:
             self.adopt(session.start)
 
@@ -256,7 +248,7 @@ class CloudWorld:
                 epoch = manifest.epoch
                 metrics = dict(manifest.metrics)
                 self.emit(
-                    lambda at, epoch=epoch, metrics=metrics, path=path: EpochDone(  # type: ignore[misc]
+                    lambda at, epoch=epoch, metrics=metrics, path=path: events.EpochDone(  # type: ignore[misc]
                         at, start.session, epoch, metrics, path, 0.0
                     )
                 )
@@ -335,7 +327,7 @@ class CloudWorld:
         """
         self._hurried = self._interrupted
         self._interrupted = True
-        self._events.put((Interrupted(unix_time() - self._began), ()))
+        self._events.put((events.Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended.
@@ -374,9 +366,9 @@ class CloudWorld:
             settle()
         self._settled = ()
         # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
-        if isinstance(event, TrialFailed):
+        if isinstance(event, events.TrialFailed):
             self._loading.pop(event.session.rpartition(".")[0], None)
-        if isinstance(event, EpochDone) and event.checkpoint is not None:
+        if isinstance(event, events.EpochDone) and event.checkpoint is not None:
             self._loading.pop(event.session.rpartition(".")[0], None)
             oldest = self._oldest_wanted(event.checkpoint, event.epoch)
             if event.session in self._sessions:  # else it is of one that was found gone
@@ -404,13 +396,13 @@ class CloudWorld:
         now = unix_time() - self._began
         return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
 
-    def _due_timer(self) -> TimerFired | None:
+    def _due_timer(self) -> events.TimerFired | None:
         now = unix_time() - self._began
         due = min(self._timers, key=lambda name: self._timers[name], default=None)
         if due is None or self._timers[due] > now:
             return None
         del self._timers[due]
-        return TimerFired(now, due)
+        return events.TimerFired(now, due)
 
     # ---- commands ------------------------------------------------------------------------
 

@@ -2,22 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from cloudtune.display.pages.figures import (
-    COLOURS,
-    PLAN,
-    Figure,
-    TimeUnit,
-    Trace,
-    axis,
-    layout,
-    limit_lines,
-    marks,
-    plain,
-    reach,
-    spent_by_stage,
-    steps,
-    time_axis,
-)
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import levels
 from cloudtune.model.plans import Plan
 from cloudtune.model.units import format_dollars, format_seconds
@@ -34,13 +20,16 @@ def fleet(report: Report) -> Figure:
     planned_end = 0.0 if plan is None else plan.stages[-1].begin + plan.stages[-1].seconds
     end = max(report.timeline.over_at, planned_end)
     most = max([report.dollars, *([plan.estimate.dollars] if plan else [])])
-    drawn = limit_lines(limits, clock, dollars="y2", ends=(end, most))
-    shown = layout(
+    drawn = figures.limit_lines(limits, clock, dollars="y2", ends=(end, most))
+    shown = figures.layout(
         520,
-        xaxis=time_axis(clock, end, limits.deadline, anchor="y2"),
-        yaxis=axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
-        yaxis2=axis(
-            "dollars", domain=[0, 0.48], tickprefix="$", range=[0, reach(most, limits.budget)]
+        xaxis=figures.time_axis(clock, end, limits.deadline, anchor="y2"),
+        yaxis=figures.axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
+        yaxis2=figures.axis(
+            "dollars",
+            domain=[0, 0.48],
+            tickprefix="$",
+            range=[0, figures.reach(most, limits.budget)],
         ),
         hovermode="x unified",
         **drawn,
@@ -58,9 +47,11 @@ def fleet(report: Report) -> Figure:
 def _steps(
     report: Report, name: str, changes: Sequence[tuple[float, float]], **line: object
 ) -> Trace:
-    x, y = steps(changes, report.timeline.over_at)
+    x, y = figures.steps(changes, report.timeline.over_at)
     at = TimeUnit.until(report.timeline.over_at).all(x)
-    return marks(name, at, y, f"{name}: %{{y:.3g}}", line={"shape": "hv", "width": 2, **line})
+    return figures.marks(
+        name, at, y, f"{name}: %{{y:.3g}}", line={"shape": "hv", "width": 2, **line}
+    )
 
 
 def _gpus(report: Report) -> list[Trace]:
@@ -71,8 +62,8 @@ def _gpus(report: Report) -> list[Trace]:
         for change in ((account.begin, account.offer.gpus), (account.end, -account.offer.gpus))
     )
     busy = levels(change for account in accounts for change in _changes_of(account.busy))
-    rented = _steps(report, "GPUs that bill", billing, color=COLOURS[0])
-    trains = _steps(report, "GPUs that train", busy, color=COLOURS[2])
+    rented = _steps(report, "GPUs that bill", billing, color=figures.COLOURS[0])
+    trains = _steps(report, "GPUs that train", busy, color=figures.COLOURS[2])
     return [rented, {**trains, "fill": "tozeroy", "fillcolor": "rgba(44,165,141,0.25)"}]
 
 
@@ -89,25 +80,25 @@ def _spend(report: Report) -> Trace:
     times = sorted(ends | grid)
     x = TimeUnit.until(report.timeline.over_at).all(times)
     y = [report.spent(at) for at in times]
-    look = {"yaxis": "y2", "line": {"color": COLOURS[1], "width": 2}}
-    return marks("spent", x, y, "spent: $%{y:.4g}", **look)
+    look = {"yaxis": "y2", "line": {"color": figures.COLOURS[1], "width": 2}}
+    return figures.marks("spent", x, y, "spent: $%{y:.4g}", **look)
 
 
 def _planned(report: Report, plan: Plan) -> list[Trace]:
     """Return what the plan said before the run: GPUs, and dollars as they fall due by the stage."""
     clock = TimeUnit.until(report.timeline.over_at)
-    times, spent = spent_by_stage(plan)
+    times, spent = figures.spent_by_stage(plan)
     sizes = [
         (stage.begin, float(sum(group.instances * group.offer.gpus for group in stage.groups)))
         for stage in plan.stages
     ]
-    x, y = steps([*sizes, (times[-1], 0.0)], times[-1])
-    dash = {"color": PLAN, "dash": "dot", "width": 2}
+    x, y = figures.steps([*sizes, (times[-1], 0.0)], times[-1])
+    dash = {"color": figures.PLAN, "dash": "dot", "width": 2}
     gpus = "planned: %{y:.3g} GPUs"
     dollars = "planned: $%{y:.4g}"
     return [
-        marks("GPUs planned", clock.all(x), y, gpus, line={**dash, "shape": "hv"}),
-        marks("dollars planned", clock.all(times), spent, dollars, yaxis="y2", line=dash),
+        figures.marks("GPUs planned", clock.all(x), y, gpus, line={**dash, "shape": "hv"}),
+        figures.marks("dollars planned", clock.all(times), spent, dollars, yaxis="y2", line=dash),
     ]
 
 
@@ -117,13 +108,13 @@ def _changes(report: Report) -> list[Trace]:
     if not changes:
         return []
     return [
-        marks(
+        figures.marks(
             "replanned",
             TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
             [0.0 for _ in changes],
             "replanned: %{text}",
             mode="markers",
-            marker={"symbol": "triangle-up", "size": 10, "color": PLAN},
-            text=[plain(change.why) for _, change in changes],
+            marker={"symbol": "triangle-up", "size": 10, "color": figures.PLAN},
+            text=[figures.plain(change.why) for _, change in changes],
         )
     ]

@@ -4,18 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cloudtune.display.pages.figures import (
-    LIMIT,
-    WRITTEN,
-    Figure,
-    TimeUnit,
-    Trace,
-    axis,
-    layout,
-    limit_lines,
-    plain,
-    time_axis,
-)
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.accounting import InstanceAccount, Stretch, uses
 from cloudtune.engine.record.gpu_series import GpuRows
 from cloudtune.engine.record.timeline import SessionSpan
@@ -50,7 +40,7 @@ _KINDS = {
     RETURN: ("#8a93a6", "x"),
     START: ("#e0b34f", ""),
     WAIT: ("#c9a9e0", "\\"),
-    LOST: (LIMIT, ""),
+    LOST: (figures.LIMIT, ""),
 }
 _USES = {"start-up": START, "barrier": WAIT, "lost": LOST}
 
@@ -107,15 +97,15 @@ def gpus(report: Report) -> Figure:
     count = sum(row.account.offer.gpus for row in rows)
     limits = report.job.limits
     clock = TimeUnit.until(report.timeline.over_at)
-    drawn = limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
+    drawn = figures.limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
-    shown = layout(
+    shown = figures.layout(
         round(_HEIGHT / 2 + max(6, count) * tall),
         barmode="overlay",
         bargap=0,
         uniformtext={"minsize": 9, "mode": "hide"},
-        xaxis=time_axis(clock, report.timeline.over_at, limits.deadline),
-        yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
+        xaxis=figures.time_axis(clock, report.timeline.over_at, limits.deadline),
+        yaxis=figures.axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
         **drawn,
     )
     busy = percent(report.accounting.busy_share)
@@ -140,7 +130,7 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
     for row in shown:
         offer = row.account.offer
         kind = machine_text(offer.instance_type.name, offer.market, "")
-        names.append(f"{plain(row.account.name)}<br>{plain(kind)}")
+        names.append(f"{figures.plain(row.account.name)}<br>{figures.plain(kind)}")
     middles = [row.base + row.account.offer.gpus / 2 for row in shown]
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
@@ -233,7 +223,7 @@ def _trace(
         "y": [bar.low + bar.gpus / 2 for bar in bars],
         "width": [bar.gpus * (0.98 if background else 0.9) for bar in bars],
         "customdata": [
-            [bar.trial, plain(bar.text), format_seconds(bar.begin), format_seconds(bar.end)]
+            [bar.trial, figures.plain(bar.text), format_seconds(bar.begin), format_seconds(bar.end)]
             for bar in bars
         ],
         "marker": {
@@ -242,7 +232,7 @@ def _trace(
             "pattern": {"shape": pattern, "size": 6},
             "line": {"width": 0.5 if texts else 0, "color": "#20262f"},
         },
-        **({"text": [bar.trial for bar in bars], **WRITTEN} if texts else {}),
-        "hovertemplate": f"%{{customdata[0]}} {plain(kind)}<br>%{{customdata[1]}}<br>"
+        **({"text": [bar.trial for bar in bars], **figures.WRITTEN} if texts else {}),
+        "hovertemplate": f"%{{customdata[0]}} {figures.plain(kind)}<br>%{{customdata[1]}}<br>"
         "%{customdata[2]} to %{customdata[3]}<extra></extra>",
     }

@@ -3,24 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from cloudtune.display import alternatives_tables, plan_tables
+from cloudtune.display.pages import figures
 from cloudtune.display.pages.document import PageSection, document, facts, table
-from cloudtune.display.pages.figures import (
-    COLOURS,
-    PLAN,
-    WRITTEN,
-    Figure,
-    TimeUnit,
-    Trace,
-    axis,
-    dollar_axis,
-    layout,
-    limit_lines,
-    marks,
-    plain,
-    reach,
-    spent_by_stage,
-    time_axis,
-)
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
 from cloudtune.model.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
@@ -87,11 +72,13 @@ def front(proposal: Proposal) -> Figure:
         ),
         _this(chosen, clock),
     ]
-    shown = layout(
+    shown = figures.layout(
         480,
-        xaxis=time_axis(clock, end, limits.deadline),
-        yaxis=axis("dollars", tickprefix="$", range=[0, reach(most, limits.budget)]),
-        **limit_lines(limits, clock, ends=(end, most)),
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(
+            "dollars", tickprefix="$", range=[0, figures.reach(most, limits.budget)]
+        ),
+        **figures.limit_lines(limits, clock, ends=(end, most)),
     )
     caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
     return Figure(traces, shown, f"This plan: {caption}")
@@ -102,24 +89,24 @@ def _text(estimate: Estimate) -> str:
 
 
 def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
-    return marks(
+    return figures.marks(
         "the front: cheapest for its time",
         clock.all(point.plan.estimate.seconds for point in points),
         [point.plan.estimate.dollars for point in points],
         "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
         mode="lines+markers",
         customdata=[
-            [point.number, _text(point.plan.estimate), plain(fleet_text(point.staged))]
+            [point.number, _text(point.plan.estimate), figures.plain(fleet_text(point.staged))]
             for point in points
         ],
-        line={"shape": "hv", "color": COLOURS[0], "width": 1.5},
+        line={"shape": "hv", "color": figures.COLOURS[0], "width": 1.5},
         marker={"size": 7},
     )
 
 
 def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
     estimate = plan.estimate
-    return marks(
+    return figures.marks(
         name,
         [clock.of(estimate.seconds)],
         [estimate.dollars],
@@ -128,10 +115,10 @@ def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
         marker={
             "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open",
             "size": 11,
-            "color": COLOURS[(number + 2) % len(COLOURS)],
+            "color": figures.COLOURS[(number + 2) % len(figures.COLOURS)],
             "line": {"width": 2},
         },
-        customdata=[[plain(name), _text(estimate), plain(_machines(plan))]],
+        customdata=[[figures.plain(name), _text(estimate), figures.plain(_machines(plan))]],
     )
 
 
@@ -152,9 +139,9 @@ def _this(plan: RunPlan, clock: TimeUnit) -> Trace:
     dollars = (max(0.0, cost.p95 - at.dollars), max(0.0, at.dollars - cost.p5))
     return {
         **_point("this plan", plan, clock, 0),
-        "marker": {"symbol": "star", "size": 16, "color": COLOURS[1]},
-        "error_x": _error(COLOURS[1], [clock.of(seconds[0])], [clock.of(seconds[1])]),
-        "error_y": _error(COLOURS[1], [dollars[0]], [dollars[1]]),
+        "marker": {"symbol": "star", "size": 16, "color": figures.COLOURS[1]},
+        "error_x": _error(figures.COLOURS[1], [clock.of(seconds[0])], [clock.of(seconds[1])]),
+        "error_y": _error(figures.COLOURS[1], [dollars[0]], [dollars[1]]),
     }
 
 
@@ -171,35 +158,35 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     end = plan.stages[-1].begin + plan.stages[-1].seconds
     clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
-    times, spent = spent_by_stage(plan)
-    bill = marks(
+    times, spent = figures.spent_by_stage(plan)
+    bill = figures.marks(
         "dollars by then",
         clock.all(times),
         spent,
         "$%{y:.4g} at the end of the stage",
         mode="lines+markers",
         yaxis="y2",
-        line={"color": COLOURS[1]},
+        line={"color": figures.COLOURS[1]},
     )
-    shown = layout(
+    shown = figures.layout(
         400,
         barmode="overlay",
-        xaxis=time_axis(clock, end, limits.deadline),
-        yaxis=axis(
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(
             "instances",
             range=[0, plan.peak_instances * 1.1],
             dtick=max(1, plan.peak_instances // 8),
         ),
-        yaxis2=axis(
+        yaxis2=figures.axis(
             "dollars",
             overlaying="y",
             side="right",
             showgrid=False,
             tickmode="auto",
             tickprefix="$",
-            range=[0, reach(spent[-1], limits.budget)],
+            range=[0, figures.reach(spent[-1], limits.budget)],
         ),
-        **limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
+        **figures.limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
     )
     says = (
         f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
@@ -230,23 +217,23 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         texts.append(f"{place}: {trials}")
         epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
         hover_texts.append(
-            f"stage {place}: {trials}, {epochs}<br>on {plain(group_text(group))}<br>"
+            f"stage {place}: {trials}, {epochs}<br>on {figures.plain(group_text(group))}<br>"
             f"{format_seconds(stage.seconds)}, {format_dollars(stage.dollars)}, "
             f"busy {percent(stage.busy)}"
         )
     return {
         "type": "bar",
         "orientation": "h",
-        "name": plain(offer_text(offer)),
+        "name": figures.plain(offer_text(offer)),
         "x": x,
         "base": base,
         "y": y,
         "width": height,
         "text": texts,
-        **WRITTEN,
+        **figures.WRITTEN,
         "customdata": hover_texts,
         "marker": {
-            "color": COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
+            "color": figures.COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
             "opacity": 0.75,
             "line": {"width": 1, "color": "#20262f"},
         },
@@ -266,17 +253,17 @@ def forecast(proposal: Proposal) -> Figure:
     end = max(plan.forecast.seconds.p95 for _, plan in plans)
     most = max(plan.forecast.dollars.p95 for _, plan in plans)
     clock = TimeUnit.until(end)
-    names = [plain(name) for name, _ in plans]
+    names = [figures.plain(name) for name, _ in plans]
     times = [plan.forecast.seconds for _, plan in plans]
     costs = [plan.forecast.dollars for _, plan in plans]
-    time_line = limit_lines(limits, clock, dollars="", ends=(end, most))
-    dollar_line = limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
-    shown = layout(
+    time_line = figures.limit_lines(limits, clock, dollars="", ends=(end, most))
+    dollar_line = figures.limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
+    shown = figures.layout(
         150 + 36 * len(plans),
         grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
-        xaxis=time_axis(clock, end, limits.deadline),
-        xaxis2=dollar_axis(most, limits.budget),
-        yaxis=axis("", type="category"),
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        xaxis2=figures.dollar_axis(most, limits.budget),
+        yaxis=figures.axis("", type="category"),
         shapes=[*time_line["shapes"], *dollar_line["shapes"]],
     )
     traces = [
@@ -295,14 +282,17 @@ def _ranges(
 ) -> Trace:
     up = [high - middle for _, middle, high in spreads]
     down = [middle - low for low, middle, _ in spreads]
-    return marks(
+    return figures.marks(
         "",
         [middle for _, middle, _ in spreads],
         names,
         "%{y}: %{x:.4g}",
         mode="markers",
         xaxis=place,
-        error_x=_error(PLAN, up, down),
-        marker={"color": [COLOURS[0]] * (len(names) - 1) + [COLOURS[1]], "size": 10},
+        error_x=_error(figures.PLAN, up, down),
+        marker={
+            "color": [figures.COLOURS[0]] * (len(names) - 1) + [figures.COLOURS[1]],
+            "size": 10,
+        },
         showlegend=False,
     )

@@ -9,22 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cloudtune.display.pages.figures import (
-    BEST,
-    LIMIT,
-    Figure,
-    TimeUnit,
-    Trace,
-    axis,
-    chosen_line,
-    dollar_axis,
-    layout,
-    limit_lines,
-    marks,
-    plain,
-    shade,
-    time_axis,
-)
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted, gpus_text
@@ -74,7 +60,7 @@ def _drawn(
     for number, (name, trials) in enumerate(grouped.items()):
         look = {
             "line": {
-                "color": LIMIT if name == _FAILED else shade(number, depths),
+                "color": figures.LIMIT if name == _FAILED else figures.shade(number, depths),
                 "width": 0.7 if many else 1.3,
             },
             "marker": {"size": 2 if many else 4},
@@ -91,8 +77,12 @@ def metric_by_time(report: Report) -> Figure:
     limits = report.job.limits
     clock = TimeUnit.until(report.timeline.over_at)
     end = max((epoch.report.at for epoch in _epochs(report)), default=report.timeline.over_at)
-    drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
-    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
+    drawn = figures.limit_lines(limits, clock, dollars="", ends=(end, 0.0))
+    shown = figures.layout(
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(report.metric),
+        **drawn,
+    )
     return Figure(
         _curves(report, clock.of, f" {clock.name}"), shown, _best_text(report), linked=True
     )
@@ -102,10 +92,12 @@ def metric_by_dollars(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
     limits = report.job.limits
     end = report.spent(max((epoch.report.at for epoch in _epochs(report)), default=0.0))
-    drawn = limit_lines(
+    drawn = figures.limit_lines(
         limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
-    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(report.metric), **drawn)
+    shown = figures.layout(
+        xaxis=figures.dollar_axis(end, limits.budget), yaxis=figures.axis(report.metric), **drawn
+    )
     cost = format_dollars(report.dollars)
     ended = report.policy.ended
     says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
@@ -129,15 +121,15 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _drawn(report)
     ]
     best = report.improvements
-    so_far = marks(
+    so_far = figures.marks(
         "best so far",
         [at(epoch.report.at) for epoch in best],
         [epoch.report.metrics[report.metric] for epoch in best],
         "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}",
         customdata=[[epoch.trial, epoch.number] for epoch in best],
-        line={"shape": "hv", "color": BEST, "width": 3},
+        line={"shape": "hv", "color": figures.BEST, "width": 3},
     )
-    return [*traces, so_far, chosen_line()]
+    return [*traces, so_far, figures.chosen_line()]
 
 
 def _curve(
@@ -167,7 +159,9 @@ def _lines(
     gap = (None, None, None)
     x, y, data = zip(*(point for trial in trials for point in (*points(trial), gap)), strict=True)
     title = f"{name} ({len(trials)})"
-    return marks(title, x, y, hover, mode="lines+markers", customdata=data, connectgaps=False)
+    return figures.marks(
+        title, x, y, hover, mode="lines+markers", customdata=data, connectgaps=False
+    )
 
 
 def _best_text(report: Report) -> str:
@@ -224,11 +218,11 @@ def configurations(report: Report) -> Figure:
     ]
     scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
     traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _drawn(report)]
-    shown = layout(
+    shown = figures.layout(
         440,
         xaxis={
             "tickvals": list(range(len(scales))),
-            "ticktext": [plain(_short(scale.name)) for scale in scales],
+            "ticktext": [figures.plain(_short(scale.name)) for scale in scales],
             "range": [-0.35, len(scales) - 0.45],
             "side": "top",
             "showgrid": True,
@@ -243,7 +237,7 @@ def configurations(report: Report) -> Figure:
         f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
         f"and the best {report.metric} of each; a log scale where values span decades."
     )
-    return Figure([*traces, _ticks(scales), chosen_line()], shown, says, linked=True)
+    return Figure([*traces, _ticks(scales), figures.chosen_line()], shown, says, linked=True)
 
 
 def _best(report: Report, trial: TrialProgress) -> tuple[float] | None:
@@ -300,20 +294,20 @@ def _short(text: str) -> str:
 def _paths(name: str, trials: Sequence[TrialProgress], scales: Sequence[_Scale]) -> Trace:
     def points(trial: TrialProgress) -> Iterator[_Point]:
         for number, scale in enumerate(scales):
-            yield number, scale.at(trial.id), [trial.id, plain(scale.text(trial.id))]
+            yield number, scale.at(trial.id), [trial.id, figures.plain(scale.text(trial.id))]
 
     return _lines(name, trials, points, "%{customdata[0]}<br>%{customdata[1]}")
 
 
 def _ticks(scales: Sequence[_Scale]) -> Trace:
     marked = [(number, at, text) for number, scale in enumerate(scales) for at, text in scale.ticks]
-    return marks(
+    return figures.marks(
         "",
         [number for number, _, _ in marked],
         [at for _, at, _ in marked],
         "",
         mode="text",
-        text=[f" {plain(text)}" for _, _, text in marked],
+        text=[f" {figures.plain(text)}" for _, _, text in marked],
         textposition="middle right",
         textfont={"size": 11},
         showlegend=False,
