@@ -112,9 +112,6 @@ def _order(row: _Row) -> tuple[str, int, float, str]:
     return kind.gpu, kind.gpus, price, kind.name
 
 
-# ---- table ---------------------------------------------------------------------------------
-
-
 def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], today: str) -> None:
     out = console()
     age = prices.age_days(today)
@@ -159,9 +156,6 @@ def _warn(warnings: Sequence[str]) -> None:
     more = len(warnings) - _WARNINGS_SHOWN
     if more > 0:
         click.echo(f"warning: {more} more like these; -o json shows all", err=True)
-
-
-# ---- data ----------------------------------------------------------------------------------
 
 
 def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dict[str, Any]:

@@ -237,9 +237,6 @@ def _conclude(ended: Ended, output: str = "table") -> int:
     return code
 
 
-# ---- runs that a head carries --------------------------------------------------------------
-
-
 def _needs_head(wanted: Experiment, *, force: bool) -> bool:
     """Whether a run of this experiment needs a head, as this machine can't control it."""
     return head_for(wanted, force=force) is not None

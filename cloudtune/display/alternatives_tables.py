@@ -110,8 +110,6 @@ def _price(estimate: Estimate) -> tuple[str, str]:
     return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))
 
 
-# ---- of a run that was ---------------------------------------------------------------------------
-
 # Bills that differ by less, as a share, are the same.
 _SAME = 0.005
 

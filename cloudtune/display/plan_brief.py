@@ -78,9 +78,6 @@ def reason(proposal: Proposal) -> list[Fact]:
     return facts
 
 
-# ---- what you get ------------------------------------------------------------------------------
-
-
 def expected(proposal: Proposal) -> Sheet:
     """Return time and cost: as expected, of 19 in 20 runs, the limit, and how often it holds."""
     plan = proposal.plan
@@ -199,9 +196,6 @@ def fleet(plan: Plan) -> str:
     return " + ".join(parts)
 
 
-# ---- stages ------------------------------------------------------------------------------------
-
-
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
     """Return the stages, one row each, in eight rows at most."""
     scale = proposal.scale
@@ -233,9 +227,6 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
     wide = frozenset({"machines"})
     sheet = Sheet("", columns, tuple(rows), frozenset({"stage", "machines"}), wide)
     return sheet.without("costs") if proposal.plan.free else sheet
-
-
-# ---- instead -----------------------------------------------------------------------------------
 
 
 def instead(proposal: Proposal) -> Sheet | None:
@@ -333,9 +324,6 @@ def _neighbours(proposal: Proposal) -> Iterator[tuple[str, Point]]:
         if point.plan.estimate.dollars < (1 - NOTABLE) * chosen.dollars:
             yield "cheaper", point
             break
-
-
-# ---- what it rests on ----------------------------------------------------------------------------
 
 
 def rests_on(proposal: Proposal) -> list[Fact]:

@@ -256,8 +256,6 @@ class RunScreen:
         ]
         return " | ".join(parts)
 
-    # ---- stages ------------------------------------------------------------------------------
-
     def _stage_shown(self) -> tuple[int, StagePlan | None]:
         it = self._policy.itinerary
         return (0, None) if it is None else (it.stage, it.stage_plan)
@@ -272,8 +270,6 @@ class RunScreen:
         trials = counted(len(it.members), "trial")
         until = self._scale.at(plan.stage.end_epoch)
         self._say(at, f"stage {stage + 1}: {trials} to {until}, {stage_text(plan)}")
-
-    # ---- commands ----------------------------------------------------------------------------
 
     def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
         launches = Counter(

@@ -7,13 +7,10 @@ we write into its record on every change of a machine is what each describe show
 
 import base64
 import contextlib
-import csv
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +20,7 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
-from cloudtune.infra.aws.pricing import HEAD_USD_PER_HOUR, TABLE
+from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator import pacing
 from cloudtune.infra.emulator.faults import Fate, Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
@@ -46,27 +43,6 @@ DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
 _MAC = "02:00:00:00:00:01"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
-
-
-@dataclass(frozen=True)
-class KnownType:
-    """What the emulator needs to know of an instance type of our price table."""
-
-    gpus: int
-    gpu: str
-
-
-@lru_cache(maxsize=1)
-def known_types() -> Mapping[str, KnownType]:
-    """Return the instance types that can be launched: those that have a price."""
-    with TABLE.open(newline="") as table:
-        rows = csv.DictReader(line for line in table if not line.startswith("#"))
-        priced = {
-            row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"])
-            for row in rows
-            if row["usd_per_hour"]
-        }
-    return {**priced, **dict.fromkeys(HEAD_USD_PER_HOUR, KnownType(0, ""))}
 
 
 class EmulatedEC2:
@@ -151,7 +127,7 @@ class EmulatedEC2:
         wanted = wanted_of(_backend(region), parameters)
         capacities = self._scenario.capacities()
         quotas = self._rules.quotas(self._scenario.quotas())
-        if wanted is None or not (capacities or quotas):
+        if not (capacities or quotas):
             return {**parameters, "MinCount": count}
         held = self._held(region)
         zones = [zone.name for zone in _backend(region).describe_availability_zones()]
@@ -263,8 +239,9 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
     def run_instances(
         self, image_id: str, count: int, user_data: Any, security_group_names: Any, **kwargs: Any
     ) -> Any:
-        instance_type = str(self._type_asked_for(kwargs))
-        if instance_type not in known_types() and not local.is_local(instance_type):
+        instance_type = kwargs["instance_type"]
+        known = {*pricing.instance_types(), *pricing.HEAD_USD_PER_HOUR}
+        if instance_type not in known and not local.is_local(instance_type):
             raise EC2ClientError(
                 "InvalidParameterValue",
                 f"The following supplied instance types do not exist: [{instance_type}]",
@@ -310,21 +287,17 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         seen = [reservation for reservation in reservations if reservation.instances]
         return seen if filters is None else list(filter_reservations(seen, filters))
 
-    def start_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
-        raise _unsupported(f"start {', '.join(instance_ids)}")
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "The emulator can't start or reboot instances: launch new ones instead.",
+        )
 
-    def reboot_instances(self, instance_ids: Sequence[str]) -> list[Any]:
-        raise _unsupported(f"reboot {', '.join(instance_ids)}")
+    start_instances = reboot_instances = _refuse
 
     def _end(self, instances: Sequence[Any], ending: Ending) -> Iterator[tuple[Any, Any]]:
         for instance in instances:
             yield instance, self.ec2.end(instance, ending)
-
-    def _type_asked_for(self, request: Mapping[str, Any]) -> Any:
-        if request.get("launch_template") and request.get("is_instance_type_default"):
-            version = self._get_template_from_args(request["launch_template"])
-            return version.data.get("InstanceType", request["instance_type"])
-        return request["instance_type"]
 
 
 def _backend(region: str) -> Any:
@@ -335,17 +308,15 @@ def _settings(instance: Any) -> dict[str, str]:
     """Return what the environment of a machine says of its kind; this very machine has no pace."""
     if local.is_local(instance.instance_type):
         return {local.VARIABLE: "1"}
-    kind = known_types()[instance.instance_type]
-    paced = pacing.settings_for(
-        kind.gpu if kind.gpus else "",
-        _tags(instance).get(PACE_TAG, "0"),
-        scale=pacing.scale_here(),
-    )
+    kind = pricing.instance_types().get(instance.instance_type)
+    gpu = kind.gpu if kind is not None and kind.gpus else ""
+    pace = _tags(instance).get(PACE_TAG, "0")
+    paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
 
 
 def _gpus(instance_type: str) -> int:
-    kind = known_types().get(instance_type)
+    kind = pricing.instance_types().get(instance_type)
     return kind.gpus if kind is not None else 0
 
 
@@ -354,11 +325,6 @@ def _script(user_data: Any) -> str | None:
     if user_data is None:
         return None
     return base64.b64decode(str(user_data)).decode(errors="replace")
-
-
-def _unsupported(what: str) -> Any:
-    message = f"The emulator can't {what}: launch new instances instead."
-    return EC2ClientError("UnsupportedOperation", message)
 
 
 def _tags(instance: Any) -> dict[str, str]:

@@ -105,11 +105,9 @@ def vcpus_of(instance_type: str) -> int:
     return 0 if kind is None else kind.vcpus
 
 
-def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted | None:
-    """Return what a launch asks for; None where the type is left to a launch template."""
-    instance_type = parameters.get("InstanceType")
-    if instance_type is None:
-        return None
+def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted:
+    """Return what a launch asks for."""
+    instance_type = parameters.get("InstanceType", "")
     zone = parameters.get("Placement.AvailabilityZone", "")
     if subnet := parameters.get("SubnetId"):
         zone = backend.get_subnet(subnet).availability_zone

@@ -67,9 +67,6 @@ class Signed(NamedTuple):
     key: str
 
 
-# ---- who may ask ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Access:
     """Where an emulator serves, and what it wants to see; made at its start, known to its user.
@@ -196,9 +193,6 @@ def _unsigned(why: str) -> Ec2Error:
         f"AWS was not able to validate the provided access credentials: {why}",
         status=401,
     )
-
-
-# ---- client tokens -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -163,9 +163,6 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-# ---- imports -----------------------------------------------------------------------------
-
-
 def import_all() -> None:
     """Import what every worker needs, and what torch itself would import at the first step."""
     import pyarrow.fs  # noqa: F401, PLC0415

@@ -180,9 +180,6 @@ def _epochs(policy: RunPolicy) -> Bar:
     return Bar(trained, it.plan.epochs, None)
 
 
-# ---- the fleet ---------------------------------------------------------------------------
-
-
 def _instances(policy: RunPolicy) -> tuple[InstanceRow, ...]:
     on: defaultdict[str, list[str]] = defaultdict(list)
     for trial in policy.state.live:
@@ -209,9 +206,6 @@ def _state(rented: Rented) -> str:
     if rented.launched_at is None:
         return "asked for"
     return "up" if rented.joined else "booting"
-
-
-# ---- trials ------------------------------------------------------------------------------
 
 
 def _trials(policy: RunPolicy) -> tuple[TrialRow, ...]:

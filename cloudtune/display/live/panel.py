@@ -63,9 +63,6 @@ def panel(
     )
 
 
-# ---- bars --------------------------------------------------------------------------------
-
-
 def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[RenderableType]:
     """Return a rule, the bars, a line each or two where the terminal is narrow, and the best."""
     stage, stages = seen.stage
@@ -145,9 +142,6 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
         spread = f"{show(low)} to {show(high)}"
     late = ", which has passed" if bar.used > outlook.expected else ""
     return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"
-
-
-# ---- tables ------------------------------------------------------------------------------
 
 
 def _fleet_in_short(instances: Sequence[InstanceRow]) -> str:

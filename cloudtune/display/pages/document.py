@@ -153,9 +153,6 @@ def _chooser(trials: Mapping[str, str] | None) -> str:
     )
 
 
-# ---- text and data -------------------------------------------------------------------------------
-
-
 def _json(value: Any) -> str:
     """Return strict JSON that no text in it can end the script element of."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -218,9 +215,6 @@ def paragraph(text: str) -> str:
 def verbatim(text: str) -> str:
     """Return text unchanged, as markup."""
     return f"<pre>{escape(text)}</pre>"
-
-
-# ---- the file ------------------------------------------------------------------------------------
 
 
 def check_path(path: Path, option: str = "--html") -> None:

@@ -49,9 +49,6 @@ def _sections(proposal: Proposal) -> Iterator[PageSection]:
     yield PageSection("What a run creates", None, facts(plan_tables.creation(proposal)))
 
 
-# ---- cost against time -------------------------------------------------------------------------
-
-
 def front(proposal: Proposal) -> Figure:
     """Return all plans of the front, the alternatives, and this plan with its forecast's range."""
     chosen = proposal.plan
@@ -150,9 +147,6 @@ def _error(colour: str, up: list[float], down: list[float]) -> dict[str, object]
     return {"type": "data", **lengths, "color": colour, "thickness": 3}
 
 
-# ---- stages --------------------------------------------------------------------------------------
-
-
 def stages(plan: Plan, limits: Limits) -> Figure:
     """Return the instances of each stage, over time, one offer above the other; and the bill."""
     end = plan.stages[-1].begin + plan.stages[-1].seconds
@@ -239,9 +233,6 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         },
         "hovertemplate": "%{customdata}<extra></extra>",
     }
-
-
-# ---- the forecast --------------------------------------------------------------------------------
 
 
 def forecast(proposal: Proposal) -> Figure:

@@ -69,9 +69,6 @@ def _drawn(
         yield name, trials, look
 
 
-# ---- the metric ----------------------------------------------------------------------------------
-
-
 def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
     limits = report.job.limits
@@ -182,9 +179,6 @@ def _best_text(report: Report) -> str:
     return (
         f"{count}; the best: {report.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
     )
-
-
-# ---- configurations ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
