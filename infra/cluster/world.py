@@ -24,18 +24,7 @@ from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
-from cloudtune.model import events
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    ExtendTrial,
-    Launch,
-    PlanAnew,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
+from cloudtune.model import commands, events
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -98,7 +87,9 @@ class CloudWorld:
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
-        self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
+        self._loading: dict[
+            str, commands.StartTrial
+        ] = {}  # by trial: it may have to load that once more
         self._unclaimed: dict[
             str, list[_Heard]
         ] = {}  # messages of sessions that aren't adopted yet
@@ -174,7 +165,7 @@ class CloudWorld:
                 sessions.setdefault(name, {})[instance] = session
         return sessions
 
-    def adopt(self, start: StartTrial, *, stopping: bool = False) -> None:
+    def adopt(self, start: commands.StartTrial, *, stopping: bool = False) -> None:
         """Take over a session that another controller started; all messages that it missed follow.
 
         One that was `stopping` may have ended since: that is known before its messages are read.
@@ -236,7 +227,7 @@ class CloudWorld:
         else:
             self.adopt(session.start)
 
-    def _tell_saved(self, start: StartTrial) -> None:
+    def _tell_saved(self, start: commands.StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
         try:
             saved = CheckpointStore(self._storage).saved(start.trial)
@@ -406,31 +397,33 @@ class CloudWorld:
 
     # ---- commands ------------------------------------------------------------------------
 
-    def apply(self, command: Command) -> None:
+    def apply(self, command: commands.Command) -> None:
         match command:
-            case Launch():
+            case commands.Launch():
                 self._watcher.expect(command.intent)
                 self._head.want(command, self._began + self._leased_until())
-            case Release():
+            case commands.Release():
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
-            case StartTrial():
+            case commands.StartTrial():
                 keep_from = self._oldest_wanted(command.checkpoint, command.start_epoch)
                 self._loading[command.trial] = command
                 session = TrialSession(command, keep_from, self._agents.call, self.emit)
                 self._sessions[command.session] = session
                 session.start()
-            case ExtendTrial():
+            case commands.ExtendTrial():
                 if command.session in self._sessions:  # else it was lost as the run was taken over
                     self._sessions[command.session].extend(command.until_epoch)
-            case StopTrial():
+            case commands.StopTrial():
                 # One that was gone when the run was taken over is reported lost: nothing is left.
                 if command.session in self._sessions:
                     self._sessions[command.session].stop(stacks=command.stacks)
-            case SetTimer():
+            case commands.SetTimer():
                 self._timers[command.name] = command.at
-            case PlanAnew() | EndRun():  # of a new plan there is nothing to carry out
-                self._ended |= isinstance(command, EndRun)
+            case (
+                commands.PlanAnew() | commands.EndRun()
+            ):  # of a new plan there is nothing to carry out
+                self._ended |= isinstance(command, commands.EndRun)
             case _:
                 assert_never(command)
 

@@ -21,19 +21,11 @@ from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.emulator import pacing
+from cloudtune.infra.emulator import pacing, pools
 from cloudtune.infra.emulator.faults import Fate, Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
-from cloudtune.infra.emulator.pools import (
-    Held,
-    check_quotas,
-    find_room,
-    pool_of,
-    vcpus_of,
-    wanted_of,
-)
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
@@ -103,7 +95,7 @@ class EmulatedEC2:
         self._mirror(machine)
 
     def _fate(self, instance: Any) -> Fate:
-        fate = fate_of(self._scenario.befall(pool_of(instance)))
+        fate = fate_of(self._scenario.befall(pools.pool_of(instance)))
         if not (fate.hidden_calls or fate.hidden_seconds):
             fate.hidden_seconds = self._rules.hidden_seconds
         return fate
@@ -124,22 +116,26 @@ class EmulatedEC2:
         """
         # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
         count = parameters.get("MaxCount", "1")
-        wanted = wanted_of(_backend(region), parameters)
+        wanted = pools.wanted_of(_backend(region), parameters)
         capacities = self._scenario.capacities()
         quotas = self._rules.quotas(self._scenario.quotas())
         if not (capacities or quotas):
             return {**parameters, "MinCount": count}
         held = self._held(region)
         zones = [zone.name for zone in _backend(region).describe_availability_zones()]
-        zone, room = find_room(wanted, held, capacities, zones)
-        check_quotas(wanted, zone, held, quotas)
+        zone, room = pools.find_room(wanted, held, capacities, zones)
+        pools.check_quotas(wanted, zone, held, quotas)
         placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
         return {**parameters, **placed, "MinCount": str(room)}
 
-    def _held(self, region: str) -> list[Held]:
+    def _held(self, region: str) -> list[pools.Held]:
         live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
         return [
-            Held(pool_of(instance), vcpus_of(machine.instance_type), not machine.is_leaving)
+            pools.Held(
+                pools.pool_of(instance),
+                pools.vcpus_of(machine.instance_type),
+                not machine.is_leaving,
+            )
             for machine, instance in live
             if instance.region_name == region
         ]
@@ -167,7 +163,7 @@ class EmulatedEC2:
 
     def lifecycle(self, machine: Machine) -> Market:
         """Return the market in which an instance was rented."""
-        return pool_of(self._instances[machine.id]).market
+        return pools.pool_of(self._instances[machine.id]).market
 
     def records(self) -> list[dict[str, Any]]:
         """Return what there is to know of every instance, ended ones included, for JSON."""
