@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from cloudtune.display.pages import figures
@@ -80,13 +81,8 @@ class InstanceRows:
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Give stretches of rows without a gap: the first, and how many."""
-    stretches: list[list[int]] = []
-    for row in rows:
-        if stretches and stretches[-1][-1] == row - 1:
-            stretches[-1].append(row)
-        else:
-            stretches.append([row])
-    for stretch in stretches:
+    for _, neighbours in groupby(enumerate(rows), lambda row: row[1] - row[0]):
+        stretch = [row for _, row in neighbours]
         yield stretch[0], len(stretch)
 
 
