@@ -6,8 +6,6 @@ any, has begin and end of all: it is the bill. It keeps no comment by default, b
 submitted the job.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import math
@@ -15,18 +13,15 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra import provider
 from cloudtune.infra.slurm.job_script import NOTICE_SECONDS, job_script
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from cloudtune.model.events import RefusalKind
+from cloudtune.model.events import RefusalKind
 
 _TIMEOUT_SECONDS = 60.0
 _TOKEN = "token"  # noqa: S105  its name
