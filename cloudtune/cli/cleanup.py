@@ -98,7 +98,9 @@ def gc(
                 if run in {None, candidate.instance.run} and (everything or candidate.orphan)
             ]
             doomed_count += len(doomed)
-            _print_doomed(doomed, dry_run=dry_run)
+            verb = "would return" if dry_run else "returning"
+            for instance in (candidate.instance for candidate in doomed):
+                click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
@@ -124,13 +126,6 @@ def _print_abandoned(machines: Sequence[str], what: str) -> None:
         click.echo(
             f"{', '.join(machines)} kept running here after the emulator died; {what}", err=True
         )
-
-
-def _print_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
-    verb = "would return" if dry_run else "returning"
-    for doomed_instance in doomed:
-        instance = doomed_instance.instance
-        click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
 
 
 def _print_unreachable(unreachable: Sequence[str]) -> None:

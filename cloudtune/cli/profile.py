@@ -41,15 +41,12 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
         return
     budget = limits_of(wanted).budget
     cap = "no cap" if budget is None else f"at most {format_dollars(budget)}"
-    price = "measuring the script" if job is None else _price(job)
+    price = "measuring the script"
+    if job is not None:
+        basis = basis_of(job.experiment, job.rentables)
+        price = f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
     refusal = f"renting from {whose} needs confirmation, without a terminal"
     confirm(f"Rent from {whose}: {price}, {cap}. Continue?", refusal, yes=yes)
-
-
-def _price(job: Job) -> str:
-    """Return the planned cost of a run, and its basis."""
-    basis = basis_of(job.experiment, job.rentables)
-    return f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
 
 
 class Widths(click.ParamType[tuple[int, ...]]):

@@ -92,17 +92,14 @@ def expected(proposal: Proposal) -> Sheet:
     if plan.followed is None:
         scale = proposal.scale
         last = scale.counted(proposal.epochs[1])
-        rows.append(Row("configurations", *_figures(forecast.trials), _cap(proposal), ""))
+        cap = "" if proposal.trials is None else f"{proposal.trials:,}"
+        rows.append(Row("configurations", *_figures(forecast.trials), cap, ""))
         rows.append(
             Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
         )
     runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
     columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
-
-
-def _cap(proposal: Proposal) -> str:
-    return "" if proposal.trials is None else f"{proposal.trials:,}"
 
 
 def _row(name: str, value: float, spread: Spread, limit: float | None, chance: float | None) -> Row:
@@ -155,7 +152,7 @@ def facts(proposal: Proposal) -> list[Fact]:
             head += f"; about {format_seconds(proposal.head_seconds)} of the deadline start it"
         lines.append(Fact("head", head))
     if proposal.target is not None:
-        lines.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
+        lines.append(Fact("target", plan_tables.target_text(proposal)))
     if plan.followed is not None and not plan.free:
         proven = plan_tables.quality(plan, proposal.objective or "")
         offers = counted(proposal.considered, "offer")

@@ -185,8 +185,11 @@ def _show_facts(out: Console, report: Report) -> None:
     _print_some(out, changes)
     scale = report.job.experiment.scale
     _print_some(out, [_change_text(change, scale) for change in report.width_changes])
-    synced = report.timeline.synced().items()
-    _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
+    synced = [
+        f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
+        for trial, (equal, checked) in report.timeline.synced().items()
+    ]
+    _print_some(out, synced)
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
     if report.job.measuring:
@@ -230,10 +233,6 @@ def _change_text(change: WidthChange, scale: Scale) -> str:
     )
 
 
-def _synced_text(trial: str, equal: int, checked: int) -> str:
-    return f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
-
-
 def _show_unended(out: Console, report: Report) -> None:
     """Print, of a run without an end, how much of it the report covers."""
     if report.policy.ended:
@@ -251,7 +250,7 @@ def _show_best(out: Console, report: Report) -> None:
     if best is None:
         out.print("No trial reported a result.")
         return
-    config = _config_text(policy.trials[best.trial].trial.config)
+    config = config_text(policy.trials[best.trial].trial.config)
     out.print(
         f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at "
         f"{scale.at(best.epoch)}"
@@ -276,9 +275,10 @@ def _show_best(out: Console, report: Report) -> None:
     out.print(f"  checkpoint: {report.best_folder or report.kept or missing}", markup=False)
 
 
-def _config_text(config: Mapping[str, object]) -> str:
+def config_text(config: Mapping[str, object]) -> str:
+    """Return a configuration in a line."""
     return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in config.items()
     )
 

@@ -142,7 +142,9 @@ class RunScreen:
                 self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
             case events.InstanceGone():
                 rented = fleet[event.intent]
-                cost = "" if self._free else f", cost {self._dollars(rented.dollars(event.at))}"
+                dollars = format_dollars(rented.dollars(event.at))
+                emulated = " (emulated)" * self._basis.emulated
+                cost = "" if self._free else f", cost {dollars}{emulated}"
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
                 if event.console:
                     self._say(event.at, f"it never joined; its console ends with: {event.console}")
@@ -218,10 +220,6 @@ class RunScreen:
         rented = [r for r in alive if r.launched_at is not None]
         asked = len(alive) - len(rented)
         return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
-
-    def _dollars(self, dollars: float) -> str:
-        """Return dollars that are spent, or only emulated."""
-        return format_dollars(dollars) + " (emulated)" * self._basis.emulated
 
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and what the run will come to."""

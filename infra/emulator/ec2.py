@@ -78,6 +78,7 @@ class EmulatedEC2:
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
+        kind = pricing.instance_types().get(instance.instance_type)
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
@@ -86,7 +87,7 @@ class EmulatedEC2:
             script=script,
             settings=_settings(instance),
             address=address,
-            gpus=_gpus(instance.instance_type),
+            gpus=0 if kind is None else kind.gpus,
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
             fate=self._fate(instance),
         )
@@ -309,11 +310,6 @@ def _settings(instance: Any) -> dict[str, str]:
     pace = _tags(instance).get(PACE_TAG, "0")
     paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
-
-
-def _gpus(instance_type: str) -> int:
-    kind = pricing.instance_types().get(instance_type)
-    return kind.gpus if kind is not None else 0
 
 
 def _script(user_data: Any) -> str | None:

@@ -190,7 +190,9 @@ class RunningMachines:
             self._finish_ends(now)
 
     def _progress(self, machine: Machine, now: float) -> None:
-        if machine.state == "pending" and now - machine.launched_at >= self._boot_delay(machine):
+        given = machine.fate.boot_seconds
+        delay = self._boot_seconds if given is None else given
+        if machine.state == "pending" and now - machine.launched_at >= delay:
             self._boot(machine, now)
         if machine.is_booting and self._boot_is_over(machine):
             machine.is_booting = False
@@ -199,10 +201,6 @@ class RunningMachines:
         ending = machine.due_end(now)
         if ending is not None:
             self.end(machine, ending)
-
-    def _boot_delay(self, machine: Machine) -> float:
-        given = machine.fate.boot_seconds
-        return self._boot_seconds if given is None else given
 
     def _boot(self, machine: Machine, now: float) -> None:
         if machine.fate.boot == "fails":
@@ -216,13 +214,10 @@ class RunningMachines:
         assert machine.running_at is not None
         blows = machine.fate.blows
         while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
-            self._fall(machine, blows.pop(0))
-
-    def _fall(self, machine: Machine, blow: Blow) -> None:
-        try:
-            self._hit(machine, blow)
-        except CloudtuneError as error:  # the other machines have to go on
-            _log.warning("%s: %s", machine.id, error)
+            try:
+                self._hit(machine, blows.pop(0))
+            except CloudtuneError as error:  # the other machines have to go on
+                _log.warning("%s: %s", machine.id, error)
 
     def _hit(self, machine: Machine, blow: Blow) -> None:
         match blow:

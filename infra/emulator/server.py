@@ -244,17 +244,13 @@ def serve(
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
     _announce(home, access)
     try:
-        _loop(application, idle_exit)
+        while not application.closing:
+            application.ec2.machines.tick()
+            if time.monotonic() - application.last_request > idle_exit:
+                application.close(only_if_idle=True)
+            time.sleep(TICK_S)
     finally:
         _end(application, server, home)
-
-
-def _loop(application: Application, idle_exit: float) -> None:
-    while not application.closing:
-        application.ec2.machines.tick()
-        if time.monotonic() - application.last_request > idle_exit:
-            application.close(only_if_idle=True)
-        time.sleep(TICK_S)
 
 
 def _end(application: Application, server: BaseWSGIServer, home: Path) -> None:

@@ -147,8 +147,10 @@ class Forks:
         """
         with selectors.DefaultSelector() as selector:
             for name, pid in orphans.items():
-                handle = None if pid is None else _handle_of(pid)
+                handle = None  # what becomes readable when a process ends that isn't our child
                 if pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        handle = os.pidfd_open(pid)
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)
                 if handle is None:
@@ -180,14 +182,6 @@ class Forks:
             case Exited(name, status):
                 self._pids.pop(name, None)
                 self._on_end(name, status)
-
-
-def _handle_of(pid: int) -> int | None:
-    """Return what becomes readable when a process that isn't our child ends, None if it has."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
 
 
 def how_it_ended(status: int | None) -> str:

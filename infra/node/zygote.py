@@ -255,20 +255,14 @@ def main() -> None:
     without = given.without or import_users(given.train)
     if without and not given.without:
         os.chdir(folder)
-        os.execve(  # noqa: S606  the same process once more: the agent's requests wait
-            sys.executable,
-            [*_command(given.control, given.train), "--without", without],
-            environment,
-        )
+        command = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
+        command += ["--control", str(given.control), "--train", given.train, "--without", without]
+        # The same process once more: the agent's requests wait.
+        os.execve(sys.executable, command, environment)  # noqa: S606
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared: no collection writes to them
     control = socket.socket(fileno=given.control)
     Zygote(control).serve(without)
-
-
-def _command(control: int, train: str) -> list[str]:
-    program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
-    return [*program, "--control", str(control), "--train", train]
 
 
 if __name__ == "__main__":

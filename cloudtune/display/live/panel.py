@@ -108,7 +108,9 @@ def _bar(
     plan: bool = False,
 ) -> list[RenderableType]:
     """Return a bar with its figures; the outlook is on a line of its own where room is short."""
-    of = f"{show(bar.limit)}{' planned' * plan}" if bar.limit is not None else _unlimited(plan)
+    of = "an unknown number: decided as results come in" if plan else "no limit"
+    if bar.limit is not None:
+        of = f"{show(bar.limit)}{' planned' * plan}"
     figures = f"{show(bar.used)} of {of}"
     outlook = f"{word} {_outlook(bar, show)}" if word else ""
     beside = width >= _NARROW
@@ -124,10 +126,6 @@ def _bar(
     text = f"{figures:24}" if beside and outlook else figures
     grid.add_row(name, drawn, Text(f"{text}  {outlook}" if beside and outlook else figures))
     return [grid] if beside or not outlook else [grid, _line(f"{'':9}{outlook}")]
-
-
-def _unlimited(plan: bool) -> str:
-    return "an unknown number: decided as results come in" if plan else "no limit"
 
 
 def _outlook(bar: Bar, show: Callable[[float], str]) -> str:

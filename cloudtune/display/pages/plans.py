@@ -103,6 +103,8 @@ def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
 
 def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
     estimate = plan.estimate
+    fleet = (f"{kind.instances} x {offer_text(kind.offer)}" for kind in plan.fleet)
+    machines = ", ".join(fleet) if plan.followed is None else fleet_text(plan.followed)
     return figures.marks(
         name,
         [clock.of(estimate.seconds)],
@@ -115,15 +117,7 @@ def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
             "color": figures.COLOURS[(number + 2) % len(figures.COLOURS)],
             "line": {"width": 2},
         },
-        customdata=[[figures.plain(name), _text(estimate), figures.plain(_machines(plan))]],
-    )
-
-
-def _machines(plan: RunPlan) -> str:
-    if plan.followed is not None:
-        return fleet_text(plan.followed)
-    return ", ".join(
-        f"{machines.instances} x {offer_text(machines.offer)}" for machines in plan.fleet
+        customdata=[[figures.plain(name), _text(estimate), figures.plain(machines)]],
     )
 
 

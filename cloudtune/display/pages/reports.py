@@ -19,6 +19,7 @@ from cloudtune.display.pages.document import (
 from cloudtune.display.pages.figures import Figure
 from cloudtune.display.report_screen import (
     basis_text,
+    config_text,
     emulated_text,
     planned_and_actual,
     show_report,
@@ -75,7 +76,7 @@ def _facts(report: Report) -> Iterator[Fact]:
     if best is not None:
         value = f"{policy.state.metric.name} {best.metric:.5g}"
         yield Fact("best", f"{value}, {best.trial} at epoch {best.epoch}")
-        yield Fact("configuration", _config(policy.trials[best.trial]))
+        yield Fact("configuration", config_text(flat(policy.trials[best.trial].trial.config)))
         if report.job.run:
             yield Fact("checkpoint", report.kept or "none")
     planned = report.job.plan.estimate
@@ -96,17 +97,11 @@ def _facts(report: Report) -> Iterator[Fact]:
         yield Fact("", emulated_text(paced=report.job.paced, source=report.job.price_source))
 
 
-def _config(trial: TrialProgress) -> str:
-    return ", ".join(
-        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in flat(trial.trial.config).items()
-    )
-
-
 def _followed(report: Report, trial: TrialProgress) -> str:
     error = f"; failed: {trial.error}" if trial.error else ""
+    config = config_text(flat(trial.trial.config))
     value = "" if trial.metric is None else f", {report.metric} {trial.metric:.5g}"
-    return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
+    return f"{trial.status}, epoch {trial.epoch}{value}: {config}{error}"
 
 
 def _sections(report: Report) -> Iterator[PageSection]:
