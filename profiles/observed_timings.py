@@ -199,9 +199,6 @@ def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
     )
 
 
-# ---- epochs --------------------------------------------------------------------------------------
-
-
 def _curve(
     profile: ScalingProfile | None, runs: Sequence[RunTimes], machine: str, where: str
 ) -> dict[Width, _Point]:
@@ -318,9 +315,6 @@ def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[
         moved = weight * apart if width in newer else (weight - 1) * apart
         joined[width] = own.at(own.log + moved, like)
     return joined
-
-
-# ---- delays --------------------------------------------------------------------------------------
 
 
 def _delay(

@@ -54,9 +54,6 @@ def export_run(result: Result, kind: str, target: str) -> str:
         ) from None
 
 
-# ---- trials --------------------------------------------------------------------------------------
-
-
 def _trials(result: Result) -> Sequence[TrialProgress]:
     return result.report.policy.ranking()
 
@@ -91,9 +88,6 @@ def _about(result: Result, trial: TrialProgress) -> dict[str, str]:
 def _begun(result: Result) -> float:
     """Return when the run began, in seconds since 1970; 0 if unknown."""
     return result.report.job.began
-
-
-# ---- tables --------------------------------------------------------------------------------------
 
 
 def _csv(result: Result, target: str) -> str:
@@ -132,9 +126,6 @@ def _parquet(result: Result, target: str) -> str:
     return _wrote("parquet", target)
 
 
-# ---- TensorBoard ---------------------------------------------------------------------------------
-
-
 def _tensorboard(result: Result, target: str) -> str:
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  torch takes seconds
     from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
@@ -166,9 +157,6 @@ def _best(result: Result) -> dict[str, float]:
     own = f"metric/{result.metric}"  # if it has the name of one of our columns
     column = own if own in frame.columns else result.metric
     return {str(trial): float(best) for trial, best in frame[column].dropna().items()}
-
-
-# ---- MLflow --------------------------------------------------------------------------------------
 
 
 def _mlflow(result: Result, target: str) -> str:
@@ -220,9 +208,6 @@ def _log(
 
 def _millis(result: Result, at: float) -> int:
     return round(1000 * (_begun(result) + at))
-
-
-# ---- Weights & Biases ----------------------------------------------------------------------------
 
 
 def _wandb(result: Result, target: str) -> str:

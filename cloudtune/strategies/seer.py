@@ -89,8 +89,6 @@ class Seer:
         self._reseat: set[TrialId] = set()
         self._leaving: dict[TrialId, Verdict] = {}
 
-    # ---- time and money ------------------------------------------------------------------
-
     def rentable(self, view: View) -> Rentable:
         """Return the rentable to plan with: the cheapest that is available, so far."""
         return self.offers.chosen
@@ -127,8 +125,6 @@ class Seer:
         paid = view.dollars_left / price if price > 0 else math.inf
         return min(view.seconds_left, paid)
 
-    # ---- widths --------------------------------------------------------------------------
-
     def width(self, view: View) -> Width:
         if self._width is None:
             self._look(view)
@@ -155,8 +151,6 @@ class Seer:
         wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
-
-    # ---- what may start ------------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return what explores, or those that have a seat, and what there is room for besides."""
@@ -215,8 +209,6 @@ class Seer:
             yield Task(trial.trial, capped(trial.trial, self._last))
             if not view.fits(seat.width, offer):
                 break
-
-    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Record a trial; say whether it goes on to the next rung, or keeps its seat."""
@@ -342,8 +334,6 @@ class Seer:
             self._fill(view, rentable, self._nodes)
             widths = [seat.width for seat in self.seats.values()]
             self._nodes = min(self._nodes, seer_rules.nodes(widths, rentable.gpus))
-
-    # ---- the plans of the end ------------------------------------------------------------
 
     def _advance(self, view: View) -> None:
         """Make a plan of the end where one is due."""

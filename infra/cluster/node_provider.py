@@ -128,8 +128,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._launched: dict[str, tuple[provider.Instance, float]] = {}
         self._reported: set[tuple[str, str]] = set()
 
-    # ---- what is there -------------------------------------------------------------------
-
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
         """Return the ids of live instances of this run, and of the head.
 
@@ -207,8 +205,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def _instance(self, node_id: str) -> provider.Instance | None:
         with self._lock:
             return self._seen.get(node_id)
-
-    # ---- launching -----------------------------------------------------------------------
 
     def create_node_with_resources_and_labels(
         self,
@@ -326,8 +322,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
 
     def _notes_of(self, intent: str) -> list[Note]:
         return [note for note in self._journal.read() if note.intent == intent]
-
-    # ---- giving back ---------------------------------------------------------------------
 
     def terminate_node(self, node_id: str) -> None:
         self.terminate_nodes([node_id])

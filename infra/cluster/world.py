@@ -155,8 +155,6 @@ class CloudWorld:
         self._agents.close()
         ray.shutdown()
 
-    # ---- sessions ------------------------------------------------------------------------
-
     def sessions_alive(self) -> dict[str, dict[str, Described]]:
         """Return the sessions that another controller left, with the ranks on each instance."""
         sessions: dict[str, dict[str, Described]] = {}
@@ -299,8 +297,6 @@ class CloudWorld:
         for session in list(self._sessions.values()):
             session.note_lost(instance, reason)
 
-    # ---- events --------------------------------------------------------------------------
-
     def emit(
         self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
     ) -> None:
@@ -394,8 +390,6 @@ class CloudWorld:
             return None
         del self._timers[due]
         return events.TimerFired(now, due)
-
-    # ---- commands ------------------------------------------------------------------------
 
     def apply(self, command: commands.Command) -> None:
         match command:

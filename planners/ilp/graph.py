@@ -204,9 +204,6 @@ def _release(request: PlanRequest, offer: Offer) -> float:
     return request.rentable(offer).profile.release.mean
 
 
-# ---- ways --------------------------------------------------------------------------------------
-
-
 def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
     """Yield each way to run a stage: up to `mix` offers, any size and width, any split."""
     for used in range(1, request.mix + 1):
@@ -244,9 +241,6 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
         first = Group(offer, count, width, share, waves)
         rests = _split(others, trials - share) if others else ((),)
         yield from ((first, *rest) for rest in rests)
-
-
-# ---- arcs --------------------------------------------------------------------------------------
 
 
 def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:

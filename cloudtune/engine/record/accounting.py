@@ -250,9 +250,6 @@ class _Page:
         self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
 
 
-# ---- what a session did --------------------------------------------------------------------------
-
-
 class Stretch(NamedTuple):
     """One use of a session's GPUs, from when until when, in seconds of the run."""
 
@@ -333,9 +330,6 @@ def _kept(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
         kept.append((session, first.get(trial, math.inf)))
         first[trial] = min(first.get(trial, math.inf), begin)
     yield from reversed(kept)
-
-
-# ---- from a timeline to an account ---------------------------------------------------------------
 
 
 def account(

@@ -213,8 +213,6 @@ class Timeline:
     legs: list[Leg] = field(default_factory=list)
     _open: dict[str, SessionSpan] = field(default_factory=dict)
 
-    # ---- questions -----------------------------------------------------------------------
-
     @property
     def over_at(self) -> float:
         """When nothing bills any more; of a run that goes on, the time of the last event."""
@@ -301,8 +299,6 @@ class Timeline:
             size += change
             sizes.append((at, size))
         return tuple(sizes)
-
-    # ---- reading -------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> None:
         """Record the next entry of the ledger; after an end only going on counts."""
