@@ -9,15 +9,8 @@ from typing import Any, Protocol
 
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.gpus import shares
+from cloudtune.model import events
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 
 _RETURNED = (
     "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
@@ -29,7 +22,7 @@ class Emit(Protocol):
     """Tells the policy of an event, and calls `settled` once that has dealt with it."""
 
     def __call__(
-        self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+        self, make: Callable[[float], events.Event], settled: Sequence[Callable[[], None]] = ()
     ) -> None:
         """Return at once."""
 
@@ -146,7 +139,7 @@ class TrialSession:
                     self._note_ready()
                 case messages.Epoch(report):
                     session = self.command.session
-                    self._tell(lambda at: EpochDone.of(at, session, report))
+                    self._tell(lambda at: events.EpochDone.of(at, session, report))
                 case messages.Failure() | messages.Done() | messages.Lost() as end:
                     self._ends.append(end)
                     self._stop_parts()
@@ -167,7 +160,7 @@ class TrialSession:
         if len(self._ready) == size and not self._started:
             self._started = True
             session = self.command.session
-            self._tell(lambda at: TrialStarted(at, session))
+            self._tell(lambda at: events.TrialStarted(at, session))
 
     def _note_gone(self, instance: str) -> None:
         self._open.discard(instance)
@@ -179,21 +172,21 @@ class TrialSession:
         for instance in self._open:
             self._call(instance, "stop", self.command.session, *([True] if stacks else []))
 
-    def _tell(self, make: Callable[[float], Event]) -> None:
+    def _tell(self, make: Callable[[float], events.Event]) -> None:
         settled = self._unsettled
         self._unsettled = []
         self._emit(make, settled)
 
-    def _end(self) -> Callable[[float], Event]:
+    def _end(self) -> Callable[[float], events.Event]:
         session = self.command.session
         end = None if self._stopping else cause(self._ends)
         match end:
             case None:
-                return lambda at: TrialStopped(at, session)
+                return lambda at: events.TrialStopped(at, session)
             case messages.Lost(reason):
-                return lambda at: TrialLost(at, session, reason)
+                return lambda at: events.TrialLost(at, session, reason)
             case messages.Failure():
-                return lambda at: TrialFailed(
+                return lambda at: events.TrialFailed(
                     at, session, end.error, end.traceback, end.out_of_memory, end.unsynced
                 )
 
