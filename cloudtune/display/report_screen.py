@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
-from cloudtune.model.scaling import MEASURED, ScalingProfile
+from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
 from cloudtune.model.text import Scale, counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning.alternatives import Against
@@ -29,19 +27,17 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     origins = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
     caveats = ", ".join((*origins, *unsure))
     title = f"Profile: {profile.instance_type}" + (f" ({caveats})" if caveats else "")
-    paced = profile.provenance.core_seconds is not None
-    table = Table(title=escape(title), title_justify="left")
-    for name in ("what", "mean", "spread", "measured"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    if profile.memory:
-        table.add_column("GPU memory each", justify="right")
+
+    def row(what: str, timing: Measurement, count: str = "", memory: str = "") -> tuple[str, ...]:
+        return what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count or f"{timing.n}", memory
+
+    count = "" if profile.provenance.core_seconds is None else "emulated"
+    rows = []
     for width in profile.widths:
         timing = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / timing.mean
-        what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
-        memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
-        count = "emulated" if paced else f"{timing.n}"
-        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count, *memory)
+        memory = f"{profile.memory[width]:,.0f} MiB" if width in profile.memory else ""
+        rows.append(row(f"epoch on {gpus_text(width)} (x{gain:.2f})", timing, count, memory))
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,
@@ -49,9 +45,10 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
         "checkpoint, stop, start again": profile.resize,
         "return of an instance": profile.release,
     }
-    for what, timing in delays.items():
-        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", f"{timing.n}")
-    out.print(table)
+    rows += [row(what, timing) for what, timing in delays.items()]
+    columns = ("what", "mean", "spread", "measured", "GPU memory each")
+    sheet = Sheet(title, columns, tuple(rows), frozenset({"what"}))
+    print_sheet(out, sheet if profile.memory else sheet.without("GPU memory each"))
     out.print(profile.source, markup=False)
 
 
