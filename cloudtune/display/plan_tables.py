@@ -158,11 +158,7 @@ def stages_of(proposal: Proposal) -> Sheet:
 
 def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EPOCHS) -> Sheet:
     """Return the stages, a row for each group of one; time and cost are the stage's."""
-    rows = [
-        (*row, *(_taken(stage) if first else ("", "", "", "")))
-        for number, stage in enumerate(plan.stages, start=1)
-        for first, row in _groups(number, stage, scale)
-    ]
+    rows = [row for n, stage in enumerate(plan.stages, start=1) for row in _rows(n, stage, scale)]
     total = (
         *("total", "", "", "", "", ""),
         format_seconds(plan.estimate.seconds),
@@ -184,30 +180,22 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EP
     return sheet.without("cost") if free else sheet
 
 
-def _groups(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each group; what is the stage's stands in the first."""
+    first = str(number)
     epochs = scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch)
-    for place, group in enumerate(stage.groups):
-        first = place == 0
-        waves = f" in {group.waves} waves" if group.waves > 1 else ""
-        yield (
-            first,
-            (
-                str(number) if first else "",
-                f"{group.trials}{waves}",
-                epochs if first else "",
-                width_text(group.width),
-                group_text(group),
-            ),
-        )
-
-
-def _taken(stage: StagePlan) -> tuple[str, ...]:
-    return (
+    taken = (
         format_clock(stage.begin),
         format_seconds(stage.seconds),
         format_dollars(stage.dollars),
         f"{100 * stage.busy:.0f} %",
     )
+    for group in stage.groups:
+        waves = f" in {group.waves} waves" if group.waves > 1 else ""
+        width = width_text(group.width)
+        yield first, f"{group.trials}{waves}", epochs, width, group_text(group), *taken
+        first = epochs = ""
+        taken = ("", "", "", "")
 
 
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (

@@ -247,7 +247,10 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
             image_id, count, user_data, security_group_names, **kwargs
         )
         for instance in reservation.instances:
-            self.ec2.add(instance, _script(instance.user_data))
+            data = instance.user_data
+            # What is no text fails on the machine, as on EC2.
+            script = data and base64.b64decode(str(data)).decode(errors="replace")
+            self.ec2.add(instance, script)
         return reservation
 
     def terminate_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
@@ -310,13 +313,6 @@ def _settings(instance: Any) -> dict[str, str]:
     pace = _tags(instance).get(PACE_TAG, "0")
     paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
-
-
-def _script(user_data: Any) -> str | None:
-    """Return user data as text; what is no text fails on the machine, as on EC2."""
-    if user_data is None:
-        return None
-    return base64.b64decode(str(user_data)).decode(errors="replace")
 
 
 def _tags(instance: Any) -> dict[str, str]:

@@ -19,9 +19,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from cloudtune.train import storage
 from cloudtune.train.checkpoint import leads_out
@@ -114,7 +112,7 @@ class HeadStore:
         with storage.storage_errors(self.uri):
             files = self._fs.get_file_info(selector)
         return {
-            info.path.removeprefix(f"{top}/"): (info.size, _seconds(info.mtime))
+            info.path.removeprefix(f"{top}/"): (info.size, (info.mtime_ns or time.time_ns()) / 1e9)
             for info in files
             if info.is_file
         }
@@ -263,9 +261,3 @@ def _is_there(path: Path, size: int, written: float) -> bool:
     except OSError:
         return False
     return there.st_size == size and there.st_mtime >= written
-
-
-def _seconds(mtime: Any) -> float:
-    if isinstance(mtime, datetime):
-        return mtime.replace(tzinfo=mtime.tzinfo or UTC).timestamp()
-    return time.time() if mtime is None else float(mtime)
