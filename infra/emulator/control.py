@@ -94,7 +94,7 @@ class Control:
             case "POST", ["shutdown"]:
                 return self._shut_down(request)
             case "POST", ["clock"]:
-                self._ec2.clock.move(_seconds(request, 0.0))
+                self._ec2.clock.offset += _seconds(request, 0.0)
                 return to_json(self._ping())
         return text("no such route", 404)
 

@@ -37,28 +37,19 @@ class Housing:
 HERE = Housing(machine_process.start, lambda: "127.0.0.1")
 
 
+@dataclass
 class Clock:
-    """This machine's time, moved by all calls of `move` so far.
+    """This machine's time, moved by `offset` seconds.
 
     The processes of the machines have this machine's time whatever the clock says: a clock that
     has been moved is also one that disagrees with theirs.
     """
 
-    def __init__(self) -> None:
-        self._offset = 0.0
-
-    @property
-    def offset(self) -> float:
-        """Seconds by which it is ahead of this machine's time."""
-        return self._offset
+    offset: float = 0.0
 
     def now(self) -> float:
         """Return the emulator's time in epoch seconds."""
-        return time.time() + self._offset
-
-    def move(self, seconds: float) -> None:
-        """Jump forward, or back by negative seconds."""
-        self._offset += seconds
+        return time.time() + self.offset
 
 
 READY_LINE = b"cloudtune-node ready"

@@ -9,14 +9,13 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
+from cloudtune.infra.node import zygote
 from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
-from cloudtune.infra.node.zygote import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,15 +62,7 @@ class Forks:
 
     def _start(self, without: str) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "cloudtune.infra.node.zygote",
-            "--train",
-            self._train,
-        ]
-        command += ["--control", str(its.fileno()), *(["--without", without] if without else [])]
+        command = zygote.command(its.fileno(), self._train, without)
         with its, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 command,
@@ -129,7 +120,7 @@ class Forks:
 
     def _listen(self, control: socket.socket) -> None:
         with contextlib.suppress(OSError), control:
-            while data := control.recv(MESSAGE_BYTES):
+            while data := control.recv(zygote.MESSAGE_BYTES):
                 self._hear(pickle.loads(data))  # noqa: S301  the zygote is our child
         self._zygote.wait()
         with self._lock:

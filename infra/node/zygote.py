@@ -255,14 +255,19 @@ def main() -> None:
     without = given.without or import_users(given.train)
     if without and not given.without:
         os.chdir(folder)
-        command = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
-        command += ["--control", str(given.control), "--train", given.train, "--without", without]
         # The same process once more: the agent's requests wait.
-        os.execve(sys.executable, command, environment)  # noqa: S606
+        again = command(given.control, given.train, without)
+        os.execve(sys.executable, again, environment)  # noqa: S606
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared: no collection writes to them
     control = socket.socket(fileno=given.control)
     Zygote(control).serve(without)
+
+
+def command(control: int, train: str, without: str) -> list[str]:
+    """Return the command of a zygote: its socket's descriptor, and as the options of `main`."""
+    program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
+    return [*program, "--control", str(control), "--train", train, "--without", without]
 
 
 if __name__ == "__main__":
