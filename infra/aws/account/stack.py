@@ -23,17 +23,15 @@ _VERBS = {"Add": "create", "Modify": "update", "Remove": "delete"}
 _OBJECTS_PER_DELETE = 1000  # S3's limit
 
 
-class Clients:
-    """boto3 clients of an endpoint, created when they are first needed."""
+class Clients(dict[str, Any]):
+    """boto3 clients of an endpoint by service, created when they are first needed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._clients: dict[str, Any] = {}
 
-    def __getitem__(self, service: str) -> Any:
-        if service not in self._clients:
-            self._clients[service] = client(service, self._endpoint, attempts=4)
-        return self._clients[service]
+    def __missing__(self, service: str) -> Any:
+        self[service] = client(service, self._endpoint, attempts=4)
+        return self[service]
 
 
 @dataclass(frozen=True)
