@@ -1,24 +1,30 @@
 """EC2 on AWS as a cloud to rent from."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
-from cloudtune.experiment.cloud import CloudSettings as Settings
-from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
-from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Provider
-from cloudtune.model.catalog import Catalog, InstanceType, Market
-from cloudtune.model.commands import Launch
-from cloudtune.model.scaling import ScalingProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from cloudtune.experiment.cloud import CloudSettings as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.aws.ec2 import Ec2
+    from cloudtune.model.catalog import Catalog, InstanceType, Market
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
+
 
 # Of `cloud.request`, what a head has as well: placement and reservations are for GPUs.
 _FOR_HEADS_TOO = {"BlockDeviceMappings", "KeyName", "MetadataOptions", "Monitoring"}

@@ -1,23 +1,30 @@
 # ruff: noqa: ARG002  a cluster needs few of the arguments
 """A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
 
+from __future__ import annotations
+
 import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.experiment.cloud import CloudSettings as Settings
-from cloudtune.experiment.schema import Experiment
-from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
-from cloudtune.infra.ray.calls import RayCalls
-from cloudtune.infra.ray.joined import JoinedCluster
-from cloudtune.infra.ray.view import ClusterView, RayNode
-from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
-from cloudtune.model.commands import Launch
-from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.catalog import Catalog, InstanceType, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment.cloud import CloudSettings as Settings
+    from cloudtune.experiment.schema import Experiment
+    from cloudtune.infra.cluster.base import Rental
+    from cloudtune.infra.ray.calls import RayCalls
+    from cloudtune.infra.ray.joined import JoinedCluster
+    from cloudtune.infra.ray.view import ClusterView, RayNode
+    from cloudtune.model.catalog import Market
+    from cloudtune.model.commands import Launch
+    from cloudtune.model.scaling import ScalingProfile
 
 
 class RayCluster(Provider):
