@@ -1,7 +1,5 @@
 """Process groups that we start, know by id, and end: never by name, never somebody else's."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -10,16 +8,14 @@ import secrets
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from cloudtune.errors import CloudtuneError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # The mark of a group in the environment of all its processes: whose they are, if they outlive
 # their leader.
@@ -108,7 +104,7 @@ class ProcessGroup:
     @classmethod
     def start(
         cls, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
-    ) -> ProcessGroup:
+    ) -> "ProcessGroup":
         """Start a command as the leader of a new session, its output going to a file."""
         mark = secrets.token_hex(16)
         with log.open("ab") as output:
@@ -124,11 +120,11 @@ class ProcessGroup:
         return cls(process.pid, birth(process.pid), mark)
 
     @classmethod
-    def of(cls, pid: int) -> ProcessGroup:
+    def of(cls, pid: int) -> "ProcessGroup":
         return cls(pid, birth(pid))
 
     @classmethod
-    def recorded(cls, path: Path) -> tuple[ProcessGroup, dict[str, Any]] | None:
+    def recorded(cls, path: Path) -> "tuple[ProcessGroup, dict[str, Any]] | None":
         """Return a group that `record` wrote down, and the extra that went with it.
 
         Raises:

@@ -1,25 +1,17 @@
 """The best static plan: one fleet from the start to the end. The baseline."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cloudtune.model.plans import Group
+from cloudtune.model.plans import Group, Plan, Stage
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.labels import DelayColumns
 from cloudtune.planners.dp.options import Menu, undominated
 from cloudtune.planners.selection import best_of, with_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from cloudtune.model.plans import Plan, Stage
-    from cloudtune.planners.base import PlanRequest
 
 
 class StaticPlanner:
@@ -66,7 +58,7 @@ class _Fixed:
     dollars: NDArray[np.float64]
 
     @classmethod
-    def of(cls, request: PlanRequest) -> _Fixed:
+    def of(cls, request: PlanRequest) -> "_Fixed":
         menu = Menu.of(request)
         delays = DelayColumns.of(request)
         table = _by_fleet(menu)
@@ -100,7 +92,7 @@ class _Fixed:
         back: list[NDArray[np.intp]],
         time: NDArray[np.float64],
         fleet: tuple[NDArray[np.int64], NDArray[np.int64], DelayColumns],
-    ) -> _Fixed:
+    ) -> "_Fixed":
         offer, count, delays = fleet
         fleets = np.arange(len(table))
         column = time.argmin(axis=1)

@@ -18,20 +18,13 @@ these tell together with the table, which counts as four runs; the table's figur
 is from another, so that the mean of R is off by sqrt((1 + 1/R) / 2) of it.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
-from cloudtune.profiles.priors import prior
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from cloudtune.model.trial import Width
-    from cloudtune.profiles.priors import Prior
+from cloudtune.model.trial import Width
+from cloudtune.profiles.priors import Prior, prior
 
 # Sources that differ by more standard deviations can't both be of today.
 _CONTRADICTS = 3.0
@@ -104,11 +97,11 @@ class _Point:
         mean = math.exp(self.log)
         return Measurement(mean, self.sd * mean, self.count)
 
-    def at(self, log: float, like: _Point) -> _Point:
+    def at(self, log: float, like: "_Point") -> "_Point":
         """Return it at another height: as sure as the point whose height that is."""
         return replace(like, log=log, sd=self.sd, count=self.count)
 
-    def with_older(self, older: _Point, weight: float) -> _Point:
+    def with_older(self, older: "_Point", weight: float) -> "_Point":
         """Return the two together, of which the older has so much weight."""
         if weight == 0:
             return self
@@ -204,9 +197,6 @@ def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
         instances=sum(boot.seconds.n for boot in boots),
         share=round(math.fsum(shares) / len(shares), 4) if shares else 0.0,
     )
-
-
-# ---- epochs --------------------------------------------------------------------------------------
 
 
 def _curve(
@@ -325,9 +315,6 @@ def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[
         moved = weight * apart if width in newer else (weight - 1) * apart
         joined[width] = own.at(own.log + moved, like)
     return joined
-
-
-# ---- delays --------------------------------------------------------------------------------------
 
 
 def _delay(

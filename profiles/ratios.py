@@ -4,19 +4,14 @@ A ratio is the median over what was measured on both GPUs, and its spread is how
 differ: a single program may well be at the edge of it. No ratio is made from data sheets.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
+from cloudtune.model.catalog import InstanceType
+from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.trial import Width
 from cloudtune.profiles.csv_table import rows
-
-if TYPE_CHECKING:
-    from cloudtune.model.catalog import InstanceType
-    from cloudtune.model.scaling import Measurement, ScalingProfile
-    from cloudtune.model.trial import Width
 
 # Assumed: the same GPU in another machine, with other CPUs, disks and links.
 SAME_GPU_SPREAD = 0.05
@@ -32,10 +27,10 @@ class Ratio:
     date: str
     source: str
 
-    def inverse(self) -> Ratio:
+    def inverse(self) -> "Ratio":
         return replace(self, ratio=1.0 / self.ratio)
 
-    def then(self, other: Ratio, over: str) -> Ratio:
+    def then(self, other: "Ratio", over: str) -> "Ratio":
         """Return the ratio of both steps, as uncertain as the two together."""
         return Ratio(
             self.ratio * other.ratio,

@@ -94,7 +94,7 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if not callable(function):
         return fields
     name = getattr(function, "__qualname__", "")
-    file = _file_of(function)
+    file = file_of(function)
     if file is None or not name.isidentifier():
         folder = Path(fields.get("directory") or (file or Path.cwd() / "-").parent).resolve()
         return {**fields, "train": written(function, folder), "directory": str(folder)}
@@ -103,7 +103,7 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**fields, "train": f"{file.name}:{name}", "directory": str(file.parent)}
 
 
-def _file_of(function: Callable[..., object]) -> Path | None:
+def file_of(function: Callable[..., object]) -> Path | None:
     """Return the Python file that defines a function, or None."""
     try:
         file = Path(inspect.getfile(function)).resolve()

@@ -3,25 +3,20 @@
 Each format is written by its own library, which is imported on first use.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cloudtune.api.results import Result
+from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted
 from cloudtune.model.trial import flat
 from cloudtune.private_files import for_others
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.api.results import Result
-    from cloudtune.engine.record.timeline import EpochSpan
-    from cloudtune.model.progress import TrialProgress
 
 # Formats that need an extra of cloudtune, by the name of its module.
 _OPTIONAL = ("tensorboard", "mlflow", "wandb")
@@ -57,9 +52,6 @@ def export_run(result: Result, kind: str, target: str) -> str:
             f"can't write to --out {target} ({error.strerror or error}); choose a folder that you "
             "own"
         ) from None
-
-
-# ---- trials --------------------------------------------------------------------------------------
 
 
 def _trials(result: Result) -> Sequence[TrialProgress]:
@@ -98,9 +90,6 @@ def _begun(result: Result) -> float:
     return result.report.job.began
 
 
-# ---- tables --------------------------------------------------------------------------------------
-
-
 def _csv(result: Result, target: str) -> str:
     for name in _TABLES:
         frame = getattr(result, name).copy()
@@ -137,9 +126,6 @@ def _parquet(result: Result, target: str) -> str:
     return _wrote("parquet", target)
 
 
-# ---- TensorBoard ---------------------------------------------------------------------------------
-
-
 def _tensorboard(result: Result, target: str) -> str:
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  torch takes seconds
     from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
@@ -171,9 +157,6 @@ def _best(result: Result) -> dict[str, float]:
     own = f"metric/{result.metric}"  # if it has the name of one of our columns
     column = own if own in frame.columns else result.metric
     return {str(trial): float(best) for trial, best in frame[column].dropna().items()}
-
-
-# ---- MLflow --------------------------------------------------------------------------------------
 
 
 def _mlflow(result: Result, target: str) -> str:
@@ -225,9 +208,6 @@ def _log(
 
 def _millis(result: Result, at: float) -> int:
     return round(1000 * (_begun(result) + at))
-
-
-# ---- Weights & Biases ----------------------------------------------------------------------------
 
 
 def _wandb(result: Result, target: str) -> str:

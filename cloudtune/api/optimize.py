@@ -1,12 +1,11 @@
 """`cloudtune.optimize`: tune an Optuna objective on rented GPUs, instead of `study.optimize`."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtune.api.experiments import refuse_while_loading
+from cloudtune.api.experiments import file_of, refuse_while_loading
 from cloudtune.api.results import Result
 from cloudtune.api.runs import run
 from cloudtune.errors import UsageError
@@ -49,10 +48,11 @@ def optimize(
             raise UsageError(
                 "the objective reports: set epochs= to the number of reports of a full training"
             )
+    file = file_of(objective)
     fields = {
         "name": getattr(objective, "__name__", "objective").strip("<>"),
         "train": functools.partial(run_trial, objective),
-        "directory": str(_folder_of(objective)),
+        "directory": str(Path.cwd() if file is None else file.parent),
         "metric": {"name": METRIC, "mode": "max" if direction == "maximize" else "min"},
         "search": dict(search),
         "epochs": {"max": epochs or 1},
@@ -61,12 +61,3 @@ def optimize(
         **(experiment or {}),
     }
     return run(fields, trials=n_trials, **options)
-
-
-def _folder_of(objective: Callable[..., object]) -> Path:
-    """Return the folder of an objective's file, which workers get a copy of."""
-    try:
-        file = Path(inspect.getfile(objective))
-    except (OSError, TypeError):
-        return Path.cwd()
-    return file.resolve().parent if file.is_file() else Path.cwd()

@@ -98,8 +98,6 @@ class Result:
 
     report: Report = field(repr=False)
 
-    # ---- the run ---------------------------------------------------------------------------
-
     @property
     def name(self) -> str:
         """The name of the run, as `cloudtune runs` lists it."""
@@ -176,8 +174,6 @@ class Result:
         stages = frame(rows, _STAGES, numbers=("seconds", "dollars"))
         planned = self.report.job.plan.estimate
         return PlannedRun(planned.seconds, planned.dollars, stages)
-
-    # ---- tables ----------------------------------------------------------------------------
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -306,8 +302,6 @@ class Result:
                 }
             )
         return frame(rows, _INSTANCES, numbers=("launched", "joined", "gone"))
-
-    # ---- shown -----------------------------------------------------------------------------
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the page that `cloudtune report --html` writes; with `path`, also write it there.

@@ -28,13 +28,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.heads.head_runner import ERRORS
 from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.infra.provider import provider_named
-from cloudtune.planning.plan_file import (
-    TOLERANCE,
-    job_of,
-    load_plan,
-    plan_bytes,
-    refuse_moved_prices,
-)
+from cloudtune.planning import plan_file
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
 from cloudtune.running.resume import Further
@@ -129,13 +123,13 @@ def run(
 
 def _saved(experiment: Source | Plan) -> Job | None:
     if isinstance(experiment, Plan):
-        return job_of(experiment.planned, 0.0, paced=False)
+        return plan_file.job_of(experiment.planned, 0.0, paced=False)
     if not isinstance(experiment, str | Path):
         return None
     path = Path(experiment)
-    saved = load_plan(path)
+    saved = plan_file.load_plan(path)
     if saved is not None:
-        refuse_moved_prices(path, saved, TOLERANCE)
+        plan_file.refuse_moved_prices(path, saved, plan_file.TOLERANCE)
     return saved
 
 
@@ -195,7 +189,7 @@ def _carried(
     flags = {"--force": force, "--no-pace": not pace}
     words = [name for name, is_set in flags.items() if is_set]
     words += [f"--{name}={value}" for name, value in options.items() if value is not None]
-    plan = None if saved is None else plan_bytes(saved)
+    plan = None if saved is None else plan_file.plan_bytes(saved)
     with home.with_module(wanted):
         sent = remote.send(wanted, offer, words, plan)
     onlooker.is_carried(sent)

@@ -1,24 +1,17 @@
 """Follow a ledger while it is written, and show the run on a screen."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from cloudtune.engine.ledger import entry_of, read_header
+from rich.console import Console
+
+from cloudtune.display.run_screen import RunScreen
+from cloudtune.engine.ledger import Entry, entry_of, read_header
+from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.basis import basis_of
+from cloudtune.runs.job import Job
 from cloudtune.strategies.rungs import rung_epochs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from cloudtune.display.run_screen import RunScreen
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.runs.job import Job
 
 # Seconds between two looks at an unchanged ledger.
 _GLANCE = 0.5

@@ -1,28 +1,28 @@
 """`cloudtune aws`: check, create and delete what cloudtune needs in an AWS account."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
-import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cloudtune import aws_session
-from cloudtune.cli.options import OUTPUT, GroupedCommand
+from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm
 from cloudtune.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cloudtune.infra.aws.account.inventory import Inventory
-    from cloudtune.infra.aws.account.policies import Place
-    from cloudtune.infra.aws.account.stack import ChangeSet
+from cloudtune.infra.aws.account import live as live_check
+from cloudtune.infra.aws.account import policies, stack
+from cloudtune.infra.aws.account.inventory import Inventory, all_types, inventory_of, lines
+from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Place
+from cloudtune.infra.aws.account.stack import ChangeSet, Clients
+from cloudtune.infra.aws.account.template import PURPOSES, managed_policy
+from cloudtune.infra.aws.account.template import template as template_of
+from cloudtune.infra.aws.provider import AWS
+from cloudtune.infra.provider import Endpoint
 
 REGION = click.option(
     "--region",
@@ -133,8 +133,6 @@ def setup(
     The resources are one CloudFormation stack, and runs read its settings. What you leave out stays
     as in the last setup.
     """
-    from cloudtune.infra.aws.account import stack
-
     clients, account = _look(region)
     template = account.template_for(named, _tags(tags), boundary)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
@@ -172,11 +170,6 @@ def teardown(region: str, *, bucket: bool, yes: bool) -> int:
     Refuses while instances of cloudtune are alive in the region. Keeps a bucket that isn't empty,
     unless you add --bucket. Keeps AWS's own role for spot instances.
     """
-    from cloudtune.infra.aws.account import stack
-    from cloudtune.infra.aws.account.policies import STACK
-    from cloudtune.infra.aws.provider import AWS
-    from cloudtune.infra.provider import Endpoint
-
     clients, account = _look(region)
     alive = AWS.calls(Endpoint(region)).ours(ended=False)
     if alive:
@@ -231,8 +224,6 @@ def check(
     Each line names a resource and what to do about it. Exits with 1 if something is missing. --live
     makes the calls that runs depend on, and compares the answers with the expected ones.
     """
-    from cloudtune.infra.aws.account.inventory import lines
-
     clients, account = _look(region)
     if live:
         return _live(clients, account, report, yes=yes)
@@ -266,9 +257,6 @@ def policy(
     `person` allows to plan, run, watch and clean up, through heads. `setup` and `teardown` also
     need `maker`. Setup attaches `head` and `node` to the roles that it creates.
     """
-    from cloudtune.infra.aws.account import policies
-    from cloudtune.infra.aws.account.template import managed_policy
-
     document = getattr(policies, who)(_place(account, region, named))
     if form == "cloudformation":
         document = managed_policy(f"cloudtune-{who}-{region}", document)
@@ -294,21 +282,16 @@ def template(
     Deploy it as a stack named cloudtune. Its parameters are Vpc, an id, and Subnets: ids by zone as
     JSON, for a VPC that isn't the default one.
     """
-    from cloudtune.infra.aws.account.template import template as template_of
-
     place = _place(account, region, named)
     click.echo(json.dumps(template_of(place, _tags(tags), boundary), indent=2))
 
 
 def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> int:
-    from cloudtune.infra.aws.account import live
-    from cloudtune.infra.aws.provider import AWS
-    from cloudtune.infra.provider import Endpoint
 
     if account.image is None or account.group is None or not account.bucket:
         raise UsageError("setup is incomplete: see `cloudtune aws check`; nothing was done")
     ec2 = AWS.calls(Endpoint(account.place.region))
-    trial_calls = live.LiveCheck(clients, ec2, account, time.strftime("%m%d-%H%M%S"))
+    trial_calls = live_check.LiveCheck(clients, ec2, account, time.strftime("%m%d-%H%M%S"))
     _print_identity(account)
     click.echo("This will")
     for line in trial_calls.plan():
@@ -323,24 +306,19 @@ def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> 
             click.echo(f"    expected: {answer.expected}")
     if path is not None:
         path.write_text(
-            json.dumps(live.report(trial_calls, answers), indent=1) + "\n", encoding="utf-8"
+            json.dumps(live_check.report(trial_calls, answers), indent=1) + "\n", encoding="utf-8"
         )
         click.echo(f"wrote the answers to {path}")
     return _OK if all(answer.ok for answer in answers) else _LACKING
 
 
 def _look(region: str) -> tuple[Any, Inventory]:
-    from cloudtune.infra.aws.account.inventory import inventory_of
-    from cloudtune.infra.aws.account.stack import Clients
-    from cloudtune.infra.provider import Endpoint
 
     clients = Clients(Endpoint(region))
     return clients, inventory_of(clients, region)
 
 
 def _place(account: str | None, region: str, named: Mapping[str, Any]) -> Place:
-    from cloudtune.infra.aws.account.inventory import all_types
-    from cloudtune.infra.aws.account.policies import Place
 
     place = _look(region)[1].place if account is None else Place(account, region, all_types())
     return replace(place, **named)
@@ -363,9 +341,6 @@ def _path(text: str) -> str:
 
 def _steps(change_set: ChangeSet, account: Inventory) -> list[str]:
     """Return what a setup would change, in words."""
-    from cloudtune.infra.aws.account.policies import SPOT_SERVICE
-    from cloudtune.infra.aws.account.template import PURPOSES
-
     steps = [f"{verb} {name}: {PURPOSES.get(name, '')}" for verb, name in change_set.changes]
     if not change_set.is_empty and not change_set.changes:
         steps.append("update the settings of the stack")
@@ -397,10 +372,5 @@ def _print_steps(steps: list[str], verb: str) -> None:
 
 
 def _confirm(*, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "can't ask for confirmation without a terminal: add --yes; nothing was changed"
-        )
-    click.confirm("Go ahead?", abort=True)
+    refusal = "can't ask for confirmation without a terminal, and nothing was changed"
+    confirm("Go ahead?", refusal, yes=yes)

@@ -1,7 +1,5 @@
 """`cloudtune catalog`: GPU instance types and their prices."""
 
-import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +9,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from cloudtune.cli.options import GroupedCommand
+from cloudtune.cli.options import OUTPUT_YAML, GroupedCommand, print_data
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.infra.aws import pricing
@@ -33,10 +31,7 @@ _WARNINGS_SHOWN = 5
 )
 @click.option("--region", default=pricing.PRICED_REGION, show_default=True, help="AWS region.")
 @click.option("--refresh", is_flag=True, help="Fetch live prices from AWS (needs credentials).")
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table",
-    show_default=True,
-)  # fmt: skip
+@OUTPUT_YAML
 def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> int:
     """List GPU instance types and their prices. Rents nothing."""
     now = datetime.now(UTC)
@@ -47,7 +42,7 @@ def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: st
     if output == "table":
         _show(rows, prices, markets, f"{now:%Y-%m-%d}")
     else:
-        _print(_data(rows, prices, region, f"{now:%Y-%m-%d}"), output)
+        print_data(_data(rows, prices, region, f"{now:%Y-%m-%d}"), output)
     return 0
 
 
@@ -117,9 +112,6 @@ def _order(row: _Row) -> tuple[str, int, float, str]:
     return kind.gpu, kind.gpus, price, kind.name
 
 
-# ---- table ---------------------------------------------------------------------------------
-
-
 def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], today: str) -> None:
     out = console()
     age = prices.age_days(today)
@@ -166,9 +158,6 @@ def _warn(warnings: Sequence[str]) -> None:
         click.echo(f"warning: {more} more like these; -o json shows all", err=True)
 
 
-# ---- data ----------------------------------------------------------------------------------
-
-
 def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dict[str, Any]:
     return {
         "region": region,
@@ -199,16 +188,3 @@ def _row_data(row: _Row) -> dict[str, Any]:
         "interruption_band": band or None,
         "interruptions_per_hour": pricing.interruptions_per_hour(band) if band else None,
     }
-
-
-def _print(data: Mapping[str, Any], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(data, indent=1))
-        return
-    from ruamel.yaml import YAML  # noqa: PLC0415 - only here
-
-    text = io.StringIO()
-    yaml = YAML()
-    yaml.width = 10_000  # no sentence is folded
-    yaml.dump(data, text)
-    click.echo(text.getvalue(), nl=False)

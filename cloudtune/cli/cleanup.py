@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, run_names
-from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, confirm, print_data, run_names
+from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.model.text import counted
 from cloudtune.model.units import format_bytes
 
@@ -47,7 +45,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
             }
             for live in instances
         ]
-        click.echo(json.dumps(rows, indent=1))
+        print_data(rows)
     else:
         show_instances(console(), instances)
     for head in cleanup.dead_heads():
@@ -100,7 +98,9 @@ def gc(
                 if run in {None, candidate.instance.run} and (everything or candidate.orphan)
             ]
             doomed_count += len(doomed)
-            _print_doomed(doomed, dry_run=dry_run)
+            verb = "would return" if dry_run else "returning"
+            for instance in (candidate.instance for candidate in doomed):
+                click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
@@ -126,13 +126,6 @@ def _print_abandoned(machines: Sequence[str], what: str) -> None:
         click.echo(
             f"{', '.join(machines)} kept running here after the emulator died; {what}", err=True
         )
-
-
-def _print_doomed(doomed: Sequence[Found], *, dry_run: bool) -> None:
-    verb = "would return" if dry_run else "returning"
-    for doomed_instance in doomed:
-        instance = doomed_instance.instance
-        click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
 
 
 def _print_unreachable(unreachable: Sequence[str]) -> None:
@@ -175,12 +168,8 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
         if run.stored is None:
             click.echo("  its records don't say where its checkpoints are; they stay")
     size = format_bytes(sum(part.size for run in doomed.values() for part in run.parts))
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "can't ask for confirmation without a terminal: add --yes; nothing was removed"
-            )
-        click.confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", abort=True)
+    refusal = "can't ask for confirmation without a terminal, and nothing was removed"
+    confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", refusal, yes=yes)
     for run in doomed.values():
         run.remove()
     click.echo(f"Removed {counted(len(doomed), 'run')}, {size}.")

@@ -28,9 +28,6 @@ def emulator() -> None:
     """
 
 
-# ---- its life ------------------------------------------------------------------------------
-
-
 @emulator.command()
 @click.option("--boot", metavar="TIME", help="Time from launch to running (default: 4s).")
 def start(boot: str | None) -> int:
@@ -101,9 +98,6 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
     return "  ".join(words)
 
 
-# ---- faults --------------------------------------------------------------------------------
-
-
 @emulator.command()
 @click.argument("given", metavar="[FILE|JSON]", required=False)
 @click.option("--add", is_flag=True, help="Add to the pending faults instead of replacing them.")
@@ -143,9 +137,6 @@ def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
         click.echo(f"  {json.dumps(fault)}")
 
 
-# ---- instances -----------------------------------------------------------------------------
-
-
 @emulator.command()
 @click.argument("instance")
 @click.option("--notice", metavar="TIME", help="Length of the notice (default: 2m, as on AWS).")
@@ -172,9 +163,6 @@ def kill(instance: str) -> int:
     control.kill(instance_id)
     click.echo(f"{instance_id} is dead; EC2 still reports it running")
     return 0
-
-
-# ---- finding -------------------------------------------------------------------------------
 
 
 def _folder() -> Path:

@@ -1,6 +1,7 @@
 """The options that several commands share."""
 
 import functools
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from cloudtune.api.scripts import experiment_beside, is_script
-from cloudtune.errors import CloudtuneError
+from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.planning.stages import PLANNERS, PlanOptions
 from cloudtune.policy.registry import MENU, STRATEGIES, named
@@ -130,6 +131,32 @@ def file_of(path: Path, given: Mapping[str, Any]) -> Path:
     )
 
 
+def confirm(question: str, refusal: str, *, yes: bool) -> None:
+    """Ask a person, unless `yes`; without a terminal say `refusal`.
+
+    Raises:
+        UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{refusal}: add --yes")
+    click.confirm(question, abort=True)
+
+
+def print_data(data: Any, output: str = "json") -> None:
+    """Print data as JSON, or as YAML."""
+    if output == "json":
+        click.echo(json.dumps(data, indent=1, allow_nan=False))
+        return
+    from ruamel.yaml import YAML  # noqa: PLC0415
+
+    yaml = YAML()
+    yaml.width = 10_000  # no sentence is folded
+    yaml.dump(data, sys.stdout)
+
+
 def at_terminal() -> bool:
     """Whether the command can ask a person."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -164,7 +191,7 @@ def planning_options(command: Command) -> Command:
             help="Meet the limits with this probability, rather than on average.",
         ),
     ]
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+    return _with(options, command)
 
 
 def watching_options(command: Command) -> Command:
@@ -228,6 +255,7 @@ OUTPUT_YAML = click.option(
     default="table",
     show_default=True,
 )
+YES = click.option("-y", "--yes", is_flag=True, help="Rent without asking first (aws asks).")
 PACE = click.option(
     "--pace/--no-pace",
     default=True,

@@ -1,8 +1,6 @@
 """`cloudtune init` and `plan`: a first experiment; a run's plan, duration and cost."""
 
-import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +8,8 @@ from typing import Any
 import click
 
 from cloudtune.api.experiments import for_renting, head_for, limits_of, load_problem, with_head
+from cloudtune.cli import options
 from cloudtune.cli.exports import HTML, check_page, save_page
-from cloudtune.cli.options import (
-    OUTPUT_YAML,
-    PROFILE,
-    STRATEGY,
-    USUAL,
-    GroupedCommand,
-    experiment_options,
-    file_of,
-    plan_options_of,
-    planning_options,
-    search_options,
-)
 from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
@@ -32,7 +19,7 @@ from cloudtune.runs.basis import basis_of
 from cloudtune.script.drafts import read_script
 
 
-@click.command(cls=GroupedCommand)
+@click.command(cls=options.GroupedCommand)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -63,13 +50,13 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     click.echo(f"Wrote {target}. Review it, then run: cloudtune plan {target}")
 
 
-@click.command(cls=GroupedCommand, first=USUAL)
+@click.command(cls=options.GroupedCommand, first=options.USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
-@experiment_options
-@search_options
-@STRATEGY
-@planning_options
-@PROFILE
+@options.experiment_options
+@options.search_options
+@options.STRATEGY
+@options.planning_options
+@options.PROFILE
 @click.option(
     "--point",
     type=int,
@@ -80,7 +67,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @click.option(
     "--save", type=click.Path(path_type=Path), help="Save the plan to a file for `cloudtune run`."
 )
-@OUTPUT_YAML
+@options.OUTPUT_YAML
 @click.option("-v", "--verbose", is_flag=True, help="Show all details of the plan.")
 def plan(
     *,
@@ -95,13 +82,13 @@ def plan(
 ) -> int:
     """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
     check_page(html)
-    experiment = file_of(experiment, given)
+    experiment = options.file_of(experiment, given)
     wanted = for_renting(experiment, given)
     wanted = with_head(wanted, head_for(wanted))
     problem = load_problem(wanted, profile)
     try:
         planned = make_plan(
-            problem, limits_of(wanted), plan_options_of(given), wanted.charges.head_start
+            problem, limits_of(wanted), options.plan_options_of(given), wanted.charges.head_start
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
@@ -159,7 +146,7 @@ def show_planned(
         else:
             show_plan(console(), proposal, command)
     else:
-        _dump({"feasible": True, **to_json(proposal)}, output)
+        options.print_data({"feasible": True, **to_json(proposal)}, output)
 
 
 def tell_insisted() -> None:
@@ -183,14 +170,5 @@ def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> in
     for name in ("fastest", "cheapest", "nearest"):
         estimate = getattr(error, name)
         data[name] = None if estimate is None else encode(estimate)
-    _dump(data, output)
+    options.print_data(data, output)
     return error.exit_code
-
-
-def _dump(data: Any, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(data, indent=1, allow_nan=False))
-        return
-    from ruamel.yaml import YAML  # noqa: PLC0415
-
-    YAML(typ="safe", pure=True).dump(data, sys.stdout)

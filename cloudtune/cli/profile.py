@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloudtune.api.experiments import for_renting, limits_of
-from cloudtune.cli.options import PACE, TRY_FIRST, GroupedCommand, experiment_options
+from cloudtune.cli.options import PACE, TRY_FIRST, YES, GroupedCommand, confirm, experiment_options
 from cloudtune.clock import unix_time
 from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
-from cloudtune.errors import UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.units import format_dollars
 from cloudtune.planning.problem import instance_types, stored_profiles
@@ -22,7 +20,6 @@ from cloudtune.runs.basis import basis_of
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
-    from cloudtune.model.plans import Limits
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.running.measuring import Measured
     from cloudtune.running.runner import Watch
@@ -40,23 +37,16 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
         UsageError: there is no terminal to ask on.
     """
     whose = provider_named(wanted.cloud.provider).asks_first
-    if not whose or yes:
+    if not whose:
         return
-    cap = _cap(limits_of(wanted))
-    price = "measuring the script" if job is None else _price(job)
-    if not sys.stdin.isatty():
-        raise UsageError(f"renting from {whose} needs confirmation, without a terminal: add --yes")
-    click.confirm(f"Rent from {whose}: {price}, {cap}. Continue?", abort=True)
-
-
-def _price(job: Job) -> str:
-    """Return the planned cost of a run, and its basis."""
-    basis = basis_of(job.experiment, job.rentables)
-    return f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
-
-
-def _cap(limits: Limits) -> str:
-    return "no cap" if limits.budget is None else f"at most {format_dollars(limits.budget)}"
+    budget = limits_of(wanted).budget
+    cap = "no cap" if budget is None else f"at most {format_dollars(budget)}"
+    price = "measuring the script"
+    if job is not None:
+        basis = basis_of(job.experiment, job.rentables)
+        price = f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
+    refusal = f"renting from {whose} needs confirmation, without a terminal"
+    confirm(f"Rent from {whose}: {price}, {cap}. Continue?", refusal, yes=yes)
 
 
 class Widths(click.ParamType[tuple[int, ...]]):
@@ -106,12 +96,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
     help="GPUs per trial to measure, such as 1,2,4,8 (on several instances if need be).",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="Rent without asking first (aws asks).",
-)
+@YES
 @control.outliving_its_terminal()
 def profile(
     experiment: Path,

@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
-from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, print_data
 from cloudtune.display.alternatives_tables import against_json
 from cloudtune.display.report_screen import show_against, show_report
 from cloudtune.display.terminal import console
 from cloudtune.planning import alternatives
 from cloudtune.runs import home
-from cloudtune.runs.report import Report, cloud_records, load, to_json
+from cloudtune.runs.report import cloud_records, load, to_json
 
 
 @click.command(cls=GroupedCommand)
@@ -38,17 +38,13 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
         path = Path(f"{folder.name}.html") if html == BESIDE else html
         save_page(path, lambda: run_page(run_report))
     if against:
-        _show_against(run_report, output)
+        other = alternatives.against(run_report.job, run_report.dollars)
+        if output == "json":
+            print_data(against_json(other))
+        else:
+            show_against(console(), run_report, other)
     elif output == "json":
         click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
     elif html is None:
         show_report(console(), run_report)
     return 0
-
-
-def _show_against(run_report: Report, output: str) -> None:
-    other = alternatives.against(run_report.job, run_report.dollars)
-    if output == "json":
-        click.echo(json.dumps(against_json(other), indent=1, allow_nan=False))
-    else:
-        show_against(console(), run_report, other)

@@ -13,22 +13,7 @@ import click
 
 from cloudtune.api.experiments import for_renting, head_for, load_experiment
 from cloudtune.api.scripts import is_script
-from cloudtune.cli.options import (
-    HERE,
-    PACE,
-    PROFILE,
-    RUN,
-    STRATEGY,
-    TRY_FIRST,
-    USUAL,
-    GroupedCommand,
-    experiment_options,
-    file_of,
-    plan_options_of,
-    planning_options,
-    search_options,
-    watching_options,
-)
+from cloudtune.cli import options
 from cloudtune.cli.reporters import JsonLines, Quiet, Terminal, tell
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
@@ -44,21 +29,22 @@ if TYPE_CHECKING:
 
     from cloudtune.api.remote import Sent
     from cloudtune.experiment import Experiment
+    from cloudtune.infra.provider import HeadOffer
     from cloudtune.running.runner import Ended
     from cloudtune.runs.job import Job
 
 _INTERRUPTED = 130
 
 
-@click.command(cls=GroupedCommand, first=USUAL)
+@click.command(cls=options.GroupedCommand, first=options.USUAL)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT|PLAN", type=click.Path(path_type=Path))
-@experiment_options
-@search_options
-@STRATEGY
-@planning_options
-@PROFILE
-@PACE
-@TRY_FIRST
+@options.experiment_options
+@options.search_options
+@options.STRATEGY
+@options.planning_options
+@options.PROFILE
+@options.PACE
+@options.TRY_FIRST
 @click.option(
     "--force", is_flag=True, help="Start even if no plan meets the limits (still enforced)."
 )
@@ -69,14 +55,9 @@ _INTERRUPTED = 130
     show_default=True,
     help="Refuse a saved plan if prices have changed by more than this fraction.",
 )
-@click.option(
-    "-y",
-    "--yes",
-    is_flag=True,
-    help="Rent without asking first (aws asks).",
-)
-@HERE
-@watching_options
+@options.YES
+@options.HERE
+@options.watching_options
 @control.outliving_its_terminal()
 def run(
     *,
@@ -115,17 +96,17 @@ def run(
             return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
-    wanted = for_renting(file_of(experiment, given), given)
-    options = plan_options_of(given)
+    wanted = for_renting(options.file_of(experiment, given), given)
+    planning = options.plan_options_of(given)
     if not here and _needs_head(wanted, force=here is False):
         onlooker.confirm(wanted, None)
         words = _words(pace=pace, force=force, quiet=quiet, output=output)
-        for name, value in {**vars(options), "profile": profile}.items():
+        for name, value in {**vars(planning), "profile": profile}.items():
             words += [] if value is None else [f"--{name}={value}"]
         return _carry(wanted, words)
     runner.enter_environment(wanted)
     try:
-        ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
+        ended = flow.tune(wanted, planning, onlooker, profile=profile, pace=pace, force=force)
     except InfeasibleError as error:  # already shown
         return error.exit_code
     return _conclude(ended, output)
@@ -145,10 +126,10 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 
 
 @click.command(
-    cls=GroupedCommand,
+    cls=options.GroupedCommand,
     first=("--deadline", "--budget", "--trials", "--yes", "--quiet", "--output"),
 )
-@RUN
+@options.RUN
 @click.option(
     "--deadline", metavar="+TIME|TIME", help="+1h: an hour from now. 3h: from the run's start."
 )
@@ -158,8 +139,8 @@ def _refuse_overrides(given: Mapping[str, Any]) -> None:
 @click.option("--trials", metavar="+N", help="+16: 16 more trials than planned.")
 @click.option("--changed-script", is_flag=True, help="Resume although the script has changed.")
 @click.option("-y", "--yes", is_flag=True, help="Rent again without asking first (aws asks).")
-@HERE
-@watching_options
+@options.HERE
+@options.watching_options
 @control.outliving_its_terminal()
 def resume(
     run: str | None,
@@ -240,9 +221,6 @@ def _conclude(ended: Ended, output: str = "table") -> int:
     return code
 
 
-# ---- runs that a head carries --------------------------------------------------------------
-
-
 def _needs_head(wanted: Experiment, *, force: bool) -> bool:
     """Whether a run of this experiment needs a head, as this machine can't control it."""
     return head_for(wanted, force=force) is not None
@@ -255,10 +233,8 @@ def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -
     """
     from cloudtune.api import remote
 
-    offer = head_for(wanted, force=True)
-    assert offer is not None
-    sent = remote.send(wanted, offer, words, None if plan is None else plan.read_bytes())
-    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+    saved = None if plan is None else plan.read_bytes()
+    return _followed(wanted, lambda offer: remote.send(wanted, offer, words, saved))
 
 
 def _carry_on(
@@ -272,16 +248,18 @@ def _carry_on(
     from cloudtune.runs.job import job_of_ledger
 
     job = job_of_ledger(folder / home.LEDGER)
-    offer = head_for(job.experiment, force=True)
-    assert offer is not None
     confirm(job.experiment, job)
-    sent = remote.resend(folder, job.experiment, offer, words)
-    return _followed(sent, f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour")
+    wanted = job.experiment
+    return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))
 
 
-def _followed(sent: Sent, what: str) -> int:
+def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
     from cloudtune.api import remote
 
+    offer = head_for(wanted, force=True)
+    assert offer is not None
+    sent = send(offer)
+    what = f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour"
     name = sent.folder.name
     click.echo(f"{sent.head} ({what}) controls run {name}.", err=True)
     click.echo(
@@ -302,23 +280,23 @@ def _followed(sent: Sent, what: str) -> int:
     return code
 
 
-@click.command("try", cls=GroupedCommand)
+@click.command("try", cls=options.GroupedCommand)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
-@experiment_options
-@search_options
-@STRATEGY
+@options.experiment_options
+@options.search_options
+@options.STRATEGY
 def try_(experiment: Path, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.running.dry_run import try_script
 
-    tried = try_script(load_experiment(file_of(experiment, given), given))
+    tried = try_script(load_experiment(options.file_of(experiment, given), given))
     if tried.reason:
         raise CloudtuneError(str(tried))
     click.echo(str(tried))
 
 
-@click.command(cls=GroupedCommand)
-@RUN
+@click.command(cls=options.GroupedCommand)
+@options.RUN
 def stop(run: str | None) -> None:
     """Stop a run gracefully, as Ctrl-C does in its own terminal. Without RUN, the last one.
 

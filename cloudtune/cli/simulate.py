@@ -7,66 +7,24 @@ from typing import Any
 import click
 
 from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
+from cloudtune.cli import options
 from cloudtune.cli.exports import HTML, check_page, save_page
-from cloudtune.cli.options import (
-    OUTPUT,
-    PROFILE,
-    STRATEGY,
-    USUAL,
-    GroupedCommand,
-    experiment_options,
-    plan_options_of,
-    planning_options,
-    search_options,
-)
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
-from cloudtune.errors import UsageError
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.plan_file import job_of
 
-# Options of earlier versions, and the commands that replaced them.
-_MOVED = {
-    "--curves": "python -m benchmarks.compare, which takes the same options (docs/simulate.md)",
-    "--spot-trace": "python -m benchmarks.spot (docs/spot.md)",
-}
 
-
-class _Simulate(GroupedCommand):
-    """A command that names the replacement of options it no longer has."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Return the context.
-
-        Raises:
-            UsageError: an option has moved.
-        """
-        for arg in args:
-            option = arg.partition("=")[0]
-            if option in _MOVED:
-                raise UsageError(
-                    f"simulate {option} has moved: in a clone of cloudtune's repository, run "
-                    f"{_MOVED[option]}"
-                )
-        return super().make_context(info_name, args, parent, **extra)
-
-
-@click.command(cls=_Simulate, first=USUAL)
+@click.command(cls=options.GroupedCommand, first=options.USUAL)
 @click.argument("experiment", type=click.Path(path_type=Path))
-@experiment_options
-@search_options
-@STRATEGY
-@planning_options
-@PROFILE
+@options.experiment_options
+@options.search_options
+@options.STRATEGY
+@options.planning_options
+@options.PROFILE
 @click.option("--force", is_flag=True, help="Simulate even if no plan meets the limits.")
 @HTML
-@OUTPUT
+@options.OUTPUT
 def simulate(
     *,
     experiment: Path,
@@ -86,7 +44,11 @@ def simulate(
     problem = load_problem(wanted, profile)
     try:
         planned = plan_or_forced(
-            problem, limits_of(wanted), plan_options_of(given), force=force, insists=tell_insisted
+            problem,
+            limits_of(wanted),
+            options.plan_options_of(given),
+            force=force,
+            insists=tell_insisted,
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)

@@ -1,7 +1,6 @@
 """`cloudtune watch`, `logs`, `runs`: follow a run, print its logs, list all runs."""
 
 import contextlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import click
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.api.run_logs import Log, LogPiece
-from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand
+from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand, print_data
 from cloudtune.cli.reporters import tell, told_as_lines
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
@@ -132,8 +131,6 @@ def runs(experiment: Path | None, output: str) -> None:
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
     records = list(history.listed(wanted))
     if output == "json":
-        click.echo(
-            json.dumps([history.to_json(record) for record in records], indent=1, allow_nan=False)
-        )
+        print_data([history.to_json(record) for record in records])
     else:
         show_runs(console(), records)

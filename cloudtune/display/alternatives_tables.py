@@ -1,20 +1,15 @@
 """What else could be done, as tables: alternatives, the front, fewer trials, other planners."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from cloudtune.display.terminal import Sheet, beside
+from cloudtune.model.plans import Estimate, Plan, RunPlan
 from cloudtune.model.text import counted, fleet_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cloudtune.model.plans import Estimate, Plan, RunPlan
-    from cloudtune.planning.alternatives import Against
-    from cloudtune.planning.proposal import Proposal
-    from cloudtune.runs.report import Report
+from cloudtune.planning.alternatives import Against
+from cloudtune.planning.proposal import Proposal
+from cloudtune.runs.report import Report
 
 
 def alternatives(proposal: Proposal) -> Sheet:
@@ -114,8 +109,6 @@ def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
 def _price(estimate: Estimate) -> tuple[str, str]:
     return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))
 
-
-# ---- of a run that was ---------------------------------------------------------------------------
 
 # Bills that differ by less, as a share, are the same.
 _SAME = 0.005

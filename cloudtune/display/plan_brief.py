@@ -3,14 +3,15 @@
 At most 40 lines of 100 columns. All the rest is behind `--verbose`, and on the HTML page.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import EMULATED
 from cloudtune.model.text import (
     age_text,
@@ -23,17 +24,10 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import NOTABLE, STATIC, for_one_screen
+from cloudtune.planning.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
+from cloudtune.planning.proposal import Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, WHOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
-    from cloudtune.planning.alternatives import Alternative, Point
-    from cloudtune.planning.proposal import Proposal
 
 # Rows of the table of stages; where there are more, the rest are one.
 _STAGES = 8
@@ -84,9 +78,6 @@ def reason(proposal: Proposal) -> list[Fact]:
     return facts
 
 
-# ---- what you get ------------------------------------------------------------------------------
-
-
 def expected(proposal: Proposal) -> Sheet:
     """Return time and cost: as expected, of 19 in 20 runs, the limit, and how often it holds."""
     plan = proposal.plan
@@ -101,17 +92,14 @@ def expected(proposal: Proposal) -> Sheet:
     if plan.followed is None:
         scale = proposal.scale
         last = scale.counted(proposal.epochs[1])
-        rows.append(Row("configurations", *_figures(forecast.trials), _cap(proposal), ""))
+        cap = "" if proposal.trials is None else f"{proposal.trials:,}"
+        rows.append(Row("configurations", *_figures(forecast.trials), cap, ""))
         rows.append(
             Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
         )
     runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
     columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
-
-
-def _cap(proposal: Proposal) -> str:
-    return "" if proposal.trials is None else f"{proposal.trials:,}"
 
 
 def _row(name: str, value: float, spread: Spread, limit: float | None, chance: float | None) -> Row:
@@ -164,7 +152,7 @@ def facts(proposal: Proposal) -> list[Fact]:
             head += f"; about {format_seconds(proposal.head_seconds)} of the deadline start it"
         lines.append(Fact("head", head))
     if proposal.target is not None:
-        lines.append(Fact("target", f"ends as soon as {proposal.metric} is {proposal.target:g}"))
+        lines.append(Fact("target", plan_tables.target_text(proposal)))
     if plan.followed is not None and not plan.free:
         proven = plan_tables.quality(plan, proposal.objective or "")
         offers = counted(proposal.considered, "offer")
@@ -179,7 +167,7 @@ def facts(proposal: Proposal) -> list[Fact]:
 
 def machines(plan: RunPlan) -> str:
     """Return the most machines at once by type, with their prices."""
-    counts: dict[Offer, int] = {}
+    counts = dict[Offer, int]()
     if plan.followed is None:
         counts = {kind.offer: kind.instances for kind in plan.fleet}
     else:
@@ -203,9 +191,6 @@ def fleet(plan: Plan) -> str:
         market = "" if offer.market == "on-demand" else offer.market
         parts.append(f"{count} {machine_text(offer.instance_type.name, market, '')}")
     return " + ".join(parts)
-
-
-# ---- stages ------------------------------------------------------------------------------------
 
 
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
@@ -239,9 +224,6 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
     wide = frozenset({"machines"})
     sheet = Sheet("", columns, tuple(rows), frozenset({"stage", "machines"}), wide)
     return sheet.without("costs") if proposal.plan.free else sheet
-
-
-# ---- instead -----------------------------------------------------------------------------------
 
 
 def instead(proposal: Proposal) -> Sheet | None:
@@ -339,9 +321,6 @@ def _neighbours(proposal: Proposal) -> Iterator[tuple[str, Point]]:
         if point.plan.estimate.dollars < (1 - NOTABLE) * chosen.dollars:
             yield "cheaper", point
             break
-
-
-# ---- what it rests on ----------------------------------------------------------------------------
 
 
 def rests_on(proposal: Proposal) -> list[Fact]:

@@ -1,23 +1,14 @@
 """A plan on the terminal: on one screen, or with everything that is known of it."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from cloudtune.display import alternatives_tables, plan_brief, plan_tables
-from cloudtune.display.terminal import ROOMY, print_facts, print_sheet, print_title
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from cloudtune.display.terminal import Sheet
-    from cloudtune.model.plans import Plan, RunPlan
-    from cloudtune.planning.proposal import Proposal
+from cloudtune.display.terminal import print_facts, print_sheet, print_title
+from cloudtune.model.plans import Plan, RunPlan
+from cloudtune.planning.proposal import Proposal
 
 
 def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:
@@ -25,10 +16,10 @@ def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> 
     show_head(out, proposal)
     staged = proposal.plan.staged
     if staged is not None:
-        _print_table(out, plan_brief.stages(proposal, staged))
+        print_sheet(out, plan_brief.stages(proposal, staged))
     other = plan_brief.instead(proposal)
     if other is not None:
-        _print_table(out, other)
+        print_sheet(out, other)
     out.print()
     print_facts(out, plan_brief.rests_on(proposal))
     if command:
@@ -43,24 +34,8 @@ def show_head(out: Console, proposal: Proposal) -> None:
         title += "   EMULATED: nothing is paid"
     out.print(Text(title, style="bold"))
     print_facts(out, plan_brief.reason(proposal))
-    _print_table(out, plan_brief.expected(proposal))
+    print_sheet(out, plan_brief.expected(proposal))
     print_facts(out, plan_brief.facts(proposal))
-
-
-def _print_table(out: Console, sheet: Sheet) -> None:
-    """Print a table without rules, with a line above it."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in sheet.columns:
-        table.add_column(
-            Text(f"  {name}" if name == sheet.columns[0] else name),
-            justify="left" if name in sheet.left else "right",
-            no_wrap=out.width >= ROOMY and name not in sheet.wraps,
-            overflow="fold",
-        )
-    for row in sheet.rows:
-        table.add_row(Text(f"  {row[0]}"), *(Text(cell) for cell in row[1:]))
-    out.print()
-    out.print(table)
 
 
 def show_all(out: Console, proposal: Proposal) -> None:

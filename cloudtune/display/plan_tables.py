@@ -1,11 +1,9 @@
 """The parts of a proposal as labelled lines and tables of text, for the terminal and for HTML."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from cloudtune.display.terminal import Fact, Sheet, beside
-from cloudtune.model.plans import BY_PLAN
+from cloudtune.model.plans import BY_PLAN, Forecast, Plan, RunPlan, Spread, StagePlan
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
     EPOCHS,
@@ -21,16 +19,10 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.model.plans import Forecast, Group, Plan, RunPlan, Spread, StagePlan
-    from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
-    from cloudtune.runs.figures import Figures, RungReport
-
+from cloudtune.runs.figures import Figures, RungReport
 
 _ROUNDING = 1e-6
 # Prices older than this many days get a warning.
@@ -58,7 +50,7 @@ def header(proposal: Proposal) -> list[Fact]:
         Fact("job", _job(proposal)),
         *deciders(plan, proposal.scale),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
-        *([] if proposal.target is None else [Fact("", _target(proposal))]),
+        *([] if proposal.target is None else [Fact("", target_text(proposal))]),
         *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
         Fact("limits", _limits(proposal)),
         *price_facts(proposal.prices),
@@ -98,6 +90,11 @@ def _job(proposal: Proposal) -> str:
     )
 
 
+def target_text(proposal: Proposal) -> str:
+    """Return at which value of the metric the run ends; only for one with a target."""
+    return f"ends as soon as {proposal.metric} is {proposal.target:g}"
+
+
 def _how(plan: RunPlan, scale: Scale) -> str:
     if plan.staged is None:
         return "decides as results come in, so there are no stages beforehand"
@@ -108,10 +105,6 @@ def _how(plan: RunPlan, scale: Scale) -> str:
 
 def _fleet(plan: RunPlan) -> str:
     return f"{plan.fleet_rule} fleet rule"
-
-
-def _target(proposal: Proposal) -> str:
-    return f"ends as soon as {proposal.metric} is {proposal.target:g}"
 
 
 def _asked(proposal: Proposal) -> str:
@@ -165,11 +158,7 @@ def stages_of(proposal: Proposal) -> Sheet:
 
 def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EPOCHS) -> Sheet:
     """Return the stages, a row for each group of one; time and cost are the stage's."""
-    rows = [
-        (*row, *(_taken(stage) if first else ("", "", "", "")))
-        for number, stage in enumerate(plan.stages, start=1)
-        for first, row in _groups(number, stage, scale)
-    ]
+    rows = [row for n, stage in enumerate(plan.stages, start=1) for row in _rows(n, stage, scale)]
     total = (
         *("total", "", "", "", "", ""),
         format_seconds(plan.estimate.seconds),
@@ -191,33 +180,22 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EP
     return sheet.without("cost") if free else sheet
 
 
-def _groups(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[bool, tuple[str, ...]]]:
+def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each group; what is the stage's stands in the first."""
+    first = str(number)
     epochs = scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch)
-    for place, group in enumerate(stage.groups):
-        first = place == 0
-        yield (
-            first,
-            (
-                str(number) if first else "",
-                _trials(group),
-                epochs if first else "",
-                width_text(group.width),
-                group_text(group),
-            ),
-        )
-
-
-def _trials(group: Group) -> str:
-    return f"{group.trials}" + (f" in {group.waves} waves" if group.waves > 1 else "")
-
-
-def _taken(stage: StagePlan) -> tuple[str, ...]:
-    return (
+    taken = (
         format_clock(stage.begin),
         format_seconds(stage.seconds),
         format_dollars(stage.dollars),
         f"{100 * stage.busy:.0f} %",
     )
+    for group in stage.groups:
+        waves = f" in {group.waves} waves" if group.waves > 1 else ""
+        width = width_text(group.width)
+        yield first, f"{group.trials}{waves}", epochs, width, group_text(group), *taken
+        first = epochs = ""
+        taken = ("", "", "", "")
 
 
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -378,16 +356,20 @@ def creation(proposal: Proposal) -> list[Fact]:
         for offer, count in plan.launches.items()
     ]
     label, most = ("launches", "") if plan.followed else ("rents", "up to ")
+    worst = f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}"
+    head = "one process on this machine"
+    if proposal.head is not None:
+        head = f"the head, an instance for ${proposal.head:,.4g} an hour; this machine may sleep"
     by = f"by the {_fleet(plan)}; never more than {plan.max_instances} in all"
     return [
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
         Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
         *([] if plan.free else _billed(plan)),
         *_caps(proposal),
-        Fact("head", _head(proposal)),
+        Fact("head", head),
         Fact("checkpoints", proposal.storage),
         *_charges(proposal),
-        *([] if plan.free else [_worst(proposal)]),
+        *([] if plan.free else [Fact("worst case", worst)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
 
@@ -395,10 +377,6 @@ def creation(proposal: Proposal) -> list[Fact]:
 def _billed(plan: RunPlan) -> Iterator[Fact]:
     for number, text in enumerate(dict.fromkeys(offer.billing for offer in plan.launches)):
         yield Fact("" if number else "billed", text)
-
-
-def _worst(proposal: Proposal) -> Fact:
-    return Fact("worst case", f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}")
 
 
 def _caps(proposal: Proposal) -> Iterator[Fact]:
@@ -420,12 +398,6 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
     if deadline is not None:
         whole = format_dollars(deadline * plan.usd_per_second)
         yield Fact("", f"its largest fleet until the deadline would be {whole}")
-
-
-def _head(proposal: Proposal) -> str:
-    if proposal.head is None:
-        return "one process on this machine"
-    return f"the head, an instance for ${proposal.head:,.4g} an hour; this machine may sleep"
 
 
 def _charges(proposal: Proposal) -> Iterator[Fact]:

@@ -1,34 +1,21 @@
 """What a person sees of a run that is over, of a profile and of what is alive."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from typing import TYPE_CHECKING
-
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console
 
 from cloudtune.display import alternatives_tables, cost_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
-from cloudtune.model.scaling import MEASURED
-from cloudtune.model.text import counted, gpus_text, group_text, percent, width_text
+from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
+from cloudtune.model.text import Scale, counted, gpus_text, group_text, percent, width_text
 from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planning.alternatives import Against
 from cloudtune.policy.registry import WHOSE
-from cloudtune.runs.figures import legs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from rich.console import Console
-
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.text import Scale
-    from cloudtune.planning.alternatives import Against
-    from cloudtune.running.cleanup import Found
-    from cloudtune.runs.figures import LegFigures
-    from cloudtune.runs.report import Report, StageReport, WidthChange
-
+from cloudtune.running.cleanup import Found
+from cloudtune.runs.figures import LegFigures, legs
+from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # More lines of one kind than that are left to the JSON.
 _MAX_LINES = 24
@@ -40,19 +27,17 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     origins = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
     caveats = ", ".join((*origins, *unsure))
     title = f"Profile: {profile.instance_type}" + (f" ({caveats})" if caveats else "")
-    paced = profile.provenance.core_seconds is not None
-    table = Table(title=escape(title), title_justify="left")
-    for name in ("what", "mean", "spread", "measured"):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    if profile.memory:
-        table.add_column("GPU memory each", justify="right")
+
+    def row(what: str, timing: Measurement, count: str = "", memory: str = "") -> tuple[str, ...]:
+        return what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count or f"{timing.n}", memory
+
+    count = "" if profile.provenance.core_seconds is None else "emulated"
+    rows = []
     for width in profile.widths:
         timing = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / timing.mean
-        what = f"epoch on {gpus_text(width)} (x{gain:.2f})"
-        memory = [f"{profile.memory[width]:,.0f} MiB"] if width in profile.memory else []
-        count = "emulated" if paced else f"{timing.n}"
-        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count, *memory)
+        memory = f"{profile.memory[width]:,.0f} MiB" if width in profile.memory else ""
+        rows.append(row(f"epoch on {gpus_text(width)} (x{gain:.2f})", timing, count, memory))
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,
@@ -60,9 +45,10 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
         "checkpoint, stop, start again": profile.resize,
         "return of an instance": profile.release,
     }
-    for what, timing in delays.items():
-        table.add_row(what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", f"{timing.n}")
-    out.print(table)
+    rows += [row(what, timing) for what, timing in delays.items()]
+    columns = ("what", "mean", "spread", "measured", "GPU memory each")
+    sheet = Sheet(title, columns, tuple(rows), frozenset({"what"}))
+    print_sheet(out, sheet if profile.memory else sheet.without("GPU memory each"))
     out.print(profile.source, markup=False)
 
 
@@ -196,8 +182,11 @@ def _show_facts(out: Console, report: Report) -> None:
     _print_some(out, changes)
     scale = report.job.experiment.scale
     _print_some(out, [_change_text(change, scale) for change in report.width_changes])
-    synced = report.timeline.synced().items()
-    _print_some(out, [_synced_text(trial, *counts) for trial, counts in synced])
+    synced = [
+        f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
+        for trial, (equal, checked) in report.timeline.synced().items()
+    ]
+    _print_some(out, synced)
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
     if report.job.measuring:
@@ -241,10 +230,6 @@ def _change_text(change: WidthChange, scale: Scale) -> str:
     )
 
 
-def _synced_text(trial: str, equal: int, checked: int) -> str:
-    return f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
-
-
 def _show_unended(out: Console, report: Report) -> None:
     """Print, of a run without an end, how much of it the report covers."""
     if report.policy.ended:
@@ -262,7 +247,7 @@ def _show_best(out: Console, report: Report) -> None:
     if best is None:
         out.print("No trial reported a result.")
         return
-    config = _config_text(policy.trials[best.trial].trial.config)
+    config = config_text(policy.trials[best.trial].trial.config)
     out.print(
         f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at "
         f"{scale.at(best.epoch)}"
@@ -287,9 +272,10 @@ def _show_best(out: Console, report: Report) -> None:
     out.print(f"  checkpoint: {report.best_folder or report.kept or missing}", markup=False)
 
 
-def _config_text(config: Mapping[str, object]) -> str:
+def config_text(config: Mapping[str, object]) -> str:
+    """Return a configuration in a line."""
     return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in config.items()
     )
 

@@ -1,19 +1,21 @@
 """What a person sees of a run as it goes, line by line."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from cloudtune.display.live.overview import billed, overview
 from cloudtune.display.live.panel import LEAST_LINES, panel
 from cloudtune.display.streams import never_waiting
+from cloudtune.model import events
 from cloudtune.model.commands import (
+    Command,
     ExtendTrial,
     Launch,
     PlanAnew,
@@ -21,22 +23,8 @@ from cloudtune.model.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.model.events import (
-    EpochDone,
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RunContinued,
-    RunResumed,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-)
-from cloudtune.model.progress import OVER
+from cloudtune.model.plans import Forecast, StagePlan
+from cloudtune.model.progress import OVER, Status, TrialProgress
 from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import (
     EPOCHS,
@@ -48,19 +36,8 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rich.console import Console, RenderableType
-
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.model.plans import Forecast, StagePlan
-    from cloudtune.model.progress import Status, TrialProgress
-    from cloudtune.policy.run import RunPolicy
-
 
 _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5
@@ -137,7 +114,7 @@ class RunScreen:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def watch(self, event: Event, commands: tuple[Command, ...]) -> None:
+    def watch(self, event: events.Event, commands: tuple[Command, ...]) -> None:
         self._tell_event(event)
         self._tell_stage(event.at)
         for command in commands:
@@ -156,52 +133,54 @@ class RunScreen:
         saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
         return f"{_ENDINGS.get(ending, 'stops')}; {saved}giving everything back"
 
-    def _tell_event(self, event: Event) -> None:
+    def _tell_event(self, event: events.Event) -> None:
         fleet = self._policy.fleet
         match event:
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 self._say(event.at, f"{event.instance} launched; {self._instances()}")
-            case NodeJoined():
+            case events.NodeJoined():
                 self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
-            case InstanceGone():
+            case events.InstanceGone():
                 rented = fleet[event.intent]
-                cost = "" if self._free else f", cost {self._dollars(rented.dollars(event.at))}"
+                dollars = format_dollars(rented.dollars(event.at))
+                emulated = " (emulated)" * self._basis.emulated
+                cost = "" if self._free else f", cost {dollars}{emulated}"
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
                 if event.console:
                     self._say(event.at, f"it never joined; its console ends with: {event.console}")
-            case RunResumed():
+            case events.RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
-            case RunContinued():
+            case events.RunContinued():
                 more = f", and {counted(event.trials, 'more trial')}" if event.trials else ""
                 self._say(event.at, f"continues with what it has trained{more}")
-            case Interrupted():
+            case events.Interrupted():
                 self._say(event.at, "interrupted; returning all instances (again: at once)")
-            case TimerFired(name="tick"):
+            case events.TimerFired(name="tick"):
                 self._show_progress(event.at)
             case _:
                 self._tell_trouble(event)
 
-    def _tell_trouble(self, event: Event) -> None:
+    def _tell_trouble(self, event: events.Event) -> None:
         match event:
-            case EpochDone() if event.unsaved:
+            case events.EpochDone() if event.unsaved:
                 epoch = self._scale.at(event.epoch)
                 text = f"{_trial(event.session)}: {epoch} is not saved: {event.unsaved}"
                 self._say(event.at, text)
-            case LaunchFailed():
+            case events.LaunchFailed():
                 self._say(event.at, f"no instance: {event.code}: {event.message}")
-            case NodeLost():
+            case events.NodeLost():
                 self._say(event.at, f"{self._name(event.intent)} left the cluster: {event.reason}")
-            case InterruptionNotice():
+            case events.InterruptionNotice():
                 left = format_seconds(max(0.0, event.due - event.at))
                 self._say(event.at, f"the cloud takes {self._name(event.intent)} back in {left}")
-            case TrialFailed():
+            case events.TrialFailed():
                 self._tell_failure(event)
-            case TrialLost():
+            case events.TrialLost():
                 self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
 
-    def _tell_failure(self, event: TrialFailed) -> None:
+    def _tell_failure(self, event: events.TrialFailed) -> None:
         trial = self._policy.trials[_trial(event.session)]
         if event.unsynced and trial.status != "failed":
             self._say(
@@ -242,10 +221,6 @@ class RunScreen:
         asked = len(alive) - len(rented)
         return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
 
-    def _dollars(self, dollars: float) -> str:
-        """Return dollars that are spent, or only emulated."""
-        return format_dollars(dollars) + " (emulated)" * self._basis.emulated
-
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and what the run will come to."""
         policy = self._policy
@@ -279,8 +254,6 @@ class RunScreen:
         ]
         return " | ".join(parts)
 
-    # ---- stages ------------------------------------------------------------------------------
-
     def _stage_shown(self) -> tuple[int, StagePlan | None]:
         it = self._policy.itinerary
         return (0, None) if it is None else (it.stage, it.stage_plan)
@@ -295,8 +268,6 @@ class RunScreen:
         trials = counted(len(it.members), "trial")
         until = self._scale.at(plan.stage.end_epoch)
         self._say(at, f"stage {stage + 1}: {trials} to {until}, {stage_text(plan)}")
-
-    # ---- commands ----------------------------------------------------------------------------
 
     def _tell_commands(self, at: float, commands: Sequence[Command]) -> None:
         launches = Counter(
@@ -400,21 +371,21 @@ def restart_text(command: StartTrial, before: float, scale: Scale = EPOCHS) -> s
     return f"{command.trial} {how} {widths}, from {scale.at(command.start_epoch)}"
 
 
-def measuring(out: Console) -> Callable[[Event, tuple[Command, ...]], None]:
+def measuring(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:
     """Return a watch that tells a measurement as it goes."""
 
-    def watch(event: Event, commands: tuple[Command, ...]) -> None:
+    def watch(event: events.Event, commands: tuple[Command, ...]) -> None:
         lines = []
         match event:
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 lines.append(f"{event.instance} launched")
-            case NodeJoined():
+            case events.NodeJoined():
                 lines.append("joined the cluster")
-            case InstanceGone():
+            case events.InstanceGone():
                 lines.append("returned")
-            case TrialFailed():
+            case events.TrialFailed():
                 lines.append(f"{_trial(event.session)} failed: {event.error}")
-            case TrialLost():
+            case events.TrialLost():
                 lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass

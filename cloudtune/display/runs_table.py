@@ -1,19 +1,13 @@
 """The runs of this machine, as a table."""
 
-from __future__ import annotations
-
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from rich.console import Console
 
 from cloudtune.display.terminal import Sheet, print_sheet
 from cloudtune.model.units import format_dollars
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
-    from cloudtune.runs.history import Listed
+from cloudtune.runs.history import Listed
 
 _COLUMNS = ("run", "best", "cost", "ended", "times")
 _NAME = 28  # what leaves room for the rest in 80 columns

@@ -79,13 +79,19 @@ def print_facts(out: Console, facts: Sequence[Fact]) -> None:
 
 
 def print_sheet(out: Console, sheet: Sheet) -> None:
-    """Print a table with its title."""
-    print_title(out, sheet.title)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    """Print a table under its title; one without a title has no rules, and is set in."""
     roomy = out.width >= ROOMY
+    if sheet.title:
+        print_title(out, sheet.title)
+        table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+        indent = ""
+    else:
+        out.print()
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        indent = "  "
     for name in sheet.columns:
         table.add_column(
-            Text(name),
+            Text(f"{indent}{name}" if name == sheet.columns[0] else name),
             justify="left" if name in sheet.left else "right",
             no_wrap=roomy and name not in sheet.wraps,
             overflow="fold",
@@ -93,5 +99,5 @@ def print_sheet(out: Console, sheet: Sheet) -> None:
     for number, row in enumerate(sheet.rows, start=1):
         if sheet.total and number == len(sheet.rows):
             table.add_section()
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(Text(f"{indent}{row[0]}"), *(Text(cell) for cell in row[1:]))
     out.print(table)

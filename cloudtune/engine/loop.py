@@ -1,23 +1,16 @@
 """The one loop of a run: event -> policy -> ledger -> world."""
 
-from __future__ import annotations
-
 import gc
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from cloudtune.engine.ledger import Ledger
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.commands import Launch, StartTrial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cloudtune.engine.ledger import Ledger
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.policy.base import Policy
-
+from cloudtune.model.commands import Command, Launch, StartTrial
+from cloudtune.model.events import Event
+from cloudtune.policy.base import Policy
 
 # The most events at one instant; `_EACH` more for each trial, and each earlier instance.
 _AT_ONCE = 3_000

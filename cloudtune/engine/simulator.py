@@ -345,8 +345,6 @@ class SimWorld:
             self.schedule(NodeLost(end, intent, RECLAIMED))
         self.schedule(InstanceGone(end, intent, end, RECLAIMED))
 
-    # ---- spot pools ------------------------------------------------------------------------
-
     def _in(self, name: PoolName) -> list[str]:
         """Return the intents whose instances are held in a pool, in the order of their requests."""
         return [

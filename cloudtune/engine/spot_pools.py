@@ -3,19 +3,15 @@
 Pure, as the simulated world is: times are seconds of the run, chance comes with a generator.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator
-
-    from cloudtune.model.catalog import SpotBehaviour
+from cloudtune.model.catalog import SpotBehaviour
 
 # The instances of a pool with room for an unknown number of them.
 UNLIMITED = 1_000_000

@@ -18,23 +18,10 @@ from pydantic import (
 )
 
 from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
+from cloudtune.experiment import field_types, validation
 from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
-from cloudtune.experiment.field_types import (
-    Directory,
-    Dollars,
-    History,
-    Name,
-    Parameter,
-    ParameterName,
-    Seconds,
-    Storage,
-    Text,
-    Train,
-    Whole,
-    model_named,
-)
 from cloudtune.experiment.overrides import override, with_place
 from cloudtune.experiment.sections import (
     Checkpoints,
@@ -51,14 +38,6 @@ from cloudtune.experiment.spaces import (
     Space,
     complete,
     parse_parameter,
-)
-from cloudtune.experiment.validation import (
-    ExperimentMistakesError,
-    FieldPath,
-    Mistake,
-    mistakes_in,
-    refuse,
-    unknown_field,
 )
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.model.providers import PROVIDERS
@@ -78,20 +57,20 @@ _LISTED_INSTANCES = 12
 class MetricSettings(Section):
     """The number that tells good trials from bad ones, as the training reports it."""
 
-    name: Text = Field(examples=["val_accuracy"])
+    name: field_types.Text = Field(examples=["val_accuracy"])
     mode: Literal["min", "max"] = Field(examples=["max"])
 
 
 class Epochs(Section):
     """How far a trial trains: at least `min` epochs, the best ones up to `max`."""
 
-    min: Whole = Field(default=1, ge=1, le=10**9, examples=["1"])
-    max: Whole = Field(ge=1, le=10**9, examples=["27"])
+    min: field_types.Whole = Field(default=1, ge=1, le=10**9, examples=["1"])
+    max: field_types.Whole = Field(ge=1, le=10**9, examples=["27"])
 
     @model_validator(mode="after")
     def _rising(self) -> Epochs:
         if self.max < self.min:
-            raise refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
+            raise validation.refuse(f"{self.max} is below the min, {self.min}; raise it", "max")
         return self
 
 
@@ -101,8 +80,8 @@ class LimitSettings(Section):
     Where GPUs have no price, the budget may be `gpu_hours`, each of which counts as a dollar.
     """
 
-    deadline: Seconds = Field(default=None, examples=["2h"])
-    budget: Dollars = Field(default=None, examples=["$40"])
+    deadline: field_types.Seconds = Field(default=None, examples=["2h"])
+    budget: field_types.Dollars = Field(default=None, examples=["$40"])
     gpu_hours: float | None = Field(default=None, gt=0.0, allow_inf_nan=False, examples=["40"])
 
 
@@ -116,17 +95,17 @@ class ChargeSettings(Section):
     until it does: filled in by `plan` and `run`.
     """
 
-    per_launch: Dollars = Field(default=None, examples=["$0.02"])
-    per_hour: Dollars = Field(default=None, examples=["$0.10"])
-    head: Dollars = Field(default=None, examples=["$0.1008"])
-    head_seconds: Seconds = Field(default=None, examples=["3m"])
+    per_launch: field_types.Dollars = Field(default=None, examples=["$0.02"])
+    per_hour: field_types.Dollars = Field(default=None, examples=["$0.10"])
+    head: field_types.Dollars = Field(default=None, examples=["$0.1008"])
+    head_seconds: field_types.Seconds = Field(default=None, examples=["3m"])
 
     @property
     def head_start(self) -> float:
         """The seconds of the deadline that pass until a head controls the run; 0 without one."""
         return 0.0 if self.head is None else self.head_seconds or 0.0
 
-    per_instance_hour: Dollars = Field(default=None, examples=["$0.016"])
+    per_instance_hour: field_types.Dollars = Field(default=None, examples=["$0.016"])
 
     @property
     def any(self) -> bool:
@@ -144,11 +123,11 @@ class StrategySettings(Section):
     Whether a name exists is checked where all are known (`Experiment.load`, `policy.registry`).
     """
 
-    name: Text | None = Field(default=None, examples=["asha"])
-    sampler: Text | None = Field(default=None, examples=["tpe"])
-    allocator: Text | None = Field(default=None, examples=["same"])
-    fleet: Text | None = Field(default=None, examples=["naive:4"])
-    max_concurrent: Whole | None = Field(default=None, ge=1, examples=["8"])
+    name: field_types.Text | None = Field(default=None, examples=["asha"])
+    sampler: field_types.Text | None = Field(default=None, examples=["tpe"])
+    allocator: field_types.Text | None = Field(default=None, examples=["same"])
+    fleet: field_types.Text | None = Field(default=None, examples=["naive:4"])
+    max_concurrent: field_types.Whole | None = Field(default=None, ge=1, examples=["8"])
     target: Annotated[float, Strict()] | None = Field(
         default=None, allow_inf_nan=False, examples=["0.95"]
     )
@@ -182,16 +161,16 @@ class Experiment(Section):
         ExperimentError: all the mistakes, one on each line.
     """
 
-    name: Name = Field(examples=["digits"])
-    train: Train = Field(examples=["train.py:train"])
+    name: field_types.Name = Field(examples=["digits"])
+    train: field_types.Train = Field(examples=["train.py:train"])
     metric: MetricSettings = Field(examples=["{name: val_accuracy, mode: max}"])
-    search: dict[ParameterName, Parameter] = Field(
+    search: dict[field_types.ParameterName, field_types.Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
     initial: tuple[dict[str, Any], ...] = Field(default=(), examples=["[{lr: 0.1}]"])
-    trials: Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
+    trials: field_types.Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
-    eta: Whole = Field(default=3, ge=2, le=1000, examples=["3"])
+    eta: field_types.Whole = Field(default=3, ge=2, le=1000, examples=["3"])
     strategy: Annotated[StrategySettings, BeforeValidator(_named_strategy)] = Field(
         default=StrategySettings(), examples=["asha"]
     )
@@ -206,10 +185,12 @@ class Experiment(Section):
     cloud: CloudSettings = Field(default=CloudSettings(), examples=["{provider: emulated}"])
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
-    storage: Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
-    history: History = Field(default="auto", examples=["off"])
-    seed: Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
-    directory: Directory = Field(default_factory=lambda: Path().absolute(), exclude=True)
+    storage: field_types.Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
+    history: field_types.History = Field(default="auto", examples=["off"])
+    seed: field_types.Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
+    directory: field_types.Directory = Field(
+        default_factory=lambda: Path().absolute(), exclude=True
+    )
 
     @model_validator(mode="after")
     def _gpu_hours_are_the_budget(self) -> Experiment:
@@ -217,9 +198,11 @@ class Experiment(Section):
         if hours is None:
             return self
         if self.limits.budget not in {None, hours}:
-            raise refuse("is there, and gpu_hours too; keep one of the two", "limits", "budget")
+            raise validation.refuse(
+                "is there, and gpu_hours too; keep one of the two", "limits", "budget"
+            )
         if not self.cloud.count_gpu_hours():
-            raise refuse(
+            raise validation.refuse(
                 "is for GPUs that have no price; set a budget in dollars", "limits", "gpu_hours"
             )
         object.__setattr__(self.limits, "budget", hours)
@@ -228,7 +211,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
         if self.cloud.free and not self.charges.any and self.limits.budget is not None:
-            raise refuse(
+            raise validation.refuse(
                 "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
                 "deadline or gpu_hours, or say what an hour costs: cloud.price",
                 *("limits", "budget"),
@@ -238,7 +221,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _commands_run_elsewhere(self) -> Experiment:
         if self.setup.commands and PROVIDERS[self.cloud.provider].here:
-            raise refuse(
+            raise validation.refuse(
                 f"are for rented machines, and provider {self.cloud.provider} uses this machine; "
                 "run them yourself, and leave them out",
                 *("setup", "commands"),
@@ -249,7 +232,7 @@ class Experiment(Section):
     def _models_are_read(self) -> Experiment:
         """Put the choices of the script's mutators in the place of their name: they are kept."""
         for name, parameter in self.search.items():
-            file, _, space = model_named(parameter).rpartition(":")
+            file, _, space = field_types.model_named(parameter).rpartition(":")
             if not space:
                 continue
             try:
@@ -257,15 +240,15 @@ class Experiment(Section):
                 parse_parameter({MUTATORS: choices})
                 self.search[name] = {MUTATORS: choices}
             except PlaceError as error:
-                raise refuse(str(error), "search", name, *error.path) from None
+                raise validation.refuse(str(error), "search", name, *error.path) from None
             except ExperimentError as error:
-                raise refuse(str(error), "search", name, MUTATORS) from None
+                raise validation.refuse(str(error), "search", name, MUTATORS) from None
         return self
 
     @model_validator(mode="after")
     def _initial_is_of_the_space(self) -> Experiment:
         if self.trials is not None and len(self.initial) > self.trials:
-            raise refuse(
+            raise validation.refuse(
                 f"has {len(self.initial)} configurations, and trials is {self.trials}; raise it",
                 "initial",
             )
@@ -273,19 +256,19 @@ class Experiment(Section):
             try:
                 self._complete(number)
             except PlaceError as error:
-                raise refuse(str(error), "initial", number, *error.path) from None
+                raise validation.refuse(str(error), "initial", number, *error.path) from None
         return self
 
     @model_validator(mode="after")
     def _who_inherits(self) -> Experiment:
         if self.strategy.inherit and self.strategy_name != "pbt":
-            raise refuse(
+            raise validation.refuse(
                 "is only for pbt, whose clones continue from another trial's checkpoint; leave it "
                 "out",
                 *("strategy", "inherit"),
             )
         if self.strategy.inherit and not self.space.of_models:
-            raise refuse(
+            raise validation.refuse(
                 "changes the networks of clones, and the search has no mutators; add "
                 "model: {mutators: train.py:MODEL}, or leave it out",
                 *("strategy", "inherit"),
@@ -296,7 +279,7 @@ class Experiment(Section):
     def _whole_reports(self) -> Experiment:
         for name, value in self.epochs:
             if mistake := epochs_mistake(name, value, self.progress):
-                raise refuse(mistake, "epochs", name)
+                raise validation.refuse(mistake, "epochs", name)
         return self
 
     @model_validator(mode="after")
@@ -304,17 +287,17 @@ class Experiment(Section):
         if not self.runs_command:
             for name in ("reports", "checkpoints"):
                 if any(value is not None for value in getattr(self, name).model_dump().values()):
-                    raise refuse(
+                    raise validation.refuse(
                         "is for commands, and train names a function, which calls "
                         "cloudtune.report(…); leave it out",
                         name,
                     )
             return self
         if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):
-            raise refuse(mistake, "train")
+            raise validation.refuse(mistake, "train")
         groups = tuple(re.compile(self.reports.printed or "").groupindex)
         if self.reports.printed is not None and self.metric.name not in groups:
-            raise refuse(
+            raise validation.refuse(
                 f"finds no {self.metric.name}, the experiment's metric; "
                 f"{allowed_names(self.metric.name, groups)}",
                 *("reports", "printed"),
@@ -325,7 +308,9 @@ class Experiment(Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ExperimentMistakesError(mistakes_in(error, type(self))) from None
+            raise validation.ExperimentMistakesError(
+                validation.mistakes_in(error, type(self))
+            ) from None
 
     @property
     def space(self) -> Space:
@@ -445,7 +430,7 @@ class Experiment(Section):
         overrides: Mapping[str, object] | None = None,
         known_instances: Callable[[str], Collection[str]] | None = None,
         known_choices: Mapping[str, Collection[str]] | None = None,
-        check: Callable[[Experiment], Iterable[Mistake]] = lambda _experiment: (),
+        check: Callable[[Experiment], Iterable[validation.Mistake]] = lambda _experiment: (),
     ) -> Experiment:
         """Return the experiment in a YAML file, or of the same fields as a mapping.
 
@@ -464,7 +449,7 @@ class Experiment(Section):
         else:
             document = read_yaml(Path(source))
             directory = Path(source).absolute().parent
-        options: dict[FieldPath, object] = {
+        options: dict[validation.FieldPath, object] = {
             tuple(name.split(".")): value
             for name, value in (overrides or {}).items()
             if value is not None
@@ -478,13 +463,13 @@ class Experiment(Section):
         mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
         try:
             experiment = cls(**{**fields, "directory": directory})
-        except ExperimentMistakesError as error:
+        except validation.ExperimentMistakesError as error:
             mistakes += error.mistakes
         else:
             mistakes += check(experiment)
         if mistakes:
             mistakes.sort(key=lambda mistake: document.line(mistake.path))
-            raise ExperimentMistakesError(
+            raise validation.ExperimentMistakesError(
                 [with_place(mistake, document, options) for mistake in mistakes]
             )
         return experiment
@@ -507,11 +492,13 @@ class Experiment(Section):
 
 def _file_mistakes(
     fields: Mapping[str, object], known_instances: Callable[[str], Collection[str]] | None
-) -> list[Mistake]:
+) -> list[validation.Mistake]:
     """Return the mistakes that only a file or an option can make."""
     mistakes = []
     if "directory" in fields:
-        mistakes.append(Mistake(("directory",), unknown_field("directory", Experiment)))
+        mistakes.append(
+            validation.Mistake(("directory",), validation.unknown_field("directory", Experiment))
+        )
     cloud = fields.get("cloud", {})
     if known_instances is None or not isinstance(cloud, Mapping):
         return mistakes
@@ -524,11 +511,13 @@ def _file_mistakes(
         if types and isinstance(instance, str) and not _is_known(instance, types):
             message = f"{shown(instance)} is not an instance type known here; "
             message += _instances_near(instance, types)
-            mistakes.append(Mistake(("cloud", "instances", index), message))
+            mistakes.append(validation.Mistake(("cloud", "instances", index), message))
     return mistakes
 
 
-def _strategy_mistakes(value: object, choices: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+def _strategy_mistakes(
+    value: object, choices: Mapping[str, Collection[str]]
+) -> Iterator[validation.Mistake]:
     """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
     section = _named_strategy(value)
     if not isinstance(section, Mapping):
@@ -538,7 +527,7 @@ def _strategy_mistakes(value: object, choices: Mapping[str, Collection[str]]) ->
         if isinstance(name, str) and _SIZE.sub("", name) not in names:
             message = f"{shown(name)} is not known; {allowed_names(name, names)}"
             below = ("strategy",) if section is not value else ("strategy", field)
-            yield Mistake(below, message)
+            yield validation.Mistake(below, message)
 
 
 def _is_known(instance: str, types: Collection[str]) -> bool:

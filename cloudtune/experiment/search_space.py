@@ -4,18 +4,14 @@ The names and their meaning are Ray Tune's: uniform, loguniform, quniform, qlogu
 lograndint, choice, grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeAlias
+from random import Random
+from typing import TypeAlias
 
 from cloudtune.errors import ExperimentError, allowed_names, shown
-
-if TYPE_CHECKING:
-    from random import Random
 
 Value: TypeAlias = str | int | float | bool | None
 

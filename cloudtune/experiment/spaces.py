@@ -77,9 +77,6 @@ class Branches:
 Parameter: TypeAlias = Domain | Nested | Branches
 
 
-# ---- from what is written ------------------------------------------------------------------------
-
-
 def parse_parameter(value: object) -> Parameter:
     """Return what a parameter may be: a domain, parameters below it, or branches.
 
@@ -226,9 +223,6 @@ def parameter_jsonable(parameter: Parameter) -> object:
             return to_jsonable(parameter)
 
 
-# ---- as samplers see it --------------------------------------------------------------------------
-
-
 class Space(Mapping[str, Domain]):
     """A search space without its nesting: every parameter of every branch, and every branching.
 
@@ -360,8 +354,6 @@ class Space(Mapping[str, Domain]):
                 if value != only or isinstance(value, bool) != isinstance(only, bool):
                     return False
         return True
-
-    # ---- grids -------------------------------------------------------------------------------
 
     @property
     def crossings(self) -> int:

@@ -1,22 +1,15 @@
 """A person's mistakes in a structured input: one line each, with its field and its place."""
 
-from __future__ import annotations
-
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
-from pydantic import BaseModel
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from cloudtune.errors import ExperimentError, allowed_names, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydantic import ValidationError
-    from pydantic.fields import FieldInfo
-    from pydantic_core import ErrorDetails
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 

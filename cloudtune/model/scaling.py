@@ -1,16 +1,12 @@
 """How a training script scales on one instance type, with spread: what a plan is made from."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-
-    from cloudtune.model.trial import Width
+from cloudtune.model.trial import Width
 
 # The delays around training, by the names that a profile has for them.
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
@@ -33,7 +29,7 @@ class Measurement:
     error: float = 0.0
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> Measurement:
+    def of(cls, seconds: Sequence[float]) -> "Measurement":
         """Return mean and spread of measured durations.
 
         Raises:
@@ -96,12 +92,12 @@ class Identity:
         """A name for it, the same whatever the versions of torch and cloudtune."""
         return repr((self.train, sorted(self.files.items()), sorted(self.constants.items())))
 
-    def file_changes(self, now: Identity) -> Iterator[str]:
+    def file_changes(self, now: "Identity") -> Iterator[str]:
         """Yield which files differ now, such as "model.py changed"."""
         for name, old, new in _differing(self.files, now.files):
             yield f"{name} {'is new' if not old else 'changed' if new else 'is gone'}"
 
-    def changes(self, now: Identity) -> Iterator[str]:
+    def changes(self, now: "Identity") -> Iterator[str]:
         """Yield what differs now and is likely to change speed, such as "torch 2.12 -> 2.13"."""
         yield from _train_changes(self.train, now.train)
         yield from self.file_changes(now)
@@ -231,7 +227,7 @@ class ScalingProfile:
         memory = self.worker_memory(width)
         return memory is None or math.floor(1 / width + _EPSILON) * memory <= gpu_memory_mib
 
-    def only(self, widths: Container[Width]) -> ScalingProfile:
+    def only(self, widths: Container[Width]) -> "ScalingProfile":
         return replace(
             self,
             epoch={
@@ -240,12 +236,12 @@ class ScalingProfile:
             memory={width: mib for width, mib in self.memory.items() if width in widths},
         )
 
-    def with_delays(self, change: Callable[[str, Measurement], Measurement]) -> ScalingProfile:
+    def with_delays(self, change: Callable[[str, Measurement], Measurement]) -> "ScalingProfile":
         """Return this profile with what `change` makes of each of its `DELAYS`, by their names."""
         changed: dict[str, Any] = {name: change(name, getattr(self, name)) for name in DELAYS}
         return replace(self, **changed)
 
-    def slowed(self, factor: float) -> ScalingProfile:
+    def slowed(self, factor: float) -> "ScalingProfile":
         """Return this profile with every epoch taking `factor` times as long."""
         if math.isclose(factor, 1.0):
             return self

@@ -19,18 +19,8 @@ from typing import Final
 from cloudtune.errors import UsageError, shown
 from cloudtune.experiment import Experiment
 from cloudtune.infra.cluster.trial_session import cause
+from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import how_it_ended
-from cloudtune.infra.node.messages import (
-    Assignment,
-    Begin,
-    Body,
-    Epoch,
-    Failure,
-    Lost,
-    Ready,
-    Stop,
-    WorkerSlot,
-)
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.provider import provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
@@ -139,11 +129,11 @@ def try_script(
         if trains:
             _copy(experiment.train_folder, code)
         training = runner.training_of(experiment, str(folder / "storage"), experiment.span.max)
-        slot = WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
-        begin = Begin(
+        slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+        begin = messages.Begin(
             training=training,
             slot=slot,
-            assignment=Assignment(trial.id, trial.config, None, 0, 1, 0),
+            assignment=messages.Assignment(trial.id, trial.config, None, 0, 1, 0),
             rendezvous="",
             listens=False,
             log=str(folder / LOGS),
@@ -152,10 +142,10 @@ def try_script(
         )
         end = _first_message(begin, python, code, ready=not trains)
         seconds = time.monotonic() - began
-        if end is None or isinstance(end, Epoch | Ready):
+        if end is None or isinstance(end, messages.Epoch | messages.Ready):
             return Tried(seconds, reported=end is not None)
         failure = cause([end])
-        if isinstance(failure, Lost):
+        if isinstance(failure, messages.Lost):
             return Tried(seconds, reason=f"its process {failure.reason}")
         trace = _as_users(failure.traceback, experiment.train_folder, folder)
         error = _as_users(failure.error, experiment.train_folder, folder)
@@ -181,7 +171,9 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copy(path, copy)
 
 
-def _first_message(begin: Begin, python: str, code: Path, *, ready: bool) -> Body | None:
+def _first_message(
+    begin: messages.Begin, python: str, code: Path, *, ready: bool
+) -> messages.Body | None:
     """Return what a worker says first, besides that it is `ready`; None after a minute."""
     ours, its = socket.socketpair()
     with its, Path(begin.log).open("wb") as log:
@@ -202,21 +194,21 @@ def _first_message(begin: Begin, python: str, code: Path, *, ready: bool) -> Bod
             stdout=log,
             stderr=subprocess.STDOUT,
         )
-    connection: Connection[object, Body] = Connection(ours.detach())
+    connection: Connection[object, messages.Body] = Connection(ours.detach())
     give_up = time.monotonic() + SECONDS
     try:
         connection.send(begin)
         while connection.poll(max(0.0, give_up - time.monotonic())):
             body = connection.recv()
-            if ready or not isinstance(body, Ready):
+            if ready or not isinstance(body, messages.Ready):
                 return body
     except (EOFError, OSError):
-        return Lost(how_it_ended(process.wait()))
+        return messages.Lost(how_it_ended(process.wait()))
     else:
         return None
     finally:
         with contextlib.suppress(OSError):
-            connection.send(Stop())
+            connection.send(messages.Stop())
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
@@ -231,7 +223,7 @@ def _as_users(text: str, code: Path, folder: Path) -> str:
 
 
 def _reasons(
-    failure: Failure, error: str, trace: str, experiment: Experiment, *, complete: bool
+    failure: messages.Failure, error: str, trace: str, experiment: Experiment, *, complete: bool
 ) -> Iterator[bool]:
     """Yield whether an error may be of this machine, by each way in which instances differ."""
     frames = list(_FRAME.finditer(trace))

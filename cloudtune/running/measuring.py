@@ -19,13 +19,7 @@ from cloudtune.model.units import format_seconds
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.profiles import store
-from cloudtune.profiles.measurements import (
-    TRIES,
-    MeasureError,
-    instances_for,
-    widths_of,
-)
+from cloudtune.profiles import measurements, store
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, Watch, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
@@ -169,9 +163,9 @@ def _policy(
     **options: Any,
 ) -> MeasurePolicy:
     """Return what measures; `options` are the policy's."""
-    gpus = offer.gpus * instances_for(max(widths), offer.gpus)
+    gpus = offer.gpus * measurements.instances_for(max(widths), offer.gpus)
     return MeasurePolicy(
-        trials=trials(replace_trials(experiment, TRIES * max(gpus, 1) * pack)),
+        trials=trials(replace_trials(experiment, measurements.TRIES * max(gpus, 1) * pack)),
         offer=offer,
         limits=limits,
         widths=widths,
@@ -198,7 +192,7 @@ def widths_to_measure(
     name = offer.instance_type.name
     for width in asked:
         _check_width(width, experiment, offer)
-    widths = tuple(map(float, sorted(set(asked)))) or widths_of(
+    widths = tuple(map(float, sorted(set(asked)))) or measurements.widths_of(
         offer.gpus, bounds.min or 1, bounds.max
     )
     if not widths:
@@ -216,7 +210,7 @@ def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
     most = math.inf if bounds.max is None else bounds.max
     if not least <= width <= most:
         raise UsageError(f"--widths {width}: trial.gpus of the experiment doesn't allow that width")
-    instances = instances_for(width, offer.gpus)
+    instances = measurements.instances_for(width, offer.gpus)
     if instances > 1 and width % offer.gpus:
         raise UsageError(
             f"--widths {width}: {name} has {offer.gpus} GPUs, and a trial on several instances has "
@@ -237,10 +231,10 @@ def _explain(policy: MeasurePolicy, limits: Limits) -> None:
     """
     try:
         policy.raise_if_failed()
-    except MeasureError as error:
+    except measurements.MeasureError as error:
         if limits.deadline is not None or error.reason is not EndReason.DEADLINE:
             raise
-        raise MeasureError(
+        raise measurements.MeasureError(
             f"{error}: no epoch in {format_seconds(FIRST_EPOCH_SECONDS)}, which is what it may "
             "take where no deadline is set; give it more time, as in --deadline 6h",
             error.reason,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.model.text import counted
 from cloudtune.script.functions import parse_file
-from cloudtune.script.options import UNKNOWN, called, literal, options_in
+from cloudtune.script.options import UNKNOWN, Option, called, literal, options_in
 
 _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
 
@@ -31,17 +31,6 @@ _LIBRARIES: Final = frozenset(
 )
 _MAXIMIZED: Final = ("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2")
 _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A parameter of a script; `default` is UNKNOWN if it isn't written there as a literal."""
-
-    name: str
-    line: int
-    default: Any = UNKNOWN
-    choices: tuple[Any, ...] = ()
-    option: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,8 +59,8 @@ class Draft:
     train_why: str
     metric: str
     metric_why: str
-    tuned: list[_Value]
-    epochs: _Value | None = None
+    tuned: list[Option]
+    epochs: Option | None = None
     reads_reports: bool = True
     search: dict[str, str] = field(default_factory=dict)
     mode: str = ""
@@ -171,14 +160,7 @@ def read_script(script: Path) -> Draft:
         raise UsageError(str(error)) from None
     function = _function(tree)
     metric, why = _metric(tree)
-    options = [
-        _Value(
-            name.lstrip("-").replace("-", "_"), option.line, option.default, option.choices, name
-        )
-        for option in options_in(tree)
-        if option.takes_value
-        for name in [next((it for it in option.names if it.startswith("--")), option.names[0])]
-    ]
+    options = [option for option in options_in(tree) if option.takes_value]
     usual = [value for value in options if _kind(value) is not None]
     if function is not None:
         config = function.args.args[0].arg
@@ -198,9 +180,9 @@ def read_script(script: Path) -> Draft:
             "docs/scripts.md"
         )
     epochs = next((value for value in options if value.name in _EPOCHS), None)
-    words = [f"{value.option} {{{value.name}}}" for value in usual]
-    words += [f"{epochs.option} {{epochs}}"] if epochs else []
-    words += [f"{value.option} {{seed}}" for value in options if value.name == "seed"]
+    words = [f"{value.flag} {{{value.name}}}" for value in usual]
+    words += [f"{epochs.flag} {{epochs}}"] if epochs else []
+    words += [f"{value.flag} {{seed}}" for value in options if value.name == "seed"]
     return Draft(
         script=script,
         train=" ".join([f"python {script.name}", *words]),
@@ -211,9 +193,6 @@ def read_script(script: Path) -> Draft:
         epochs=epochs,
         reads_reports=bool(metric),
     )
-
-
-# ---- functions -----------------------------------------------------------------------------
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef | None:
@@ -246,7 +225,7 @@ def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
     return [call for call in calls if called(call) == function]
 
 
-def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
+def _keys(tree: ast.AST, config: str) -> Iterator[Option]:
     """Yield what is read of a configuration, in the order of the file, each once.
 
     As config["lr"], config.get("lr", 0.1) or {name: config[name] for name in ("lr", "momentum")}.
@@ -276,10 +255,7 @@ def _keys(tree: ast.AST, config: str) -> Iterator[_Value]:
         for name in names:
             if isinstance(name, str) and name not in yielded:
                 yielded.add(name)
-                yield _Value(name, getattr(node, "lineno", 0), default)
-
-
-# ---- guesses -------------------------------------------------------------------------------
+                yield Option((name,), getattr(node, "lineno", 0), default)
 
 
 def _metric(tree: ast.Module) -> tuple[str, str]:
@@ -330,7 +306,7 @@ def _rank(name: str) -> tuple[bool, bool, bool]:
     return not (good or "loss" in name), "train" in name, not good
 
 
-def _space(value: _Value) -> str:
+def _space(value: Option) -> str:
     """Return a search space for a parameter, with the reason."""
     space = _kind(value)
     where = f"line {value.line}"
@@ -342,7 +318,7 @@ def _space(value: _Value) -> str:
     return f"{{choice: []}}  # {GAP}: {where}"
 
 
-def _kind(value: _Value) -> str | None:
+def _kind(value: Option) -> str | None:
     """Return the space that is usual for a parameter of such a name; None where none is."""
     name = value.name.lower().rpartition("/")[2]
     default = value.default

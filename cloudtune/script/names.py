@@ -4,20 +4,16 @@ Looked at are the function, the top level, and what these call in the file. Othe
 `run` tries the script, or in the first epoch.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from cloudtune.errors import ExperimentError
 from cloudtune.script.functions import parse_file
 from cloudtune.script.migration_hints import hint_for, is_of_ray
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # At the end of a line: don't check it.
 _LEAVE: Final = b"# cloudtune: leave"

@@ -13,7 +13,8 @@ UNKNOWN: Final = object()
 class Option:
     """An `add_argument` call: `names` such as ("-b", "--batch-size"), and what else it says.
 
-    `default` is UNKNOWN if it isn't a literal; `takes_value` is false with an `action`.
+    Or a key of a configuration, its one name. `default` is UNKNOWN if it isn't a literal;
+    `takes_value` is false with an `action`.
     """
 
     names: tuple[str, ...]
@@ -21,6 +22,17 @@ class Option:
     default: Any = UNKNOWN
     choices: tuple[Any, ...] = ()
     takes_value: bool = True
+
+    @property
+    def flag(self) -> str:
+        """Its long name, else the first."""
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+    @property
+    def name(self) -> str:
+        """What a script calls its value: "batch_size"."""
+        is_key = not self.flag.startswith("-")
+        return self.flag if is_key else self.flag.lstrip("-").replace("-", "_")
 
 
 def options_in(tree: ast.Module) -> Iterator[Option]:

@@ -76,8 +76,6 @@ class HyperSched(Judging):
         self._top: dict[TrialId, Cutoff] = {}
         self._rests: dict[TrialId, Cutoff] = {}
 
-    # ---- what may start ------------------------------------------------------------------
-
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return promotions, then new trials, then others that are paused; or nothing, for good."""
         if not self._open(view):
@@ -152,8 +150,6 @@ class HyperSched(Judging):
         """Try more trials, where the deadline admits new ones again."""
         self._closed = False
         return super().more(view, trials)
-
-    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Pause a trial that a rung which it has passed would hold back now."""

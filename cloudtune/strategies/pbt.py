@@ -59,8 +59,6 @@ class PopulationBased(Judging):
         """Return why not: a trial that is new to a population is a clone of a member."""
         return "pbt makes new trials from those that it has, and takes no others"
 
-    # ---- which trials begin --------------------------------------------------------------
-
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the members that wait and new ones, those that have trained least first."""
         self._notice(view)
@@ -120,8 +118,6 @@ class PopulationBased(Judging):
 
     def _goal(self, trial: Trial, epoch: int) -> int:
         return capped(trial, min(epoch + self._interval, self._max_epochs))
-
-    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Replace a bad trial after each interval; a good one goes on, or lets others catch up."""

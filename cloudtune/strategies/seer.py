@@ -15,31 +15,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
-from cloudtune.strategies.seer_rules import (
-    APART,
-    DEEP,
-    LATE,
-    NOISE,
-    PLANS,
-    SCHEDULE,
-    SEASON,
-    STEP,
-    Offers,
-    Opening,
-    Seat,
-    cheapest_width,
-    first_rung,
-    fitted,
-    guarded,
-    nodes,
-    opening,
-    paid_for,
-    steady,
-    step,
-    width_for,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,7 +58,7 @@ class Seer:
         full: bool = False,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
-        self.offers = Offers(rentables, limits, max_instances)
+        self.offers = seer_rules.Offers(rentables, limits, max_instances)
         self.constant = constant
         self._full = full
         self._new = NewTrials(sampler)
@@ -88,10 +66,10 @@ class Seer:
         self._sign = 1.0 if mode == "max" else -1.0
         self._last = max_epochs
         self._max_instances = max_instances
-        self._epochs = rung_epochs(min_epochs, max_epochs, APART)
+        self._epochs = rung_epochs(min_epochs, max_epochs, seer_rules.APART)
         self._rungs = [Rung(mode) for _ in self._epochs]
         self._results: list[dict[TrialId, float]] = [{} for _ in self._epochs]
-        self._steps = [STEP] * len(self._epochs)
+        self._steps = [seer_rules.STEP] * len(self._epochs)
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
@@ -99,19 +77,17 @@ class Seer:
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether what is reported isn't trained a second time
-        self._opening: Opening | None = None
+        self._opening: seer_rules.Opening | None = None
         self._opened_for: Offer | None = None
         self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
-        self.seats: dict[TrialId, Seat] = {}
+        self.seats: dict[TrialId, seer_rules.Seat] = {}
         self._vacant = False
         self._end = math.inf  # by when those with a seat are to be at their ends
         self._leader: TrialId = ""
         self._must = math.inf  # when the leader has to go on
         self._reseat: set[TrialId] = set()
         self._leaving: dict[TrialId, Verdict] = {}
-
-    # ---- time and money ------------------------------------------------------------------
 
     def rentable(self, view: View) -> Rentable:
         """Return the rentable to plan with: the cheapest that is available, so far."""
@@ -122,7 +98,7 @@ class Seer:
         """Whether no plan of the end has been made yet."""
         return self._plans == 0
 
-    def opening(self, view: View) -> Opening:
+    def opening(self, view: View) -> seer_rules.Opening:
         """Return how many instances explore, and until when; planned again for another offer."""
         offer = self.rentable(view).offer
         before = self._opening
@@ -131,11 +107,11 @@ class Seer:
         left = (view.seconds_left, view.dollars_left)
         price = offer.usd_per_second
         most = self._max_instances
-        chosen = opening(view.now, *left, price, most, before=before)
+        chosen = seer_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
-            chosen = replace(chosen, instances=steady(*left, price, most))
+            chosen = replace(chosen, instances=seer_rules.steady(*left, price, most))
         if self._full and not self._best:
-            chosen = guarded(chosen, view, self.rentable(view), self._last, most)
+            chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
         self._opened_for = offer
         return chosen
@@ -149,8 +125,6 @@ class Seer:
         paid = view.dollars_left / price if price > 0 else math.inf
         return min(view.seconds_left, paid)
 
-    # ---- widths --------------------------------------------------------------------------
-
     def width(self, view: View) -> Width:
         if self._width is None:
             self._look(view)
@@ -160,25 +134,23 @@ class Seer:
     def _look(self, view: View) -> None:
         """Work out again at which rung, and how wide, new trials are compared first."""
         rentable = view.corrected(self.rentable(view), ())
-        atom = cheapest_width(rentable)
+        atom = seer_rules.cheapest_width(rentable)
         profile = rentable.profile
         until = self.opening(view).until
         epoch = profile.epoch_seconds(atom)
         span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
         if not math.isfinite(span):
-            span = self._last * epoch * APART
+            span = self._last * epoch * seer_rules.APART
         gpus = self.opening(view).instances * rentable.gpus
         whole = until if math.isfinite(until) else span
         work = whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
-        self._first = first_rung(self._epochs, self._steps, work, setup)
-        deep = max(DEEP * self._epochs[self._first], SCHEDULE * self._last)
+        self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
+        deep = max(seer_rules.DEEP * self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
-        wanted = width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
+        wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
-
-    # ---- what may start ------------------------------------------------------------------
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return what explores, or those that have a seat, and what there is room for besides."""
@@ -213,7 +185,7 @@ class Seer:
         count = 0
         for level in range(len(self._epochs) - 2, -1, -1):
             rung = self._rungs[level]
-            share = len(rung) // APART if level >= first else len(rung)
+            share = len(rung) // seer_rules.APART if level >= first else len(rung)
             goal = self._epochs[max(level + 1, first)]
             for name in rung.promotable(share):
                 trial = view.trials[name]
@@ -237,8 +209,6 @@ class Seer:
             yield Task(trial.trial, capped(trial.trial, self._last))
             if not view.fits(seat.width, offer):
                 break
-
-    # ---- which trials go on --------------------------------------------------------------
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Record a trial; say whether it goes on to the next rung, or keeps its seat."""
@@ -291,7 +261,9 @@ class Seer:
         above = capped(trial.trial, self._epochs[max(level + 1, first)])
         if level < first:
             return above
-        good = trial.width == self.width(view) and rung.place(trial.id) < len(rung) // APART
+        good = (
+            trial.width == self.width(view) and rung.place(trial.id) < len(rung) // seer_rules.APART
+        )
         if good and not self._comes_before(next(self._explorers(view, 0), None), trial.id, level):
             return above
         rung.rest(trial.id)
@@ -313,7 +285,7 @@ class Seer:
         for level, above in enumerate(self._results[1:]):
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
-                self._steps[level] = step(self._results[level], above)
+                self._steps[level] = seer_rules.step(self._results[level], above)
                 changed = True
         if changed:
             self._look(view)
@@ -325,7 +297,7 @@ class Seer:
         if self._width not in rentable.profile.epoch:  # another offer may lack the width
             return True
         seconds = view.epoch_seconds(None, rentable.offer, self._width)
-        return abs(seconds / self._epoch_seconds - 1) > NOISE
+        return abs(seconds / self._epoch_seconds - 1) > seer_rules.NOISE
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
         """Return whether a trial trains on to its end where it is."""
@@ -361,9 +333,7 @@ class Seer:
             rentable = view.corrected(self.rentable(view), ())
             self._fill(view, rentable, self._nodes)
             widths = [seat.width for seat in self.seats.values()]
-            self._nodes = min(self._nodes, nodes(widths, rentable.gpus))
-
-    # ---- the plans of the end ------------------------------------------------------------
+            self._nodes = min(self._nodes, seer_rules.nodes(widths, rentable.gpus))
 
     def _advance(self, view: View) -> None:
         """Make a plan of the end where one is due."""
@@ -389,7 +359,7 @@ class Seer:
         self._leader = trial.id
         rentable = view.corrected(self.rentable(view), (trial.id,))
         price = rentable.offer.usd_per_second
-        amidst = rentable.profile.epoch_seconds(cheapest_width(rentable))
+        amidst = rentable.profile.epoch_seconds(seer_rules.cheapest_width(rentable))
         spare = -math.inf
         for takes, count in self._ways(trial, rentable):
             slack = view.seconds_left - takes - amidst
@@ -406,11 +376,11 @@ class Seer:
         for width, epoch in profile.epoch.items():
             count = math.ceil(width / rentable.gpus)
             if count <= self._max_instances:
-                yield work * epoch.mean * (1 + LATE) + profile.resize.mean, count
+                yield work * epoch.mean * (1 + seer_rules.LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
         """Rank by the results so far, and seat the best on what the rest of the money pays."""
-        part, share = PLANS[min(self._plans, len(PLANS) - 1)]
+        part, share = seer_rules.PLANS[min(self._plans, len(seer_rules.PLANS) - 1)]
         self._plans += 1
         left = self.horizon(view)
         rentable = view.corrected(self.rentable(view), ())
@@ -423,7 +393,7 @@ class Seer:
             paid = share * view.dollars_left / price
             count = 1
             if math.isfinite(view.seconds_left):
-                count = paid_for(paid, part * view.seconds_left, self._max_instances)
+                count = seer_rules.paid_for(paid, part * view.seconds_left, self._max_instances)
                 count = self._enough(view, rentable, count, view.dollars_left / price)
             span = min(span, paid / count)
             left = min(left, view.dollars_left / price / count) if part == 1 else left
@@ -433,7 +403,7 @@ class Seer:
         self._must = math.inf
         self._end = view.now + left
         self._fill(view, rentable, count)
-        self._nodes = nodes([seat.width for seat in self.seats.values()], rentable.gpus)
+        self._nodes = seer_rules.nodes([seat.width for seat in self.seats.values()], rentable.gpus)
         running = {trial.id: trial for trial in view.running}
         self._reseat = {
             name
@@ -478,12 +448,14 @@ class Seer:
             trial = view.trials[name]
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
-            wanted = width_for(work, seconds, rentable.profile.resize.mean, left)
+            wanted = seer_rules.width_for(work, seconds, rentable.profile.resize.mean, left)
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
-            width = fitted([*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances)
+            width = seer_rules.fitted(
+                [*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances
+            )
             if width is None:
                 break
-            self.seats[name] = Seat(name, width)
+            self.seats[name] = seer_rules.Seat(name, width)
 
     def _ranked(self, view: View) -> Iterator[TrialId]:
         """Yield those that could train on, the best first; those without a result come last."""
@@ -521,5 +493,7 @@ class Seer:
             return False
         rentable = self.rentable(view)
         profile = view.corrected(rentable, ()).profile
-        epoch = profile.epoch_seconds(cheapest_width(rentable))
-        return not view.trials or self.horizon(view) > SEASON * (epoch + profile.start.mean)
+        epoch = profile.epoch_seconds(seer_rules.cheapest_width(rentable))
+        return not view.trials or self.horizon(view) > seer_rules.SEASON * (
+            epoch + profile.start.mean
+        )

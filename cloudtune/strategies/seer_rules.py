@@ -51,9 +51,6 @@ DOUBT = 0.35
 _WHOLE = 1e-6
 
 
-# ---- the opening -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Opening:
     """How many instances explore, until which run second, and how many dollars the end keeps.
@@ -250,9 +247,6 @@ class Offers:
         return self.of(next(willing, next(possible, now) if view.refused(now) else now))
 
 
-# ---- how much a rung says --------------------------------------------------------------------
-
-
 def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
     """Return the rank correlation of a rung's results with the next one's, better being greater.
 
@@ -308,9 +302,6 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
 def _best_of(count: float) -> float:
     """Return the mean of the best of `count` draws of a normal distribution, nearly (Blom)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-# ---- the end ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

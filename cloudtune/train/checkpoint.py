@@ -11,8 +11,6 @@ A save has two halves, so that training waits for the first only: `stage` copies
 local disk, `commit` brings them to the storage and makes a checkpoint of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -23,9 +21,10 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.progress_cursor import Trained
@@ -42,9 +41,6 @@ from cloudtune.train.storage import (
     staging_folder,
     tell,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 MANIFEST: Final = "manifest.json"
 # Of the manifest's format; another one is refused, not guessed at.
@@ -85,7 +81,7 @@ class Manifest:
         return json.dumps(document, indent=1, allow_nan=False).encode()
 
     @classmethod
-    def from_json(cls, text: bytes, where: str) -> Manifest:
+    def from_json(cls, text: bytes, where: str) -> "Manifest":
         """Read a manifest; `where` names it in the error."""
         try:
             document = json.loads(text)
@@ -114,14 +110,14 @@ class Checkpoint:
     epoch: int = 0
 
     @classmethod
-    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+    def from_directory(cls, path: str | os.PathLike[str]) -> "Checkpoint":
         """Give the local folder `path` as a checkpoint; `report()` copies it before it returns."""
         if not Path(path).is_dir():
             raise UsageError(f"Checkpoint.from_directory(): {os.fspath(path)} is not a folder")
         return cls(os.fspath(path))
 
     @classmethod
-    def from_storage(cls, uri: str) -> Checkpoint:
+    def from_storage(cls, uri: str) -> "Checkpoint":
         """Give a checkpoint that a run has saved, by the folder or URI that its report names.
 
         Raises:

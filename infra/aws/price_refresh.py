@@ -138,9 +138,6 @@ def _attempt(
     return {}
 
 
-# ---- on demand -----------------------------------------------------------------------------
-
-
 def price_of(endpoint: Endpoint, instance_type: str) -> float | None:
     """Return the price of a type on demand; None if it isn't sold there, or AWS doesn't say."""
     with contextlib.suppress(*CALL_ERRORS, *_UNREADABLE):
@@ -192,9 +189,6 @@ def _quoted(terms: Mapping[str, Any], unit: str) -> Iterator[float]:
         for dimension in term["priceDimensions"].values():
             if dimension["unit"] == unit and "USD" in dimension["pricePerUnit"]:
                 yield float(dimension["pricePerUnit"]["USD"])
-
-
-# ---- spot ----------------------------------------------------------------------------------
 
 
 def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, float]]:

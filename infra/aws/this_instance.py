@@ -1,16 +1,10 @@
 """The EC2 instance that this process runs on, if any, and whether it can control a run."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.infra.node.boot import metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cloudtune.experiment.cloud import CloudSettings as Settings
 
 _LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
 _INTERFACES = "network/interfaces/macs/"

@@ -32,16 +32,10 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.node import ray_access
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, UPLOAD_SECONDS, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
-from cloudtune.infra.node.ray_access import (
-    COMMAND,
-    PATIENCE,
-    join_as_driver,
-    ray_environment,
-    token_of,
-)
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
@@ -190,7 +184,7 @@ class RayHead:
     @property
     def token(self) -> str:
         """What lets a process into the cluster; the same for whoever takes the run over."""
-        return token_of(self.folder)
+        return ray_access.token_of(self.folder)
 
     @property
     def _session(self) -> Path:
@@ -203,7 +197,7 @@ class RayHead:
 
     def connect(self, directory: Path) -> None:
         """Start the head, and join its cluster as a driver that brings this folder."""
-        join_as_driver(self._ip, self.token)
+        ray_access.join_as_driver(self._ip, self.token)
         self.start()
         ray.init(
             address=self.address,
@@ -263,10 +257,12 @@ class RayHead:
             return
         self._write_config()
         log = self.folder / "head.log"
-        inherited = {name: text for name, text in os.environ.items() if name not in PATIENCE}
+        inherited = {
+            name: text for name, text in os.environ.items() if name not in ray_access.PATIENCE
+        }
         environment = {
             **inherited,
-            **ray_environment(self._ip, self.token),
+            **ray_access.ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             **health_checks(self.rental.endpoint.silent_seconds),
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
@@ -363,7 +359,7 @@ class RayHead:
 
     def _command(self) -> list[str]:
         return [
-            *(*COMMAND, "--head", "--block"),
+            *(*ray_access.COMMAND, "--head", "--block"),
             f"--node-ip-address={self._ip}",
             f"--port={self._port}",
             f"--temp-dir={self._session}",

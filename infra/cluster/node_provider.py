@@ -32,15 +32,7 @@ from ray.autoscaler.tags import (
 )
 
 from cloudtune.clock import unix_time
-from cloudtune.infra.provider import (
-    INTENT_TAG,
-    LEASE_TAG,
-    RUN_TAG,
-    Endpoint,
-    Instance,
-    calls_to,
-    launch_token,
-)
+from cloudtune.infra import provider
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
@@ -125,18 +117,16 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
         self.run: str = provider_config["run"]
-        endpoint = Endpoint(**provider_config["endpoint"])
-        self._ec2 = calls_to(endpoint)
+        endpoint = provider.Endpoint(**provider_config["endpoint"])
+        self._ec2 = provider.calls_to(endpoint)
         self._look_seconds = endpoint.look_seconds
         self._journal = Journal(Path(provider_config["journal"]))
         self._config = Path(provider_config["config"])
         self._lock = threading.Lock()
-        self._seen: dict[str, Instance] = {}
+        self._seen: dict[str, provider.Instance] = {}
         self._seen_until = -math.inf
-        self._launched: dict[str, tuple[Instance, float]] = {}
+        self._launched: dict[str, tuple[provider.Instance, float]] = {}
         self._reported: set[tuple[str, str]] = set()
-
-    # ---- what is there -------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
         """Return the ids of live instances of this run, and of the head.
@@ -156,7 +146,9 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
-    def _with_launched(self, listed: Mapping[str, Instance]) -> dict[str, Instance]:
+    def _with_launched(
+        self, listed: Mapping[str, provider.Instance]
+    ) -> dict[str, provider.Instance]:
         """Return what is listed, and what was launched just now and isn't listed yet.
 
         A node that joins before Ray has heard of its instance is one too many to it, and stops its
@@ -170,7 +162,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         }
         return {**listed, **{name: instance for name, (instance, _) in self._launched.items()}}
 
-    def _listed(self) -> list[Instance]:
+    def _listed(self) -> list[provider.Instance]:
         """Return the live instances; an error that isn't the cloud's is noted, each kind once."""
         try:
             return self._ec2.ours(self.run, ended=False)
@@ -210,11 +202,9 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def set_node_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
         """Ignore: tags are given at launch, and nodes aren't updated from outside."""
 
-    def _instance(self, node_id: str) -> Instance | None:
+    def _instance(self, node_id: str) -> provider.Instance | None:
         with self._lock:
             return self._seen.get(node_id)
-
-    # ---- launching -----------------------------------------------------------------------
 
     def create_node_with_resources_and_labels(
         self,
@@ -264,7 +254,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     ) -> dict[str, Any]:
         settings = self._settings()["provider"]
         asked = settings["intents"][intent]
-        token = launch_token(
+        token = provider.launch_token(
             self.run, intent, asked["instance_type"], asked["market"], asked["zone"]
         )
         named = {
@@ -272,9 +262,9 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             **settings["tags"],
             TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE,
             TAG_RAY_CLUSTER_NAME: self.cluster_name,
-            RUN_TAG: self.run,
-            INTENT_TAG: intent,
-            LEASE_TAG: asked["lease"],
+            provider.RUN_TAG: self.run,
+            provider.INTENT_TAG: intent,
+            provider.LEASE_TAG: asked["lease"],
             "Name": f"cloudtune-{self.run}-{intent}",
         }
         named.pop(TAG_RAY_NODE_NAME, None)
@@ -295,7 +285,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             self._note("broken", intent, code=code, message=printable(error))
             raise NodeLaunchException(code, printable(error), sys.exc_info()) from error
         self._note("launched", intent, instance=instance)
-        pending = Instance(
+        pending = provider.Instance(
             id=instance,
             run=self.run,
             intent=intent,
@@ -332,8 +322,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
 
     def _notes_of(self, intent: str) -> list[Note]:
         return [note for note in self._journal.read() if note.intent == intent]
-
-    # ---- giving back ---------------------------------------------------------------------
 
     def terminate_node(self, node_id: str) -> None:
         self.terminate_nodes([node_id])

@@ -7,29 +7,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from cloudtune.infra.node import messages
 from cloudtune.infra.node.gpus import shares
-from cloudtune.infra.node.messages import (
-    Assignment,
-    Body,
-    Done,
-    Epoch,
-    Failure,
-    Gone,
-    Lost,
-    Message,
-    Part,
-    Ready,
-    WorkerSlot,
-)
+from cloudtune.model import events
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 
 _RETURNED = (
     "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
@@ -41,14 +22,14 @@ class Emit(Protocol):
     """Tells the policy of an event, and calls `settled` once that has dealt with it."""
 
     def __call__(
-        self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
+        self, make: Callable[[float], events.Event], settled: Sequence[Callable[[], None]] = ()
     ) -> None:
         """Return at once."""
 
 
-def parts_of(command: StartTrial, keep_from: int) -> dict[str, Part]:
+def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
     """Return what each instance has of a session, rank 0 first; ranks of a node are together."""
-    assignment = Assignment(
+    assignment = messages.Assignment(
         command.trial,
         command.config,
         command.checkpoint,
@@ -58,15 +39,17 @@ def parts_of(command: StartTrial, keep_from: int) -> dict[str, Part]:
     )
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
     size = sum(len(gpu_shares) for gpu_shares in workers.values())
-    parts: dict[str, Part] = {}
+    parts: dict[str, messages.Part] = {}
     first = 0
     for node_rank, piece in enumerate(command.placement):
         gpu_shares = workers[piece.instance]
         slots = tuple(
-            WorkerSlot(first + local, local, size, len(workers), share, node_rank)
+            messages.WorkerSlot(first + local, local, size, len(workers), share, node_rank)
             for local, share in enumerate(gpu_shares)
         )
-        parts[piece.instance] = Part(command.session, slots, piece.gpus, assignment, piece.gpu)
+        parts[piece.instance] = messages.Part(
+            command.session, slots, piece.gpus, assignment, piece.gpu
+        )
         first += len(gpu_shares)
     return parts
 
@@ -93,7 +76,7 @@ class TrialSession:
         self._ready: set[int] = set()
         self._started = False
         self._stopping = False
-        self._ends: list[Failure | Done | Lost] = []
+        self._ends: list[messages.Failure | messages.Done | messages.Lost] = []
         self._unsettled: list[Callable[[], None]] = []
         self._over = threading.Event()
 
@@ -146,28 +129,28 @@ class TrialSession:
         """Wait until the session is over, so long at most."""
         self._over.wait(seconds)
 
-    def hear(self, instance: str, message: Message, settle: Callable[[], None]) -> None:
+    def hear(self, instance: str, message: messages.Message, settle: Callable[[], None]) -> None:
         """Take a message of the session in; it is settled with the next event that comes of it."""
         with self._lock:
             self._unsettled.append(settle)
             match message.body:
-                case Ready():
+                case messages.Ready():
                     self._ready.add(message.rank)
                     self._note_ready()
-                case Epoch(report):
+                case messages.Epoch(report):
                     session = self.command.session
-                    self._tell(lambda at: EpochDone.of(at, session, report))
-                case Failure() | Done() | Lost() as end:
+                    self._tell(lambda at: events.EpochDone.of(at, session, report))
+                case messages.Failure() | messages.Done() | messages.Lost() as end:
                     self._ends.append(end)
                     self._stop_parts()
-                case Gone():
+                case messages.Gone():
                     self._note_gone(instance)
 
     def note_lost(self, instance: str, reason: str) -> None:
         """Take note that the session's workers on an instance are gone."""
         with self._lock:
             if instance in self._open:
-                self._ends.append(Lost(reason))
+                self._ends.append(messages.Lost(reason))
                 self._open.discard(instance)
                 self._stop_parts()
                 self._note_gone(instance)
@@ -177,7 +160,7 @@ class TrialSession:
         if len(self._ready) == size and not self._started:
             self._started = True
             session = self.command.session
-            self._tell(lambda at: TrialStarted(at, session))
+            self._tell(lambda at: events.TrialStarted(at, session))
 
     def _note_gone(self, instance: str) -> None:
         self._open.discard(instance)
@@ -189,32 +172,32 @@ class TrialSession:
         for instance in self._open:
             self._call(instance, "stop", self.command.session, *([True] if stacks else []))
 
-    def _tell(self, make: Callable[[float], Event]) -> None:
+    def _tell(self, make: Callable[[float], events.Event]) -> None:
         settled = self._unsettled
         self._unsettled = []
         self._emit(make, settled)
 
-    def _end(self) -> Callable[[float], Event]:
+    def _end(self) -> Callable[[float], events.Event]:
         session = self.command.session
         end = None if self._stopping else cause(self._ends)
         match end:
             case None:
-                return lambda at: TrialStopped(at, session)
-            case Lost(reason):
-                return lambda at: TrialLost(at, session, reason)
-            case Failure():
-                return lambda at: TrialFailed(
+                return lambda at: events.TrialStopped(at, session)
+            case messages.Lost(reason):
+                return lambda at: events.TrialLost(at, session, reason)
+            case messages.Failure():
+                return lambda at: events.TrialFailed(
                     at, session, end.error, end.traceback, end.out_of_memory, end.unsynced
                 )
 
 
-def cause(ends: Sequence[Body]) -> Failure | Lost:
+def cause(ends: Sequence[messages.Body]) -> messages.Failure | messages.Lost:
     """Return why a session ended, of what its workers met: what came first, and not of another."""
     for end in ends:
         match end:
-            case Failure(peer=False) | Lost():
+            case messages.Failure(peer=False) | messages.Lost():
                 return end
-            case Done():
-                return Failure(_RETURNED, "")
-    followed = (end.error for end in ends if isinstance(end, Failure))
-    return Lost(f"a worker lost the others: {next(followed, 'nothing is known of it')}")
+            case messages.Done():
+                return messages.Failure(_RETURNED, "")
+    followed = (end.error for end in ends if isinstance(end, messages.Failure))
+    return messages.Lost(f"a worker lost the others: {next(followed, 'nothing is known of it')}")

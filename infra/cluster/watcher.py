@@ -16,15 +16,7 @@ from cloudtune.infra.cluster.node_provider import GIVEN_UP, Note
 from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
 from cloudtune.infra.provider import QUEUED, Calls, Instance
-from cloudtune.model.events import (
-    FORGOTTEN,
-    InstanceGone,
-    InstanceLaunched,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-)
+from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
 
 
@@ -179,13 +171,15 @@ class Watcher:
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
-            self._emit(lambda at: InstanceGone(at, intent, at, FORGOTTEN))
+            self._emit(lambda at: events.InstanceGone(at, intent, at, events.FORGOTTEN))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
         # Nor later than now, where this machine's clock is behind EC2's.
         launched_at = max(instance.launched_at, watched.expected_at) - self._began
-        self._emit(lambda at: InstanceLaunched(at, intent, instance.id, min(at, launched_at)))
+        self._emit(
+            lambda at: events.InstanceLaunched(at, intent, instance.id, min(at, launched_at))
+        )
 
     def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
         ended = None
@@ -198,7 +192,7 @@ class Watcher:
             ended -= self._began
         console = "" if watched.joined else self._console(intent, instance.id)
         self._emit(
-            lambda at: InstanceGone(
+            lambda at: events.InstanceGone(
                 at, intent, at if ended is None else min(at, ended), instance.reason, console
             )
         )
@@ -235,7 +229,7 @@ class Watcher:
             self._note_notice(intent, node.instance)
             if ready and not watched.joined:
                 watched.joined = True
-                self._emit(lambda at, intent=intent: NodeJoined(at, intent))  # type: ignore[misc]
+                self._emit(lambda at, intent=intent: events.NodeJoined(at, intent))  # type: ignore[misc]
 
     def note_lost(self, instance: str, reason: str) -> None:
         """Take note that an instance takes no trials any more, whatever Ray says of its node."""
@@ -259,7 +253,7 @@ class Watcher:
             if watched.lost or watched.over or not (watched.joined or before_joining):
                 return
             watched.lost = True
-        self._emit(lambda at: NodeLost(at, intent, reason))
+        self._emit(lambda at: events.NodeLost(at, intent, reason))
 
     def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
         """Take note that the cloud takes an instance back (Unix time); settled once reported."""
@@ -271,7 +265,7 @@ class Watcher:
             notice = self._notices.pop(instance, None)
         if notice is not None:
             due, settle = notice
-            self._emit(lambda at: InterruptionNotice(at, intent, due), (settle,))
+            self._emit(lambda at: events.InterruptionNotice(at, intent, due), (settle,))
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())
@@ -300,7 +294,7 @@ class Watcher:
             else:
                 continue
             kind = self._ec2.refusal_kind(code)
-            self._tell_refusal(LaunchFailed(0.0, intent, code, message, permanent, kind))
+            self._tell_refusal(events.LaunchFailed(0.0, intent, code, message, permanent, kind))
 
     def _check_autoscaler(self, intents: dict[str, _Intent], notes: Sequence[Note]) -> None:
         """Fail where Ray's autoscaler doesn't ask for what is wanted, whatever keeps it from it.
@@ -335,7 +329,7 @@ class Watcher:
         """
         return note.what == "lost" and unix_time() - note.at < _LISTED_SECONDS
 
-    def _tell_refusal(self, refusal: LaunchFailed) -> None:
+    def _tell_refusal(self, refusal: events.LaunchFailed) -> None:
         self._emit(lambda at: dataclasses.replace(refusal, at=at))
 
     @staticmethod

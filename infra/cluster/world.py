@@ -24,26 +24,7 @@ from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.node.messages import Epoch, Interruption, Remark
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    ExtendTrial,
-    Launch,
-    PlanAnew,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    Interrupted,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-    TrialStopped,
-)
+from cloudtune.model import commands, events
 from cloudtune.train.checkpoint import CheckpointStore
 
 if TYPE_CHECKING:
@@ -106,7 +87,9 @@ class CloudWorld:
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
-        self._loading: dict[str, StartTrial] = {}  # by trial: it may have to load that once more
+        self._loading: dict[
+            str, commands.StartTrial
+        ] = {}  # by trial: it may have to load that once more
         self._unclaimed: dict[
             str, list[_Heard]
         ] = {}  # messages of sessions that aren't adopted yet
@@ -148,7 +131,7 @@ class CloudWorld:
             self._left = self._agents.find()
         self._watcher.start()
         if not self._resumes:
-            self.emit(RunStarted)
+            self.emit(events.RunStarted)
 
     def __exit__(self, *_: object) -> None:
         """End everything on this machine. Instances are returned by the run, and swept after."""
@@ -172,8 +155,6 @@ class CloudWorld:
         self._agents.close()
         ray.shutdown()
 
-    # ---- sessions ------------------------------------------------------------------------
-
     def sessions_alive(self) -> dict[str, dict[str, Described]]:
         """Return the sessions that another controller left, with the ranks on each instance."""
         sessions: dict[str, dict[str, Described]] = {}
@@ -182,7 +163,7 @@ class CloudWorld:
                 sessions.setdefault(name, {})[instance] = session
         return sessions
 
-    def adopt(self, start: StartTrial, *, stopping: bool = False) -> None:
+    def adopt(self, start: commands.StartTrial, *, stopping: bool = False) -> None:
         """Take over a session that another controller started; all messages that it missed follow.
 
         One that was `stopping` may have ended since: that is known before its messages are read.
@@ -192,7 +173,7 @@ class CloudWorld:
         """
         parts = self.sessions_alive().get(start.session, {})
         if not parts:
-            self.emit(lambda at: TrialLost(at, start.session, _GONE, blameless=True))
+            self.emit(lambda at: events.TrialLost(at, start.session, _GONE, blameless=True))
             return
         keep_from = self._oldest_wanted(start.checkpoint, start.start_epoch)
         session = TrialSession(start, keep_from, self._agents.call, self.emit)
@@ -240,11 +221,11 @@ class CloudWorld:
         if name in self.sessions_alive():
             self.adopt(session.start, stopping=session.stopping)
         elif session.stopping:
-            self.emit(lambda at: TrialStopped(at, name))
+            self.emit(lambda at: events.TrialStopped(at, name))
         else:
             self.adopt(session.start)
 
-    def _tell_saved(self, start: StartTrial) -> None:
+    def _tell_saved(self, start: commands.StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
         try:
             saved = CheckpointStore(self._storage).saved(start.trial)
@@ -256,7 +237,7 @@ class CloudWorld:
                 epoch = manifest.epoch
                 metrics = dict(manifest.metrics)
                 self.emit(
-                    lambda at, epoch=epoch, metrics=metrics, path=path: EpochDone(  # type: ignore[misc]
+                    lambda at, epoch=epoch, metrics=metrics, path=path: events.EpochDone(  # type: ignore[misc]
                         at, start.session, epoch, metrics, path, 0.0
                     )
                 )
@@ -316,8 +297,6 @@ class CloudWorld:
         for session in list(self._sessions.values()):
             session.note_lost(instance, reason)
 
-    # ---- events --------------------------------------------------------------------------
-
     def emit(
         self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
     ) -> None:
@@ -335,7 +314,7 @@ class CloudWorld:
         """
         self._hurried = self._interrupted
         self._interrupted = True
-        self._events.put((Interrupted(unix_time() - self._began), ()))
+        self._events.put((events.Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended.
@@ -374,9 +353,9 @@ class CloudWorld:
             settle()
         self._settled = ()
         # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
-        if isinstance(event, TrialFailed):
+        if isinstance(event, events.TrialFailed):
             self._loading.pop(event.session.rpartition(".")[0], None)
-        if isinstance(event, EpochDone) and event.checkpoint is not None:
+        if isinstance(event, events.EpochDone) and event.checkpoint is not None:
             self._loading.pop(event.session.rpartition(".")[0], None)
             oldest = self._oldest_wanted(event.checkpoint, event.epoch)
             if event.session in self._sessions:  # else it is of one that was found gone
@@ -404,41 +383,41 @@ class CloudWorld:
         now = unix_time() - self._began
         return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
 
-    def _due_timer(self) -> TimerFired | None:
+    def _due_timer(self) -> events.TimerFired | None:
         now = unix_time() - self._began
         due = min(self._timers, key=lambda name: self._timers[name], default=None)
         if due is None or self._timers[due] > now:
             return None
         del self._timers[due]
-        return TimerFired(now, due)
+        return events.TimerFired(now, due)
 
-    # ---- commands ------------------------------------------------------------------------
-
-    def apply(self, command: Command) -> None:
+    def apply(self, command: commands.Command) -> None:
         match command:
-            case Launch():
+            case commands.Launch():
                 self._watcher.expect(command.intent)
                 self._head.want(command, self._began + self._leased_until())
-            case Release():
+            case commands.Release():
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
-            case StartTrial():
+            case commands.StartTrial():
                 keep_from = self._oldest_wanted(command.checkpoint, command.start_epoch)
                 self._loading[command.trial] = command
                 session = TrialSession(command, keep_from, self._agents.call, self.emit)
                 self._sessions[command.session] = session
                 session.start()
-            case ExtendTrial():
+            case commands.ExtendTrial():
                 if command.session in self._sessions:  # else it was lost as the run was taken over
                     self._sessions[command.session].extend(command.until_epoch)
-            case StopTrial():
+            case commands.StopTrial():
                 # One that was gone when the run was taken over is reported lost: nothing is left.
                 if command.session in self._sessions:
                     self._sessions[command.session].stop(stacks=command.stacks)
-            case SetTimer():
+            case commands.SetTimer():
                 self._timers[command.name] = command.at
-            case PlanAnew() | EndRun():  # of a new plan there is nothing to carry out
-                self._ended |= isinstance(command, EndRun)
+            case (
+                commands.PlanAnew() | commands.EndRun()
+            ):  # of a new plan there is nothing to carry out
+                self._ended |= isinstance(command, commands.EndRun)
             case _:
                 assert_never(command)
 

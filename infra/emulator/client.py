@@ -1,20 +1,14 @@
 """Steering a running emulator from outside: tests, campaigns and the command line."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Mapping
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.infra.emulator.faults import ANY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.requests import Access
 
 NOTICE_S = 120.0
 _PATIENCE_S = 15.0
@@ -63,13 +57,13 @@ class EmulatorControl:
         self._ask("DELETE", "faults")
 
     def capacity(
-        self, instance_type: str, instances: int | None, market: str = ANY, zone: str = ANY
+        self, instance_type: str, instances: int | None, market: str = "*", zone: str = "*"
     ) -> None:
         """Let there be no more instances of a pool at a time; None lifts the limit."""
         place = {"type": instance_type, "market": market, "zone": zone}
         self.add({"kind": "capacity", **place, "instances": instances})
 
-    def quota(self, vcpus: int | None, market: str = ANY, instance_type: str = ANY) -> None:
+    def quota(self, vcpus: int | None, market: str = "*", instance_type: str = "*") -> None:
         """Let no more vCPUs of a market run at a time; None lifts the limit."""
         self.add({"kind": "quota", "type": instance_type, "market": market, "vcpus": vcpus})
 
@@ -92,6 +86,10 @@ class EmulatorControl:
     def move_clock(self, seconds: float) -> float:
         """Move the emulator's clock; return how far it is ahead of this machine's now."""
         return float(self._ask("POST", f"clock?seconds={seconds}")["clock"])
+
+    def shut_down(self, *, only_if_idle: bool) -> None:
+        """End the emulator; UsageError where it isn't idle and that counts."""
+        self._ask("POST", f"shutdown?only_if_idle={int(only_if_idle)}")
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -15,28 +15,20 @@ Each request carries the token (`requests.Access.headers`), a machine's `shutdow
 changes anything says that it is JSON, which a page of elsewhere can't without our leave.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from werkzeug.wrappers import Response
+from werkzeug.wrappers import Request, Response
 
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.emulator.ec2 import EmulatedEC2
 from cloudtune.infra.emulator.fault_files import parse_faults
-from cloudtune.infra.emulator.requests import KEY_HEADER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from werkzeug.wrappers import Request
-
-    from cloudtune.infra.emulator.ec2 import EmulatedEC2
-    from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.infra.emulator.scenario import Scenario
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.requests import KEY_HEADER, Access
+from cloudtune.infra.emulator.scenario import Scenario
 
 NOTICE_S = 120.0
 
@@ -94,7 +86,7 @@ class Control:
             case "POST", ["shutdown"]:
                 return self._shut_down(request)
             case "POST", ["clock"]:
-                self._ec2.clock.move(_seconds(request, 0.0))
+                self._ec2.clock.offset += _seconds(request, 0.0)
                 return to_json(self._ping())
         return text("no such route", 404)
 

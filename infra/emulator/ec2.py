@@ -7,13 +7,10 @@ we write into its record on every change of a machine is what each describe show
 
 import base64
 import contextlib
-import csv
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,20 +20,12 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import InstanceState, StateReason
 from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
-from cloudtune.infra.aws.pricing import HEAD_USD_PER_HOUR, TABLE
-from cloudtune.infra.emulator import pacing
+from cloudtune.infra.aws import pricing
+from cloudtune.infra.emulator import pacing, pools
 from cloudtune.infra.emulator.faults import Fate, Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
-from cloudtune.infra.emulator.pools import (
-    Held,
-    check_quotas,
-    find_room,
-    pool_of,
-    vcpus_of,
-    wanted_of,
-)
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
@@ -46,27 +35,6 @@ DEFAULT_REGION = "us-east-1"
 PACE_TAG = "cloudtune:pace"
 _MAC = "02:00:00:00:00:01"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
-
-
-@dataclass(frozen=True)
-class KnownType:
-    """What the emulator needs to know of an instance type of our price table."""
-
-    gpus: int
-    gpu: str
-
-
-@lru_cache(maxsize=1)
-def known_types() -> Mapping[str, KnownType]:
-    """Return the instance types that can be launched: those that have a price."""
-    with TABLE.open(newline="") as table:
-        rows = csv.DictReader(line for line in table if not line.startswith("#"))
-        priced = {
-            row["instance_type"]: KnownType(int(row["gpus"]), row["gpu"])
-            for row in rows
-            if row["usd_per_hour"]
-        }
-    return {**priced, **dict.fromkeys(HEAD_USD_PER_HOUR, KnownType(0, ""))}
 
 
 class EmulatedEC2:
@@ -110,6 +78,7 @@ class EmulatedEC2:
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
+        kind = pricing.instance_types().get(instance.instance_type)
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
@@ -118,7 +87,7 @@ class EmulatedEC2:
             script=script,
             settings=_settings(instance),
             address=address,
-            gpus=_gpus(instance.instance_type),
+            gpus=0 if kind is None else kind.gpus,
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
             fate=self._fate(instance),
         )
@@ -127,7 +96,7 @@ class EmulatedEC2:
         self._mirror(machine)
 
     def _fate(self, instance: Any) -> Fate:
-        fate = fate_of(self._scenario.befall(pool_of(instance)))
+        fate = fate_of(self._scenario.befall(pools.pool_of(instance)))
         if not (fate.hidden_calls or fate.hidden_seconds):
             fate.hidden_seconds = self._rules.hidden_seconds
         return fate
@@ -148,22 +117,26 @@ class EmulatedEC2:
         """
         # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
         count = parameters.get("MaxCount", "1")
-        wanted = wanted_of(_backend(region), parameters)
+        wanted = pools.wanted_of(_backend(region), parameters)
         capacities = self._scenario.capacities()
         quotas = self._rules.quotas(self._scenario.quotas())
-        if wanted is None or not (capacities or quotas):
+        if not (capacities or quotas):
             return {**parameters, "MinCount": count}
         held = self._held(region)
         zones = [zone.name for zone in _backend(region).describe_availability_zones()]
-        zone, room = find_room(wanted, held, capacities, zones)
-        check_quotas(wanted, zone, held, quotas)
+        zone, room = pools.find_room(wanted, held, capacities, zones)
+        pools.check_quotas(wanted, zone, held, quotas)
         placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
         return {**parameters, **placed, "MinCount": str(room)}
 
-    def _held(self, region: str) -> list[Held]:
+    def _held(self, region: str) -> list[pools.Held]:
         live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
         return [
-            Held(pool_of(instance), vcpus_of(machine.instance_type), not machine.is_leaving)
+            pools.Held(
+                pools.pool_of(instance),
+                pools.vcpus_of(machine.instance_type),
+                not machine.is_leaving,
+            )
             for machine, instance in live
             if instance.region_name == region
         ]
@@ -191,7 +164,7 @@ class EmulatedEC2:
 
     def lifecycle(self, machine: Machine) -> Market:
         """Return the market in which an instance was rented."""
-        return pool_of(self._instances[machine.id]).market
+        return pools.pool_of(self._instances[machine.id]).market
 
     def records(self) -> list[dict[str, Any]]:
         """Return what there is to know of every instance, ended ones included, for JSON."""
@@ -263,8 +236,9 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
     def run_instances(
         self, image_id: str, count: int, user_data: Any, security_group_names: Any, **kwargs: Any
     ) -> Any:
-        instance_type = str(self._type_asked_for(kwargs))
-        if instance_type not in known_types() and not local.is_local(instance_type):
+        instance_type = kwargs["instance_type"]
+        known = {*pricing.instance_types(), *pricing.HEAD_USD_PER_HOUR}
+        if instance_type not in known and not local.is_local(instance_type):
             raise EC2ClientError(
                 "InvalidParameterValue",
                 f"The following supplied instance types do not exist: [{instance_type}]",
@@ -273,7 +247,10 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
             image_id, count, user_data, security_group_names, **kwargs
         )
         for instance in reservation.instances:
-            self.ec2.add(instance, _script(instance.user_data))
+            data = instance.user_data
+            # What is no text fails on the machine, as on EC2.
+            script = data and base64.b64decode(str(data)).decode(errors="replace")
+            self.ec2.add(instance, script)
         return reservation
 
     def terminate_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
@@ -310,21 +287,17 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         seen = [reservation for reservation in reservations if reservation.instances]
         return seen if filters is None else list(filter_reservations(seen, filters))
 
-    def start_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
-        raise _unsupported(f"start {', '.join(instance_ids)}")
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise EC2ClientError(
+            "UnsupportedOperation",
+            "The emulator can't start or reboot instances: launch new ones instead.",
+        )
 
-    def reboot_instances(self, instance_ids: Sequence[str]) -> list[Any]:
-        raise _unsupported(f"reboot {', '.join(instance_ids)}")
+    start_instances = reboot_instances = _refuse
 
     def _end(self, instances: Sequence[Any], ending: Ending) -> Iterator[tuple[Any, Any]]:
         for instance in instances:
             yield instance, self.ec2.end(instance, ending)
-
-    def _type_asked_for(self, request: Mapping[str, Any]) -> Any:
-        if request.get("launch_template") and request.get("is_instance_type_default"):
-            version = self._get_template_from_args(request["launch_template"])
-            return version.data.get("InstanceType", request["instance_type"])
-        return request["instance_type"]
 
 
 def _backend(region: str) -> Any:
@@ -335,30 +308,11 @@ def _settings(instance: Any) -> dict[str, str]:
     """Return what the environment of a machine says of its kind; this very machine has no pace."""
     if local.is_local(instance.instance_type):
         return {local.VARIABLE: "1"}
-    kind = known_types()[instance.instance_type]
-    paced = pacing.settings_for(
-        kind.gpu if kind.gpus else "",
-        _tags(instance).get(PACE_TAG, "0"),
-        scale=pacing.scale_here(),
-    )
+    kind = pricing.instance_types().get(instance.instance_type)
+    gpu = kind.gpu if kind is not None and kind.gpus else ""
+    pace = _tags(instance).get(PACE_TAG, "0")
+    paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
-
-
-def _gpus(instance_type: str) -> int:
-    kind = known_types().get(instance_type)
-    return kind.gpus if kind is not None else 0
-
-
-def _script(user_data: Any) -> str | None:
-    """Return user data as text; what is no text fails on the machine, as on EC2."""
-    if user_data is None:
-        return None
-    return base64.b64decode(str(user_data)).decode(errors="replace")
-
-
-def _unsupported(what: str) -> Any:
-    message = f"The emulator can't {what}: launch new instances instead."
-    return EC2ClientError("UnsupportedOperation", message)
 
 
 def _tags(instance: Any) -> dict[str, str]:

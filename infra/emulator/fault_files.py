@@ -1,26 +1,19 @@
 """Reading faults as people and programs write them: JSON in, `Fault`s or one clear message out."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from cloudtune.errors import UsageError, allowed_names, nearest, shown
 from cloudtune.infra.aws.pricing import instance_types
-from cloudtune.infra.emulator.faults import ANY, KINDS, CallFault, Market
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from pydantic_core import ErrorDetails
-
-    from cloudtune.infra.emulator.faults import Fault
+from cloudtune.infra.emulator.faults import ANY, KINDS, CallFault, Fault, Market
 
 _PATTERN = frozenset("*?[")
 

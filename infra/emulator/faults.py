@@ -236,25 +236,21 @@ def fate_of(faults: Sequence[LaunchFault]) -> Fate:
     """Return the fate that faults make together; of two about the same, the later counts."""
     fate = Fate(names=[kind_of(fault) for fault in faults])
     for fault in faults:
-        _add(fate, fault)
+        match fault:
+            case SlowBoot():
+                fate.boot_seconds = fault.seconds
+            case NoBoot():
+                fate.boot = "stays away"
+            case FailedBoot():
+                fate.boot = "fails"
+            case SlowEnd():
+                fate.end_seconds = fault.seconds
+            case Hidden():
+                fate.hidden_calls = fault.calls
+                fate.hidden_seconds = fault.seconds
+            case Reclaim() | Kill() | Freeze():
+                fate.blows.append(fault)
+            case _:
+                assert_never(fault)
     fate.blows.sort(key=lambda blow: blow.after)
     return fate
-
-
-def _add(fate: Fate, fault: LaunchFault) -> None:
-    match fault:
-        case SlowBoot():
-            fate.boot_seconds = fault.seconds
-        case NoBoot():
-            fate.boot = "stays away"
-        case FailedBoot():
-            fate.boot = "fails"
-        case SlowEnd():
-            fate.end_seconds = fault.seconds
-        case Hidden():
-            fate.hidden_calls = fault.calls
-            fate.hidden_seconds = fault.seconds
-        case Reclaim() | Kill() | Freeze():
-            fate.blows.append(fault)
-        case _:
-            assert_never(fault)

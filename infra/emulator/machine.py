@@ -1,17 +1,13 @@
 """One emulated machine: its states, its health, its fate, and the ends that are due to it."""
 
-from __future__ import annotations
-
+import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from cloudtune.infra.emulator.faults import Fate
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
-    from pathlib import Path
 
 State = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 STATE_CODES: dict[State, int] = {

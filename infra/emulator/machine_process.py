@@ -6,8 +6,6 @@ is not enough: daemons start sessions of their own, and Ray's workers overwrite 
 with a process title.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -16,22 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.emulator.requests import KEY_HEADER
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.requests import KEY_HEADER, Access
 from cloudtune.infra.node import this_machine as local
 from cloudtune.infra.processes import birth, is_running, same_process, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.requests import Access
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"

@@ -7,28 +7,22 @@ A machine's fate, and its health, say where it leaves this path.
 Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
 """
 
-from __future__ import annotations
-
 import logging
 import re
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, assert_never
+from pathlib import Path
+from typing import Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
-from cloudtune.infra.emulator.faults import Freeze, Kill, Reclaim
+from cloudtune.infra.emulator.faults import Blow, Freeze, Kill, Reclaim
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from cloudtune.infra.emulator.faults import Blow
-    from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.requests import Access
 
 
 @dataclass(frozen=True)
@@ -43,28 +37,19 @@ class Housing:
 HERE = Housing(machine_process.start, lambda: "127.0.0.1")
 
 
+@dataclass
 class Clock:
-    """This machine's time, moved by all calls of `move` so far.
+    """This machine's time, moved by `offset` seconds.
 
     The processes of the machines have this machine's time whatever the clock says: a clock that
     has been moved is also one that disagrees with theirs.
     """
 
-    def __init__(self) -> None:
-        self._offset = 0.0
-
-    @property
-    def offset(self) -> float:
-        """Seconds by which it is ahead of this machine's time."""
-        return self._offset
+    offset: float = 0.0
 
     def now(self) -> float:
         """Return the emulator's time in epoch seconds."""
-        return time.time() + self._offset
-
-    def move(self, seconds: float) -> None:
-        """Jump forward, or back by negative seconds."""
-        self._offset += seconds
+        return time.time() + self.offset
 
 
 READY_LINE = b"cloudtune-node ready"
@@ -196,7 +181,9 @@ class RunningMachines:
             self._finish_ends(now)
 
     def _progress(self, machine: Machine, now: float) -> None:
-        if machine.state == "pending" and now - machine.launched_at >= self._boot_delay(machine):
+        given = machine.fate.boot_seconds
+        delay = self._boot_seconds if given is None else given
+        if machine.state == "pending" and now - machine.launched_at >= delay:
             self._boot(machine, now)
         if machine.is_booting and self._boot_is_over(machine):
             machine.is_booting = False
@@ -205,10 +192,6 @@ class RunningMachines:
         ending = machine.due_end(now)
         if ending is not None:
             self.end(machine, ending)
-
-    def _boot_delay(self, machine: Machine) -> float:
-        given = machine.fate.boot_seconds
-        return self._boot_seconds if given is None else given
 
     def _boot(self, machine: Machine, now: float) -> None:
         if machine.fate.boot == "fails":
@@ -222,13 +205,10 @@ class RunningMachines:
         assert machine.running_at is not None
         blows = machine.fate.blows
         while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
-            self._fall(machine, blows.pop(0))
-
-    def _fall(self, machine: Machine, blow: Blow) -> None:
-        try:
-            self._hit(machine, blow)
-        except CloudtuneError as error:  # the other machines have to go on
-            _log.warning("%s: %s", machine.id, error)
+            try:
+                self._hit(machine, blows.pop(0))
+            except CloudtuneError as error:  # the other machines have to go on
+                _log.warning("%s: %s", machine.id, error)
 
     def _hit(self, machine: Machine, blow: Blow) -> None:
         match blow:

@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
-from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import EMULATED, Measurement, Provenance, ScalingProfile
 from cloudtune.model.text import width_text
@@ -36,7 +34,7 @@ SCALE_VARIABLE = "CLOUDTUNE_PACE_SCALE"
 NOISE = 0.02  # sigma of the logarithm: about two percent from epoch to epoch
 _TABLE = Path(__file__).with_name("pacing.csv")
 
-Points = tuple[tuple[float, float], ...]
+Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,6 @@ def scale_here() -> float:
     return float(os.environ.get(SCALE_VARIABLE, "1"))
 
 
-# ---- profiles ----------------------------------------------------------------------------------
-
-
 def emulated_profile(
     profile: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
 ) -> ScalingProfile:
@@ -218,43 +213,14 @@ def core_seconds_of(
     return None
 
 
-# ---- on the machine ----------------------------------------------------------------------------
-
-
 def pacer_from_env() -> Callable[..., None]:
-    """Return the hook for this process: `hook(trial=, epoch=, width=, nodes=, elapsed=)`.
-
-    Raises:
-        UsageError: CLOUDTUNE_PACE is missing or is no pace.
-    """
-    pace = _read_pace(os.environ.get(PACE_VARIABLE, ""))
+    """Return the hook for this process: `hook(trial=, epoch=, width=, nodes=, elapsed=)`."""
+    pace = Pace(**json.loads(os.environ[PACE_VARIABLE]))
 
     def wait(*, trial: str, epoch: int, width: float, nodes: int, elapsed: float) -> None:
         time.sleep(max(0.0, seconds_for(pace, trial, epoch, width, nodes) - elapsed))
 
     return wait
-
-
-def _read_pace(text: str) -> Pace:
-    try:
-        raw = json.loads(text)
-        return Pace(
-            epoch_seconds=float(raw["epoch_seconds"]),
-            start_seconds=float(raw["start_seconds"]),
-            speedup=_pairs(raw["speedup"]),
-            node_efficiency=_pairs(raw["node_efficiency"]),
-            noise=float(raw["noise"]),
-            seed=int(raw["seed"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{PACE_VARIABLE} holds no pace ({error!r}). The emulator sets it on its machines: "
-            f"elsewhere unset {HOOK_VARIABLE}."
-        ) from error
-
-
-def _pairs(raw: Sequence[Sequence[Any]]) -> Points:
-    return tuple((float(at), float(value)) for at, value in raw)
 
 
 def _interpolate(points: Points, at: float) -> float:
@@ -275,6 +241,4 @@ def _is(row: Mapping[str, str], quantity: str) -> bool:
 
 
 def _points(rows: Sequence[Mapping[str, str]], quantity: str) -> Points:
-    return tuple(
-        sorted((float(row["at"]), float(row["value"])) for row in rows if _is(row, quantity))
-    )
+    return sorted((float(row["at"]), float(row["value"])) for row in rows if _is(row, quantity))

@@ -6,7 +6,6 @@ from typing import Any
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator.faults import Capacity, Market, Pool, Quota
-from cloudtune.infra.emulator.requests import Ec2Error
 from cloudtune.infra.emulator.scenario import ec2_error
 
 
@@ -47,7 +46,10 @@ def find_room(
     }
     zone = max(rooms, key=lambda zone: rooms[zone])  # the first of equals
     if rooms[zone] < max(1, wanted.least):
-        raise _no_capacity(wanted)
+        where = f"in {wanted.zone}" if wanted.zone else "in any zone"
+        what = f"{wanted.least} {wanted.instance_type} ({wanted.market})"
+        text = f"There is no capacity for {what} {where} now."
+        raise ec2_error("InsufficientInstanceCapacity", text)
     return zone, rooms[zone]
 
 
@@ -75,22 +77,10 @@ def check_quotas(wanted: Wanted, zone: str, held: Sequence[Held], quotas: Sequen
         )
         asked = wanted.vcpus * wanted.most
         if running + asked > quota.vcpus:
-            raise _over_quota(wanted.market, asked, running, quota.vcpus)
-
-
-def _no_capacity(wanted: Wanted) -> Ec2Error:
-    where = f"in {wanted.zone}" if wanted.zone else "in any zone"
-    what = f"{wanted.least} {wanted.instance_type} ({wanted.market})"
-    return ec2_error(
-        "InsufficientInstanceCapacity", f"There is no capacity for {what} {where} now."
-    )
-
-
-def _over_quota(market: Market, asked: int, running: int, limit: int) -> Ec2Error:
-    code = "MaxSpotInstanceCountExceeded" if market == "spot" else "VcpuLimitExceeded"
-    return ec2_error(
-        code, f"{asked} vCPUs were asked for and {running} run; the {market} limit is {limit}."
-    )
+            is_spot = wanted.market == "spot"
+            code = "MaxSpotInstanceCountExceeded" if is_spot else "VcpuLimitExceeded"
+            limit = f"the {wanted.market} limit is {quota.vcpus}"
+            raise ec2_error(code, f"{asked} vCPUs were asked for and {running} run; {limit}.")
 
 
 def pool_of(instance: Any) -> Pool:
@@ -105,11 +95,9 @@ def vcpus_of(instance_type: str) -> int:
     return 0 if kind is None else kind.vcpus
 
 
-def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted | None:
-    """Return what a launch asks for; None where the type is left to a launch template."""
-    instance_type = parameters.get("InstanceType")
-    if instance_type is None:
-        return None
+def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted:
+    """Return what a launch asks for."""
+    instance_type = parameters.get("InstanceType", "")
     zone = parameters.get("Placement.AvailabilityZone", "")
     if subnet := parameters.get("SubnetId"):
         zone = backend.get_subnet(subnet).availability_zone

@@ -1,31 +1,19 @@
 """The emulated EC2 as a cloud to rent from, and what every cloud on this machine has of it."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from cloudtune.experiment.cloud import CloudSettings as Settings
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
-from cloudtune.infra.emulator import pacing
-from cloudtune.infra.emulator.service import (
-    abandoned,
-    ensure_emulator,
-    find_emulator,
-    stop_emulator,
-)
+from cloudtune.infra.emulator import pacing, service
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.infra.refcount import claim
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment.cloud import CloudSettings as Settings
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.emulator.requests import Access
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
-    from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.catalog import Catalog, InstanceType, Market
+from cloudtune.model.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
 PACE_TAG = "cloudtune:pace"
@@ -52,7 +40,7 @@ class OnThisMachine(Ec2Speaking):
         asked: str | None,  # noqa: ARG002
     ) -> list[Cloud]:
         """Return the emulated EC2 in each region that was used, if it runs."""
-        emulator = find_emulator(home / self.folder)
+        emulator = service.find_emulator(home / self.folder)
         if emulator is None:
             return []
         return [
@@ -62,7 +50,7 @@ class OnThisMachine(Ec2Speaking):
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
         """Return the machines whose EC2 has died; with `end` they are ended."""
-        return abandoned(home / self.folder, end=end)
+        return service.abandoned(home / self.folder, end=end)
 
     def own_address(self) -> str:
         """Return the loopback: instances are processes of this machine."""
@@ -124,14 +112,14 @@ def emulated_cloud(
     pacing off. `core_seconds` is what an epoch took on one core of this machine.
     """
     tags = {PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
-    return cloud_at(folder, region, ensure_emulator(folder).access, tags)
+    return cloud_at(folder, region, service.ensure_emulator(folder).access, tags)
 
 
 def cloud_at(
     folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
 ) -> Cloud:
     """Return the EC2 that runs in a folder; closing it ends it if no instance is left there."""
-    close = partial(stop_emulator, folder, only_if_idle=True)
+    close = partial(service.stop_emulator, folder, only_if_idle=True)
     return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
 
 

@@ -67,9 +67,6 @@ class Signed(NamedTuple):
     key: str
 
 
-# ---- who may ask ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Access:
     """Where an emulator serves, and what it wants to see; made at its start, known to its user.
@@ -131,7 +128,8 @@ class Access:
         if claim is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         token = request.headers.get(_SESSION_HEADER, "")
-        secret = self._own_secret(claim["key"], token) or secret_of(claim["key"], token)
+        is_own = _same(claim["key"], self.key) and not token
+        secret = self.secret if is_own else secret_of(claim["key"], token)
         if secret is None:
             raise _unsigned("it is not signed with the credentials of this emulator")
         _check_time(request, claim["day"])
@@ -141,9 +139,6 @@ class Access:
         if not _same(claim["signature"], self._signature(request, claim, secret)):
             raise _unsigned("its signature doesn't fit it")
         return Signed(claim["service"], claim["region"], claim["key"])
-
-    def _own_secret(self, key: str, token: str) -> str | None:
-        return self.secret if _same(key, self.key) and not token else None
 
     def _signature(self, request: Request, claim: re.Match[str], secret: str) -> str:
         """Return the signature that a secret gives a request, as botocore computes it."""
@@ -196,9 +191,6 @@ def _unsigned(why: str) -> Ec2Error:
         f"AWS was not able to validate the provided access credentials: {why}",
         status=401,
     )
-
-
-# ---- client tokens -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,16 @@ Tests that need an EC2 as strict as AWS's start the emulator with rules of their
 `AccessRules` (tests/aws_stand_in).
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping, Sequence
+from wsgiref.types import WSGIApplication
 
-from typing import TYPE_CHECKING
+from werkzeug.wrappers import Request, Response
 
-from cloudtune.infra.emulator.machines import HERE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from wsgiref.types import WSGIApplication
-
-    from werkzeug.wrappers import Request, Response
-
-    from cloudtune.infra.emulator.faults import Quota
-    from cloudtune.infra.emulator.machine import Machine
-    from cloudtune.infra.emulator.machines import Housing, RunningMachines
-    from cloudtune.infra.emulator.requests import Access, Signed
-    from cloudtune.infra.emulator.scenario import Scenario
+from cloudtune.infra.emulator.faults import Quota
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.machines import HERE, Housing, RunningMachines
+from cloudtune.infra.emulator.requests import Access, Signed
+from cloudtune.infra.emulator.scenario import Scenario
 
 
 class AccessRules:

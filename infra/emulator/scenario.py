@@ -111,7 +111,9 @@ class Scenario:
                 "fault": None,
             }
             self._calls.append(call)
-            error = self._throttled(action, parameters, region) or self._error(action, parameters)
+            error = self._throttled(action, parameters, region)
+            if error is None and (fault := self._struck(CallError, action, parameters)):
+                error = ec2_error(fault.code, fault.message or fault.code)
             if error is not None:
                 call["fault"] = error.code
                 raise error
@@ -157,16 +159,17 @@ class Scenario:
         rates = [live.fault for live in self._faults if isinstance(live.fault, Throttle)]
         rate = next((rate for rate in rates if rate.fits(action)), None)
         if rate is not None:
-            throttled = not self._buckets.take(action, _figures(action, rate))
+            burst, per_second = rate_of(action)
+            figures = Rate(
+                burst if rate.burst is None else rate.burst,
+                per_second if rate.per_second is None else rate.per_second,
+            )
+            throttled = not self._buckets.take(action, figures)
         else:
             throttled = self._is_throttled(region, action, parameters)
         if not throttled:
             return None
         return ec2_error("RequestLimitExceeded", f"Request limit exceeded: {action}.")
-
-    def _error(self, action: str, parameters: Mapping[str, str]) -> Ec2Error | None:
-        fault = self._struck(CallError, action, parameters)
-        return None if fault is None else ec2_error(fault.code, fault.message or fault.code)
 
     def _struck(
         self, kind: type[_CallFault], action: str, parameters: Mapping[str, str]
@@ -188,14 +191,6 @@ def ec2_error(code: str, message: str) -> Ec2Error:
     # EC2 says 500 for a want of capacity: to its clients that is a fault of the server.
     usual = 500 if code.startswith("Insufficient") else 400
     return Ec2Error(code, message, _STATUS.get(code, usual))
-
-
-def _figures(action: str, given: Throttle) -> Rate:
-    usual = rate_of(action)
-    return Rate(
-        usual.burst if given.burst is None else given.burst,
-        usual.per_second if given.per_second is None else given.per_second,
-    )
 
 
 def _lifted(fault: Fault) -> Fault | None:

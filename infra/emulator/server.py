@@ -7,8 +7,6 @@ PUT, GET /_imds/<id>/<key>/latest/…     the metadata service of one machine
 Who is let in: `requests.Access`. The address that a request names as its host must be ours.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -20,9 +18,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import psutil
 from botocore.auth import SigV4Auth
@@ -34,22 +35,15 @@ from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulator.control import Control, text, to_json
 from cloudtune.infra.emulator.ec2 import DEFAULT_REGION, EmulatedEC2
+from cloudtune.infra.emulator.faults import Fault
 from cloudtune.infra.emulator.launch_form import check_form
 from cloudtune.infra.emulator.machine_process import end_leftovers, forget_old
 from cloudtune.infra.emulator.machines import Clock
-from cloudtune.infra.emulator.requests import Access, Ec2Error, Tokens
+from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed, Tokens
+from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario, ec2_error
 from cloudtune.infra.processes import birth, write_atomically
 from cloudtune.infra.refcount import in_use
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-    from wsgiref.types import StartResponse, WSGIEnvironment
-
-    from cloudtune.infra.emulator.faults import Fault
-    from cloudtune.infra.emulator.requests import Signed
-    from cloudtune.infra.emulator.rules import AccessRules
 
 STATE_FILE = "emulator.json"
 _SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
@@ -244,17 +238,13 @@ def serve(
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
     _announce(home, access)
     try:
-        _loop(application, idle_exit)
+        while not application.closing:
+            application.ec2.machines.tick()
+            if time.monotonic() - application.last_request > idle_exit:
+                application.close(only_if_idle=True)
+            time.sleep(TICK_S)
     finally:
         _end(application, server, home)
-
-
-def _loop(application: Application, idle_exit: float) -> None:
-    while not application.closing:
-        application.ec2.machines.tick()
-        if time.monotonic() - application.last_request > idle_exit:
-            application.close(only_if_idle=True)
-        time.sleep(TICK_S)
 
 
 def _end(application: Application, server: BaseWSGIServer, home: Path) -> None:

@@ -15,20 +15,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import http.client
 import json
 import logging
 import os
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
 from cloudtune.private_files import close, keep_private
@@ -97,8 +95,11 @@ def find_emulator(home: Path) -> Emulator | None:
     if state is None or not _is_alive(state):
         return None
     access = Access.of(state)
-    answer = _call(access, "GET", "ping")
-    if answer is None or answer["pid"] != state["pid"] or answer["closing"]:
+    try:
+        answer = EmulatorControl(access).ping()
+    except CloudtuneError:
+        return None
+    if answer["pid"] != state["pid"] or answer["closing"]:
         return None
     return Emulator(access, state["pid"], home.absolute())
 
@@ -114,10 +115,12 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
     with _locked(home):
         state = _read_state(home)
         if state is not None and _is_alive(state):
-            path = f"shutdown?only_if_idle={int(only_if_idle)}"
-            answer = _call(Access.of(state), "POST", path)
-            if answer is not None and not answer["closing"]:
+            try:
+                EmulatorControl(Access.of(state)).shut_down(only_if_idle=only_if_idle)
+            except UsageError:
                 return False
+            except CloudtuneError:
+                pass  # it is ending by itself
             _wait_until_gone(home, state)
         return True
 
@@ -249,23 +252,6 @@ def _runs(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def _call(access: Access, method: str, path: str) -> dict[str, Any] | None:
-    """Return the JSON answer, of refusals too, or None if nothing answers."""
-    # A proxy of the environment knows nothing of this machine's loopback.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    url = f"{access.endpoint}/_cloudtune/{path}"
-    request = urllib.request.Request(url, None, access.headers, method=method)  # noqa: S310
-    try:
-        with opener.open(request, timeout=10) as response:
-            answer: dict[str, Any] = json.load(response)
-    except urllib.error.HTTPError as refusal:
-        with refusal:
-            answer = json.loads(refusal.read() or "null")
-    except (OSError, http.client.HTTPException):  # or it ends in mid-answer
-        return None
-    return answer
 
 
 def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:

@@ -19,16 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cloudtune.infra.environments import delivery
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
-from cloudtune.infra.environments.delivery import (
-    AWAIT_APT,
-    Pack,
-    activate_lines,
-    end_lines,
-    fetch_lines,
-    image_pythons,
-    search_lines,
-)
 from cloudtune.infra.environments.spec import ROOT, release_pins
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, is_local, storage_errors
@@ -40,20 +32,20 @@ _DIGITS = 20
 class Foundation:
     """A pack of what is to be installed, and where; `packed` where that has been done before."""
 
-    source: Pack
+    source: delivery.Pack
     place: str
     python: str
-    packed: Pack | None = None
+    packed: delivery.Pack | None = None
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
-        built = self._build_lines() if self.packed is None else fetch_lines(self.packed)
+        built = self._build_lines() if self.packed is None else delivery.fetch_lines(self.packed)
         return (
-            f"{AWAIT_APT}"
-            f"{end_lines('cloudtune-head')}"
-            f"{search_lines(image_pythons())}"
+            f"{delivery.AWAIT_APT}"
+            f"{delivery.end_lines('cloudtune-head')}"
+            f"{delivery.search_lines(delivery.image_pythons())}"
             'if [ -z "$python" ]; then\n'
-            f"{built}{activate_lines(Path(self.place))}"
+            f"{built}{delivery.activate_lines(Path(self.place))}"
             "fi\n"
             'echo "cloudtune-head: $("$python" -V 2>&1) at $python"\n'
         )
@@ -62,7 +54,7 @@ class Foundation:
         place = shlex.quote(self.place)
         source = shlex.quote(self.source.into)
         return (
-            f"{fetch_lines(self.source)}"
+            f"{delivery.fetch_lines(self.source)}"
             f"place={place} source={source}\n"
             'rm -rf "$place"\n'
             "python=$(command -v python3) || end 'the image has no python3'\n"
@@ -93,8 +85,8 @@ class Foundation:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Foundation":
-        packed = None if data["packed"] is None else Pack(**data["packed"])
-        return cls(Pack(**data["source"]), data["place"], data["python"], packed)
+        packed = None if data["packed"] is None else delivery.Pack(**data["packed"])
+        return cls(delivery.Pack(**data["source"]), data["place"], data["python"], packed)
 
 
 def lay(storage: str, root: Path = ROOT) -> Foundation:
@@ -117,7 +109,9 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
                 fs.create_dir(path.rpartition("/")[0], recursive=True)
             with fs.open_output_stream(path, compression=None) as out:
                 out.write(data)
-    source = Pack(uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0)
+    source = delivery.Pack(
+        uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0
+    )
     return Foundation(source, str(place), python, EnvironmentCache(storage, place).pack())
 
 

@@ -5,8 +5,6 @@ it will stand, as its programs name their Python by its path, and counts once it
 `.complete`: what a crash left is built again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -16,19 +14,15 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import CloudtuneError, UsageError, need
 from cloudtune.infra.environments.delivery import COMPLETE, python_of
+from cloudtune.infra.environments.spec import Spec
 from cloudtune.infra.environments.wheel import write_wheel
 from cloudtune.infra.processes import write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from cloudtune.infra.environments.spec import Spec
 
 _LINES = 15
 _SYSTEM = {"/", "/usr", "/usr/local"}

@@ -1,23 +1,17 @@
 """Modules that a script imports, and that the environment built for it won't have."""
 
-from __future__ import annotations
-
 import ast
 import sys
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from cloudtune.errors import ExperimentError
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.spec import requirement_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from cloudtune.experiment.schema import Experiment
 
 OWN = "cloudtune"
 

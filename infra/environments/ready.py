@@ -1,27 +1,19 @@
 """The environment of an experiment, made ready before anything is rented."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.build import Built, build, built_at
 from cloudtune.infra.environments.cache import EnvironmentCache
-from cloudtune.infra.environments.delivery import Delivery
-from cloudtune.infra.environments.spec import ROOT, spec_of
+from cloudtune.infra.environments.delivery import Delivery, Pack
+from cloudtune.infra.environments.spec import ROOT, Spec, spec_of
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.train.storage import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.environments.delivery import Pack
-    from cloudtune.infra.environments.spec import Spec
 
 FOLDER = "environments"
 
@@ -45,13 +37,22 @@ def ready(
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:
         built = build(spec_of(experiment, home / FOLDER), say)
-        _refuse_other_python(built, experiment)
+        if built.version != platform.python_version():
+            raise UsageError(
+                f"setup.python: instances of provider {experiment.cloud.provider} are this "
+                f"machine, with Python {platform.python_version()}, and not {built.version}; leave "
+                "it out"
+            )
         return Delivery(str(built.python)), built
     if not setup.builds and own is None:
         delivery = Delivery(setup.python_path or ("python3" if here else ""), setup.commands)
         delivery.check()
         return delivery, None
-    _refuse_other_platform()
+    if sys.platform != "linux":
+        raise UsageError(
+            f"setup: an environment for instances is built on Linux, and this is {sys.platform}; "
+            "let a head carry the run (without --here)"
+        )
     try:
         pack, there = _packed(own or spec_of(experiment, ROOT), storage, say)
     except StorageError as error:
@@ -95,19 +96,3 @@ def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tup
         say(f"setup: fetching {pack.bytes / 1e6:.0f} MB from {pack.uri}")
         built = cache.bring(pack)
     return pack, built
-
-
-def _refuse_other_python(built: Built, experiment: Experiment) -> None:
-    if built.version != platform.python_version():
-        raise UsageError(
-            f"setup.python: instances of provider {experiment.cloud.provider} are this machine, "
-            f"with Python {platform.python_version()}, and not {built.version}; leave it out"
-        )
-
-
-def _refuse_other_platform() -> None:
-    if sys.platform != "linux":
-        raise UsageError(
-            f"setup: an environment for instances is built on Linux, and this is {sys.platform}; "
-            "let a head carry the run (without --here)"
-        )

@@ -6,8 +6,6 @@ the platform, and the folder in which it stands. Requirements that leave a versi
 was found when the environment was built.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -15,21 +13,17 @@ import platform
 import re
 import sys
 import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from cloudtune.errors import UsageError, shown
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.wheel import code_hash
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from cloudtune.experiment.schema import Experiment
 
 # Where environments stand on instances; their paths are written into what is installed.
 ROOT = Path("/opt/cloudtune/environments")
@@ -133,7 +127,7 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
     return Spec(python, source, folder, file, lines, pinned, root, inputs)
 
 
-def _read(experiment: Experiment) -> _Reader:
+def _read(experiment: Experiment) -> "_Reader":
     reader = _Reader()
     wanted = experiment.setup.pip
     if isinstance(wanted, str):

@@ -49,7 +49,7 @@ class Carrier:
         self._told_at = self._renewed_at = 0.0
         self._asked_to_stop = False
 
-    def carry(self, renew: Callable[[], None]) -> int:
+    def carry(self, renew: Callable[[], object]) -> int:
         """Run the order to its end, and return its exit code; `renew` puts the head's end off.
 
         The last of its record is in the store on return, if that answers at all.
@@ -90,7 +90,7 @@ class Carrier:
             stderr=errors,
         )
 
-    def _look_after(self, process: subprocess.Popen[bytes], renew: Callable[[], None]) -> None:
+    def _look_after(self, process: subprocess.Popen[bytes], renew: Callable[[], object]) -> None:
         now = time.monotonic()
         if now >= self._renewed_at + RENEW_SECONDS:
             self._renewed_at = now
@@ -133,17 +133,13 @@ def main() -> int:
         fetch(store, HOME / "runs" / order.run, "run/")  # of a head before this one
         say(f"cloudtune-head: carries {order.run}")
         carrier = Carrier(order, store, instance)
-        code = carrier.carry(lambda: _renew(given.until, shutdown))
+        lease = None if shutdown is None else Lease(given.until, shutdown)
+        code = carrier.carry(lambda: lease and lease.renew(unix_time() + 60 * LEASE_MINUTES))
         say(f"cloudtune-head: ended with {code}; its record is in {given.at}/{FOLDER}")
     except (CloudtuneError, OSError) as error:
         say(f"cloudtune-head: {error}")
         return 1
     return code
-
-
-def _renew(until: float, shutdown: str | None) -> None:
-    if shutdown is not None:
-        Lease(until, shutdown).renew(unix_time() + 60 * LEASE_MINUTES)
 
 
 if __name__ == "__main__":

@@ -19,18 +19,10 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from cloudtune.train import storage
 from cloudtune.train.checkpoint import leads_out
-from cloudtune.train.storage import (
-    StorageError,
-    filesystem,
-    is_local,
-    read_file,
-    storage_errors,
-)
 
 FOLDER = "head"
 PARCEL = "parcel.tar.gz"
@@ -75,8 +67,8 @@ class HeadStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
-        with storage_errors(self.uri):
-            self._fs, root = filesystem(f"{self.uri}/{FOLDER}")
+        with storage.storage_errors(self.uri):
+            self._fs, root = storage.filesystem(f"{self.uri}/{FOLDER}")
         self._root = root
 
     def uri_of(self, name: str) -> str:
@@ -85,20 +77,20 @@ class HeadStore:
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
         path = f"{self._root}/{name}"
-        with storage_errors(self.uri):
-            if is_local(self._fs):  # S3 has no folders
+        with storage.storage_errors(self.uri):
+            if storage.is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(path.rpartition("/")[0], recursive=True)
             with self._fs.open_output_stream(path) as out:
                 out.write(data)
 
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
-        with storage_errors(self.uri):
-            return read_file(self._fs, f"{self._root}/{name}")
+        with storage.storage_errors(self.uri):
+            return storage.read_file(self._fs, f"{self._root}/{name}")
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return what is in a file from a byte on; b"" where there is no such file."""
-        with storage_errors(self.uri):
+        with storage.storage_errors(self.uri):
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
                     file.seek(min(begin, file.size()))
@@ -108,7 +100,7 @@ class HeadStore:
 
     def remove(self, name: str) -> None:
         """Remove a file that may not be there."""
-        with storage_errors(self.uri), contextlib.suppress(FileNotFoundError):
+        with storage.storage_errors(self.uri), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def listed(self) -> Mapping[str, tuple[int, float]]:
@@ -117,10 +109,10 @@ class HeadStore:
 
         top = f"{self._root}/{RECORD}"
         selector = fs.FileSelector(top, recursive=True, allow_not_found=True)
-        with storage_errors(self.uri):
+        with storage.storage_errors(self.uri):
             files = self._fs.get_file_info(selector)
         return {
-            info.path.removeprefix(f"{top}/"): (info.size, _seconds(info.mtime))
+            info.path.removeprefix(f"{top}/"): (info.size, (info.mtime_ns or time.time_ns()) / 1e9)
             for info in files
             if info.is_file
         }
@@ -133,7 +125,7 @@ class HeadStore:
         try:
             return State(**json.loads(data))
         except (TypeError, ValueError):
-            raise StorageError(f"{self.uri}/{FOLDER}/{STATE} is damaged") from None
+            raise storage.StorageError(f"{self.uri}/{FOLDER}/{STATE} is damaged") from None
 
     def tell(self, state: State) -> None:
         """Say how the head is."""
@@ -269,9 +261,3 @@ def _is_there(path: Path, size: int, written: float) -> bool:
     except OSError:
         return False
     return there.st_size == size and there.st_mtime >= written
-
-
-def _seconds(mtime: Any) -> float:
-    if isinstance(mtime, datetime):
-        return mtime.replace(tzinfo=mtime.tzinfo or UTC).timestamp()
-    return time.time() if mtime is None else float(mtime)

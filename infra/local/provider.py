@@ -1,26 +1,19 @@
 """This machine as a cloud to rent from: one instance, with its own GPUs."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.errors import UsageError
+from cloudtune.experiment.cloud import CloudSettings as Settings
+from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
-from cloudtune.infra.provider import PRICE_TAG, Endpoint
+from cloudtune.infra.provider import PRICE_TAG, Cloud, Endpoint
 from cloudtune.infra.refcount import TAKEN, claim
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment.cloud import CloudSettings as Settings
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.provider import Cloud
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
-    from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.catalog import Catalog, InstanceType, Market
+from cloudtune.model.scaling import ScalingProfile
 
 
 class ThisMachine(OnThisMachine):

@@ -23,28 +23,11 @@ from typing import TYPE_CHECKING
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.infra.node.lease import Lease
-from cloudtune.infra.node.messages import (
-    Acknowledge,
-    Begin,
-    Described,
-    Done,
-    Epoch,
-    Failure,
-    Gone,
-    Grant,
-    Interruption,
-    Leave,
-    Lost,
-    Message,
-    Outbox,
-    Ready,
-    Remark,
-    Stop,
-)
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
@@ -53,7 +36,15 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from cloudtune.infra.node.lease import Ends
-    from cloudtune.infra.node.messages import Body, Order, Part, Training, WorkerSlot
+    from cloudtune.infra.node.messages import (
+        Body,
+        Described,
+        Message,
+        Order,
+        Part,
+        Training,
+        WorkerSlot,
+    )
 
 _TICK_SECONDS = 0.5
 # How long `hello` waits for the zygote's imports.
@@ -155,7 +146,7 @@ class Agent:
         self._gpus = NodeGpus(gpus, logs)
         self._keeps_spares = self._gpus.are_real if spares is None else spares
         self._slots = GpuSlots(gpus)
-        self._outbox = Outbox()
+        self._outbox = messages.Outbox()
         self._locals: dict[str, _Local] = {}
         self._workers: dict[str, _Worker] = {}  # by name
         self._spares: dict[int, _Worker] = {}  # by GPU
@@ -201,7 +192,7 @@ class Agent:
         text = self._gpus.notice
         if text and text != self._remarked:
             self._remarked = text
-            self._outbox.add("", 0, Remark(text))
+            self._outbox.add("", 0, messages.Remark(text))
 
     def _end_with_its_lease(self) -> None:
         """Shut the node down when its lease is over, to the second."""
@@ -216,10 +207,10 @@ class Agent:
 
     def note_interruption(self, due: float) -> None:
         """Tell that the cloud takes this node back (Unix time): the controller, and each worker."""
-        self._outbox.add("", 0, Interruption(due))
+        self._outbox.add("", 0, messages.Interruption(due))
         with self._lock:
             for worker in self._workers.values():
-                self._send(worker, Leave())
+                self._send(worker, messages.Leave())
 
     # ---- what the controller asks for ----------------------------------------------------
 
@@ -247,14 +238,14 @@ class Agent:
             local = self._locals.setdefault(session, _Local())
             local.granted = max(local.granted, until_epoch)
             for worker in local.workers.values():
-                self._send(worker, Grant(local.granted))
+                self._send(worker, messages.Grant(local.granted))
 
     def acknowledge(self, session: str, epoch: int) -> None:
         """Let a session drop its checkpoints of earlier epochs."""
         with self._lock:
             local = self._locals.get(session)
             if local is not None and 0 in local.workers:
-                self._send(local.workers[0], Acknowledge(epoch))
+                self._send(local.workers[0], messages.Acknowledge(epoch))
 
     def stop(self, session: str, stacks: bool = False) -> None:
         """End a session's workers on this node wherever they are; the message of it is `Gone`.
@@ -286,7 +277,9 @@ class Agent:
         """Return the sessions with processes or unacknowledged messages here."""
         with self._lock:
             return {
-                name: Described(frozenset(local.ready), local.epoch, local.gone is not None)
+                name: messages.Described(
+                    frozenset(local.ready), local.epoch, local.gone is not None
+                )
                 for name, local in self._locals.items()
                 if local.part is not None
             }
@@ -343,7 +336,7 @@ class Agent:
             listens = local.socket is not None and slot.rank == 0
             whom = (self._training, slot, assignment, local.rendezvous, listens, worker.log)
             place = environment(slot, len(part.slots), local.rendezvous)
-            self._send(worker, Begin(*whom, time.time(), place, number))
+            self._send(worker, messages.Begin(*whom, time.time(), place, number))
             if listens and local.socket is not None:
                 with contextlib.suppress(OSError):  # it is gone; its end is reported
                     send_handle(worker.connection, local.socket.fileno(), os.getpid())
@@ -359,7 +352,7 @@ class Agent:
         if spare is not None and slot.share == 1.0 and alone:
             return spare
         if spare is not None:  # it holds memory of the GPU
-            self._send(spare, Stop())
+            self._send(spare, messages.Stop())
         return self._fork(gpu, self._environment(together, slot.share), warm=False)
 
     def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
@@ -402,23 +395,23 @@ class Agent:
     def _hear(self, worker: _Worker, body: Body) -> None:
         with self._lock:
             local = self._locals[worker.session]
-            if isinstance(body, Ready):
+            if isinstance(body, messages.Ready):
                 local.ready.add(worker.rank)
-            elif isinstance(body, Epoch):
+            elif isinstance(body, messages.Epoch):
                 local.epoch = max(local.epoch, body.report.epoch)
             body = self._not_its_own(worker, body)
             self._outbox.add(worker.session, worker.rank, body)
-            if isinstance(body, Failure | Done | Lost):
+            if isinstance(body, messages.Failure | messages.Done | messages.Lost):
                 # The others would wait for it in a collective until that times out.
                 worker.has_reported = True
                 self._end(local)
 
     def _not_its_own(self, worker: _Worker, body: Body) -> Body:
         """Return what a worker tells; of a packed one, where a fault on the GPU ended all, that."""
-        if not isinstance(body, Failure) or worker.share == 1.0 or body.out_of_memory:
+        if not isinstance(body, messages.Failure) or worker.share == 1.0 or body.out_of_memory:
             return body
         faulted = self._gpus.is_faulted(worker.gpu, f"{body.error}\n{body.traceback}")
-        return Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}") if faulted else body
+        return messages.Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}") if faulted else body
 
     def _note_exit(self, name: str, status: int | None) -> None:
         worker = self._workers[name]
@@ -438,7 +431,7 @@ class Agent:
         # Asked to end, it exits with 0, or is killed when that takes too long.
         asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
         if not worker.has_reported and not asked:
-            self._outbox.add(worker.session, worker.rank, Lost(_cause(worker, status)))
+            self._outbox.add(worker.session, worker.rank, messages.Lost(_cause(worker, status)))
             self._end(local)
         del local.workers[worker.rank]
         if not local.workers:
@@ -450,14 +443,14 @@ class Agent:
         if local.stopping_since is None:
             local.stopping_since = time.monotonic()
             for worker in local.workers.values():
-                self._send(worker, Stop())
+                self._send(worker, messages.Stop())
 
     def _finish(self, local: _Local) -> None:
         assert local.part is not None
         self._slots.give(local.part.session)
         if local.socket is not None:
             local.socket.close()
-        local.gone = self._outbox.add(local.part.session, local.part.slots[0].rank, Gone())
+        local.gone = self._outbox.add(local.part.session, local.part.slots[0].rank, messages.Gone())
 
     def _write_stacks(self, local: _Local) -> None:
         """Have the workers of a session write their stacks, for which they need no GIL."""
@@ -505,7 +498,7 @@ class Agent:
         for local in late:
             assert local.part is not None
             reason = f"no room on this node's GPUs for {_SLOT_SECONDS:g} s; others still hold them"
-            self._outbox.add(local.part.session, local.part.slots[0].rank, Lost(reason))
+            self._outbox.add(local.part.session, local.part.slots[0].rank, messages.Lost(reason))
             self._end(local)
         if late:
             self._place_waiting()
@@ -517,7 +510,9 @@ class Agent:
                 for worker in list(self._workers.values()):
                     if worker.gpu == gpu and worker.share < 1.0 and not worker.has_reported:
                         worker.has_reported = True
-                        self._outbox.add(worker.session, worker.rank, Lost(f"{_FAULT} {gpu}"))
+                        self._outbox.add(
+                            worker.session, worker.rank, messages.Lost(f"{_FAULT} {gpu}")
+                        )
                         self._end(self._locals[worker.session])
 
 

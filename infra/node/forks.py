@@ -9,14 +9,13 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
+from cloudtune.infra.node import zygote
 from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
-from cloudtune.infra.node.zygote import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,15 +62,7 @@ class Forks:
 
     def _start(self, without: str) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "cloudtune.infra.node.zygote",
-            "--train",
-            self._train,
-        ]
-        command += ["--control", str(its.fileno()), *(["--without", without] if without else [])]
+        command = zygote.command(its.fileno(), self._train, without)
         with its, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 command,
@@ -129,7 +120,7 @@ class Forks:
 
     def _listen(self, control: socket.socket) -> None:
         with contextlib.suppress(OSError), control:
-            while data := control.recv(MESSAGE_BYTES):
+            while data := control.recv(zygote.MESSAGE_BYTES):
                 self._hear(pickle.loads(data))  # noqa: S301  the zygote is our child
         self._zygote.wait()
         with self._lock:
@@ -147,8 +138,10 @@ class Forks:
         """
         with selectors.DefaultSelector() as selector:
             for name, pid in orphans.items():
-                handle = None if pid is None else _handle_of(pid)
+                handle = None  # what becomes readable when a process ends that isn't our child
                 if pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        handle = os.pidfd_open(pid)
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)
                 if handle is None:
@@ -180,14 +173,6 @@ class Forks:
             case Exited(name, status):
                 self._pids.pop(name, None)
                 self._on_end(name, status)
-
-
-def _handle_of(pid: int) -> int | None:
-    """Return what becomes readable when a process that isn't our child ends, None if it has."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
 
 
 def how_it_ended(status: int | None) -> str:

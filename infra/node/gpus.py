@@ -69,15 +69,15 @@ def _gpu(row: list[str]) -> Gpu:
 def _visible(all_gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
     chosen: list[Gpu] = []
     for name in (part.strip() for part in visible.split(",")):
-        fitting = [gpu for gpu in all_gpus if name and _is_named(gpu, name)]
+        fitting = [
+            gpu
+            for gpu in all_gpus
+            if name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
+        ]
         if len(fitting) != 1:
             break
         chosen += fitting
     return tuple(dict.fromkeys(chosen))
-
-
-def _is_named(gpu: Gpu, name: str) -> bool:
-    return name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name))
 
 
 _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 fit on one GPU

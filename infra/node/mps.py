@@ -9,14 +9,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from cloudtune.infra.node import mps_daemon
 from cloudtune.infra.node.gpus import VISIBLE, Gpu
-from cloudtune.infra.node.mps_daemon import (
-    ANSWER_SECONDS,
-    CONTROL,
-    LONGEST_FOLDER,
-    Daemon,
-    NoAnswerError,
-)
 
 _SLICED = "packed trials share it by time-slicing, one after the other and with no memory limits"
 
@@ -34,29 +28,29 @@ class MpsDaemons:
     """
 
     def __init__(
-        self, folder: Path, gpus: Sequence[Gpu], *, patience: float = ANSWER_SECONDS
+        self, folder: Path, gpus: Sequence[Gpu], *, patience: float = mps_daemon.ANSWER_SECONDS
     ) -> None:
         self._folder = folder
         self._gpus = tuple(gpus)
-        self._daemons: dict[int, Daemon] = {}
+        self._daemons: dict[int, mps_daemon.Daemon] = {}
         self.notice = ""
         """Why trials share GPUs by time-slicing; empty where MPS does it."""
-        control = shutil.which(CONTROL)
+        control = shutil.which(mps_daemon.CONTROL)
         if not self._gpus:
             self.notice = "no NVIDIA GPU: packed trials share CPU cores"
         elif control is None:
-            self.notice = f"{CONTROL} is not installed: {_SLICED}"
-        elif len(str(folder.absolute())) > LONGEST_FOLDER:
+            self.notice = f"{mps_daemon.CONTROL} is not installed: {_SLICED}"
+        elif len(str(folder.absolute())) > mps_daemon.LONGEST_FOLDER:
             self.notice = f"{folder} is too long a path for MPS's sockets: {_SLICED}"
         else:
             self._start(control, folder.absolute(), patience)
 
     def _start(self, control: str, folder: Path, patience: float) -> None:
         for place, gpu in enumerate(self._gpus):
-            daemon = Daemon(control, folder / f"m{place}", gpu, patience)
+            daemon = mps_daemon.Daemon(control, folder / f"m{place}", gpu, patience)
             try:
                 daemon.start()
-            except NoAnswerError as error:
+            except mps_daemon.NoAnswerError as error:
                 self._give_up(place, daemon, error)
             else:
                 self._daemons[place] = daemon
@@ -95,7 +89,7 @@ class MpsDaemons:
             try:
                 daemon.stop()
                 daemon.start()
-            except NoAnswerError as error:
+            except mps_daemon.NoAnswerError as error:
                 del self._daemons[place]
                 self._give_up(place, daemon, error)
         return restarted
@@ -123,6 +117,8 @@ class MpsDaemons:
         self._daemons.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _give_up(self, place: int, daemon: Daemon, error: NoAnswerError) -> None:
+    def _give_up(
+        self, place: int, daemon: mps_daemon.Daemon, error: mps_daemon.NoAnswerError
+    ) -> None:
         daemon.stop()
         self.notice = f"MPS can't run on GPU {self._gpus[place].index} ({error}): {_SLICED}"

@@ -5,21 +5,16 @@ until then that item doesn't exist. AWS advises to look every five seconds. Wher
 metadata, it is a file.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import threading
 import urllib.error
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cloudtune.infra.node.boot import metadata
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The file to which a notice is written (when it goes, Unix time), where no metadata have it.
 NOTICE_VARIABLE = "CLOUDTUNE_NOTICE"

@@ -100,9 +100,6 @@ def physical_cores() -> int:
     return max(1, cores() * whole // threads) if whole and threads else cores()
 
 
-# ---- the environment -----------------------------------------------------------------------
-
-
 def kept_variables(names: Iterable[str]) -> dict[str, str]:
     """Return variables of the caller under other names, past who mustn't have them."""
     return {_KEPT + name: os.environ[name] for name in names if name in os.environ}

@@ -14,20 +14,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.infra.node.messages import (
-    Acknowledge,
-    Begin,
-    Body,
-    Done,
-    Epoch,
-    Failure,
-    Grant,
-    Leave,
-    Order,
-    Ready,
-    Stop,
-    plain,
-)
+from cloudtune.infra.node import messages
 from cloudtune.infra.node.process_group import meet
 from cloudtune.model.trial import nested
 from cloudtune.train.checkpoint import CheckpointStore
@@ -110,7 +97,7 @@ class Worker:
     The worker ends the process when it gets a stop order, or the agent is gone.
     """
 
-    def __init__(self, connection: Connection[Body, Order]) -> None:
+    def __init__(self, connection: Connection[messages.Body, messages.Order]) -> None:
         self._connection = connection
         self._sending = threading.Lock()
         self._opening = threading.Lock()
@@ -120,7 +107,7 @@ class Worker:
     def run(self) -> None:
         """Wait for what to train, and train it to its end."""
         begin = self._connection.recv()
-        if not isinstance(begin, Begin):
+        if not isinstance(begin, messages.Begin):
             return
         listener = recv_handle(self._connection) if begin.listens else None
         _write_to(begin.log)
@@ -132,9 +119,9 @@ class Worker:
             traceback.print_exc()
             self._say(failure_of(error, begin.slot.world_size))
         else:
-            self._say(Done())
+            self._say(messages.Done())
 
-    def _say(self, body: Body) -> None:
+    def _say(self, body: messages.Body) -> None:
         with self._sending:
             self._connection.send(body)
 
@@ -142,15 +129,15 @@ class Worker:
         try:
             while True:
                 match self._connection.recv():
-                    case Grant(until_epoch):
+                    case messages.Grant(until_epoch):
                         self._grant(until_epoch)
-                    case Acknowledge(epoch):
+                    case messages.Acknowledge(epoch):
                         if self._session is not None:
                             self._session.acknowledge(epoch)
-                    case Leave():
+                    case messages.Leave():
                         if self._session is not None:
                             self._session.leaving = True
-                    case Stop():
+                    case messages.Stop():
                         self._stop()
         except (EOFError, OSError):
             os._exit(1)  # the agent is gone, and could not report what is trained here
@@ -172,7 +159,7 @@ class Worker:
             session.flush(max(0.0, give_up - time.monotonic()))
         leave()
 
-    def _train(self, begin: Begin, listener: int | None) -> None:
+    def _train(self, begin: messages.Begin, listener: int | None) -> None:
         import torch  # noqa: PLC0415  seconds, and the agent that imports this file needs none of it
 
         program = begin.training.program
@@ -204,17 +191,17 @@ class Worker:
         self._open_for(session, begin)
         session.run(function, nested(begin.assignment.config))
 
-    def _open_for(self, session: Session | CommandRun, begin: Begin) -> None:
+    def _open_for(self, session: Session | CommandRun, begin: messages.Begin) -> None:
         """Let what trains hear of orders, those included that have come already."""
         with self._opening:
             self._session = session
             session.grant(max(self._granted, begin.assignment.until_epoch))
-        self._say(Ready())
+        self._say(messages.Ready())
 
     def _tell_epoch(self, report: EpochReport) -> None:
-        self._say(Epoch(report))
+        self._say(messages.Epoch(report))
 
-    def _open(self, begin: Begin, device: str, ranks: Ranks | None) -> Session:
+    def _open(self, begin: messages.Begin, device: str, ranks: Ranks | None) -> Session:
         return Session(
             **_place(begin, device),
             report_hook=self._tell_epoch,
@@ -224,7 +211,7 @@ class Worker:
             progress=begin.training.progress,
         )
 
-    def _post(self, begin: Begin, device: str) -> Post:
+    def _post(self, begin: messages.Begin, device: str) -> Post:
         training = begin.training
         log = Path(begin.log)
         return Post(
@@ -241,7 +228,7 @@ class Worker:
         )
 
 
-def _place(begin: Begin, device: str) -> dict[str, Any]:
+def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
     """Return what a session needs to know of its trial and its place in it, as JSON."""
     training = begin.training
     slot = begin.slot
@@ -265,15 +252,15 @@ def _place(begin: Begin, device: str) -> dict[str, Any]:
     }
 
 
-def failure_of(error: BaseException, world_size: int) -> Failure:
+def failure_of(error: BaseException, world_size: int) -> messages.Failure:
     """Return an error that ended the user's function, in text that any file and terminal takes."""
     failure = _failure_of(error, world_size)
-    line = plain(failure.error, _LINE_BYTES)
-    trace = plain(failure.traceback, _TEXT_BYTES)
+    line = messages.plain(failure.error, _LINE_BYTES)
+    trace = messages.plain(failure.traceback, _TEXT_BYTES)
     return replace(failure, error=line, traceback=trace)
 
 
-def _failure_of(error: BaseException, world_size: int) -> Failure:
+def _failure_of(error: BaseException, world_size: int) -> messages.Failure:
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     # Below an error of CUDA torch gives three lines of general advice.
     line = next((text for text in lines if "CUDA error: " in text), lines[-1])
@@ -284,11 +271,11 @@ def _failure_of(error: BaseException, world_size: int) -> Failure:
     trace = "".join(traceback.format_exception(error))
     several = next((cause for cause in _chain(error) if isinstance(cause, NotOneModelError)), None)
     if several is not None:
-        return Failure(str(several), trace, unsynced=True)
+        return messages.Failure(str(several), trace, unsynced=True)
     hint = next((_HINTS[said] for said in _HINTS for text in texts if said in text), "")
     if hint:  # the script's own, though nccl tells of it as of a peer that is gone
-        return Failure(f"{type(error).__name__}: {hint}", trace)
-    return Failure(line, trace, memory, peer=world_size > 1 and broken and not memory)
+        return messages.Failure(f"{type(error).__name__}: {hint}", trace)
+    return messages.Failure(line, trace, memory, peer=world_size > 1 and broken and not memory)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

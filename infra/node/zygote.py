@@ -163,9 +163,6 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-# ---- imports -----------------------------------------------------------------------------
-
-
 def import_all() -> None:
     """Import what every worker needs, and what torch itself would import at the first step."""
     import pyarrow.fs  # noqa: F401, PLC0415
@@ -258,20 +255,19 @@ def main() -> None:
     without = given.without or import_users(given.train)
     if without and not given.without:
         os.chdir(folder)
-        os.execve(  # noqa: S606  the same process once more: the agent's requests wait
-            sys.executable,
-            [*_command(given.control, given.train), "--without", without],
-            environment,
-        )
+        # The same process once more: the agent's requests wait.
+        again = command(given.control, given.train, without)
+        os.execve(sys.executable, again, environment)  # noqa: S606
     gc.collect()
     gc.freeze()  # pages of what is imported stay shared: no collection writes to them
     control = socket.socket(fileno=given.control)
     Zygote(control).serve(without)
 
 
-def _command(control: int, train: str) -> list[str]:
+def command(control: int, train: str, without: str) -> list[str]:
+    """Return the command of a zygote: its socket's descriptor, and as the options of `main`."""
     program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
-    return [*program, "--control", str(control), "--train", train]
+    return [*program, "--control", str(control), "--train", train, "--without", without]
 
 
 if __name__ == "__main__":

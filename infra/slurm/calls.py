@@ -6,8 +6,6 @@ any, has begin and end of all: it is the bill. It keeps no comment by default, b
 submitted the job.
 """
 
-from __future__ import annotations
-
 import getpass
 import json
 import math
@@ -15,26 +13,15 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.provider import (
-    INTENT_TAG,
-    LEASE_TAG,
-    QUEUED,
-    RUN_TAG,
-    Calls,
-    Instance,
-    lease_end,
-)
+from cloudtune.infra import provider
 from cloudtune.infra.slurm.job_script import NOTICE_SECONDS, job_script
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from cloudtune.model.events import RefusalKind
+from cloudtune.model.events import RefusalKind
 
 _TIMEOUT_SECONDS = 60.0
 _TOKEN = "token"  # noqa: S105  its name
@@ -43,11 +30,11 @@ _BILL_FIELDS = "JobIDRaw,State,Start,End,SubmitLine"
 _BILL_DAYS = 30
 # How long accounting isn't asked again after it didn't answer: most clusters have it, or never.
 _NO_BILL_SECONDS = 60.0
-_MARK = f'"{RUN_TAG}"'
+_MARK = f'"{provider.RUN_TAG}"'
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 # Ours of Slurm's (squeue's man page, "JOB STATE CODES"); a job in any other has ended.
 _STATES: Final = {
-    **dict.fromkeys(("PENDING", "REQUEUED"), QUEUED),
+    **dict.fromkeys(("PENDING", "REQUEUED"), provider.QUEUED),
     "CONFIGURING": "pending",
     **dict.fromkeys(_RUNNING, "running"),
 }
@@ -122,7 +109,7 @@ def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProc
         raise SlurmError(f"{command[0]}: timed out after {_TIMEOUT_SECONDS:.0f} s") from None
 
 
-class SlurmCalls(Calls):
+class SlurmCalls(provider.Calls):
     """The jobs of this user on the cluster that this machine submits to."""
 
     errors: tuple[type[Exception], ...] = (SlurmError,)
@@ -153,16 +140,20 @@ class SlurmCalls(Calls):
         Path(logs).mkdir(parents=True, exist_ok=True)
         own = {_TOKEN: token, "kind": request["instance_type"], "logs": logs}
         answer = ask(
-            *("sbatch", "--parsable", f"--job-name=cloudtune-{tags[RUN_TAG]}-{tags[INTENT_TAG]}"),
+            *(
+                "sbatch",
+                "--parsable",
+                f"--job-name=cloudtune-{tags[provider.RUN_TAG]}-{tags[provider.INTENT_TAG]}",
+            ),
             f"--comment={json.dumps({**own, **tags})}",
-            *time_options(tags[LEASE_TAG], kind["limit_seconds"]),
+            *time_options(tags[provider.LEASE_TAG], kind["limit_seconds"]),
             *kind["options"],
             *(f"--output={logs}/%j.log", "--no-requeue"),
             script=job_script(request["script"], counted=kind["counted"]),
         )
         return f"slurm-{answer.split(';')[0].strip()}"
 
-    def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
+    def ours(self, run: str | None = None, *, ended: bool = True) -> list[provider.Instance]:
         instances = [_instance(job) for job in (self._jobs() if ended else self._listed())]
         return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
 
@@ -230,7 +221,7 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
     `--deadline` Slurm would remove a job that waits for a minute, or shorten its time needlessly.
     """
-    minutes = math.ceil(max(60.0, min(lease_end(lease) - unix_time(), limit_seconds)) / 60)
+    minutes = math.ceil(max(60.0, min(provider.lease_end(lease) - unix_time(), limit_seconds)) / 60)
     return [f"--time={minutes}", f"--signal=B:TERM@{NOTICE_SECONDS}"]
 
 
@@ -252,20 +243,20 @@ def _job(row: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _instance(job: Mapping[str, Any]) -> Instance:
+def _instance(job: Mapping[str, Any]) -> provider.Instance:
     tags = job["comment"]
     state = _STATES.get(job["state"], "terminated")
     there = state in ("pending", "running")
     reason = job["state"] if job["reason"] in ("None", "") else f"{job['state']}: {job['reason']}"
-    return Instance(
+    return provider.Instance(
         id=job["id"],
-        run=tags[RUN_TAG],
-        intent=tags.get(INTENT_TAG, ""),
-        lease=tags.get(LEASE_TAG, ""),
+        run=tags[provider.RUN_TAG],
+        intent=tags.get(provider.INTENT_TAG, ""),
+        lease=tags.get(provider.LEASE_TAG, ""),
         instance_type=tags["kind"],
         state=state,
         launched_at=job["start"] or job["end"] or unix_time(),
-        ended_at=None if there or state == QUEUED else job["end"],
+        ended_at=None if there or state == provider.QUEUED else job["end"],
         reason="" if there else f"Slurm's job is {reason}",
         tags=tags,
     )

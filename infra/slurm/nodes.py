@@ -1,19 +1,14 @@
 """What a Slurm cluster has: its partitions, and what an instance of each is."""
 
-from __future__ import annotations
-
 import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import address_towards
 from cloudtune.infra.slurm.calls import SlurmError, ask
 from cloudtune.model.catalog import InstanceType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GRES = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
 _LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")

@@ -1,28 +1,20 @@
 # ruff: noqa: ARG002  a cluster needs few of the arguments
 """A Slurm cluster as a cloud: its partitions are instance types, and its jobs are instances."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
-from cloudtune.infra.provider import Cloud, Endpoint, Provider
-from cloudtune.model.catalog import Catalog, InstanceType, Offer
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.experiment.cloud import CloudSettings as Settings
-    from cloudtune.experiment.schema import Experiment
-    from cloudtune.infra.provider import HeadOffer
-    from cloudtune.infra.slurm.calls import SlurmCalls
-    from cloudtune.infra.slurm.nodes import NodeKind
-    from cloudtune.model.catalog import Market
-    from cloudtune.model.commands import Launch
-    from cloudtune.model.scaling import ScalingProfile
+from cloudtune.experiment.cloud import CloudSettings as Settings
+from cloudtune.experiment.schema import Experiment
+from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Provider
+from cloudtune.infra.slurm.calls import SlurmCalls
+from cloudtune.infra.slurm.nodes import NodeKind
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
+from cloudtune.model.commands import Launch
+from cloudtune.model.scaling import ScalingProfile
 
 
 class Slurm(Provider):

@@ -5,24 +5,17 @@ There are two kinds: `least`, by the options of a menu, for plans made of them; 
 `fluid`, for any plan at all, in which trials could be cut into GPU-seconds and hand-overs are free.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from cloudtune.model.placement import slots
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from cloudtune.model.plans import Estimate, Rentable
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.plans import Estimate, Rentable
+from cloudtune.planners.base import PlanRequest
 
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
@@ -36,7 +29,7 @@ class Staircase:
     dollars: NDArray[np.float64]
 
     @classmethod
-    def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> Staircase:
+    def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> "Staircase":
         """Return the staircase under which none of the points lies."""
         time = np.asarray(seconds, float)
         cost = np.asarray(dollars, float)
@@ -63,7 +56,7 @@ class Staircase:
         index = np.searchsorted(falling, np.asarray(dollars) * (1 + _SLACK), side="right")
         return np.concatenate([[np.inf], self.seconds[::-1]])[index]
 
-    def then(self, other: Staircase) -> Staircase:
+    def then(self, other: "Staircase") -> "Staircase":
         """Return the staircase of doing both, one after the other."""
         both = Staircase.of(
             np.add.outer(self.seconds, other.seconds).ravel(),
@@ -71,7 +64,7 @@ class Staircase:
         )
         return both.thinned()
 
-    def thinned(self, corners: int = _CORNERS) -> Staircase:
+    def thinned(self, corners: int = _CORNERS) -> "Staircase":
         """Return a staircase of fewer corners that lies nowhere above this one."""
         size = len(self.seconds)
         if size <= corners:

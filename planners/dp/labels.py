@@ -4,25 +4,20 @@ The rules are those of `planners.cost_model`, written again over arrays: a row i
 the stages so far (a label), a column of a matrix one option of the next stage.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from cloudtune.model.plans import Stage
+from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.dp.options import Options
 
-    from numpy.typing import NDArray
-
-    from cloudtune.model.plans import Stage
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.options import Options
-
-    Floats = NDArray[np.float64]
-    Whole = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 _AT_ONCE = 64  # labels compared with all others at a time: bounds the memory of the comparison
 _TIE = 1e-12
@@ -50,7 +45,7 @@ class Labels:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Labels:
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Labels":
         columns = {name: column[rows] for name, column in vars(self).items() if name != "ages"}
         return Labels(**columns, ages=None if self.ages is None else self.ages[rows])
 
@@ -73,7 +68,7 @@ class DelayColumns:
     gpus: Floats
 
     @classmethod
-    def of(cls, request: PlanRequest, *, rounded: bool = False) -> DelayColumns:
+    def of(cls, request: PlanRequest, *, rounded: bool = False) -> "DelayColumns":
         """Return the columns of a request, with bills `rounded` up or to the instant."""
 
         def column(values: list[float]) -> Floats:
@@ -150,7 +145,7 @@ class Step:
             dollars = dollars + (price * delays.release[offer]).sum(axis=1)
         return seconds, dollars + seconds * charges.usd_per_second
 
-    def take(self, labels: Labels, options: Options) -> Taken:
+    def take(self, labels: Labels, options: Options) -> "Taken":
         """Return what each option takes after each label."""
         return Taken(self, labels, options)
 
@@ -433,7 +428,7 @@ class _Owed:
     grain: Floats
 
     @classmethod
-    def of(cls, delays: DelayColumns, offer: Whole) -> _Owed:
+    def of(cls, delays: DelayColumns, offer: Whole) -> "_Owed":
         columns = (delays.price, delays.minimum, delays.grain)
         return cls(*(column[offer][:, None] for column in columns))
 

@@ -11,28 +11,21 @@ argument holds for one offer a stage whose minimum charge is over before it is g
 every size is tried, up to a number of instances (`complete`).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from cloudtune.model.plans import Rentable, Stage
-    from cloudtune.model.trial import Width
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.plans import Group, Rentable, Stage
+from cloudtune.model.trial import Width
+from cloudtune.planners.base import PlanRequest
 
 _EPSILON = 1e-6
 _FEW_OFFERS = 12
@@ -77,7 +70,7 @@ class Options:
         """Return what each group pays by the function; `seconds` are those of all its waves."""
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Options:
+    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Options":
         return Options(*(getattr(self, name)[rows] for name in self.columns()))
 
     @staticmethod
@@ -114,7 +107,7 @@ class Menu:
     rate: NDArray[np.float64]
 
     @classmethod
-    def of(cls, request: PlanRequest, *, rounded: bool = False) -> Menu:
+    def of(cls, request: PlanRequest, *, rounded: bool = False) -> "Menu":
         """Return the menu of a request, with bills `rounded` up or to the instant.
 
         Raises:
@@ -369,7 +362,7 @@ class _Figures:
     rivals_needed: int
 
     @classmethod
-    def of(cls, request: PlanRequest, rentable: Rentable) -> _Figures:
+    def of(cls, request: PlanRequest, rentable: Rentable) -> "_Figures":
         offer = rentable.offer
         profile = rentable.profile
         quota = offer.quota if offer.quota in request.vcpu_quotas else ""
@@ -386,7 +379,7 @@ class _Figures:
             _rivals_needed(request, rentable),
         )
 
-    def beats(self, other: _Figures) -> bool:
+    def beats(self, other: "_Figures") -> bool:
         """Whether whatever is done on `other` could be done here, no slower and no dearer."""
         return (
             self.price <= other.price

@@ -11,32 +11,23 @@ Bills that are rounded up have a search of their own (`Search.rounded`), which b
 best plan of the other and keeps a bounded number of labels: few of them beat one another.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Group, Limits, Objective
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, leaving_costs, undominated
-from cloudtune.planners.dp.options import Menu, ages_matter
+from cloudtune.planners.dp.options import Menu, Options, ages_matter
 from cloudtune.planners.dp.options import undominated as without_beaten
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from cloudtune.model.plans import Group, Objective
-    from cloudtune.planners.base import PlanRequest
-    from cloudtune.planners.dp.options import Options
-
-    Allowed = Callable[[int, Options], NDArray[np.bool_]]
+Allowed = Callable[[int, Options], NDArray[np.bool_]]
 
 # Options of each stage and labels after it, in each round; the last is the proof.
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
@@ -92,7 +83,7 @@ class Search:
         return all(len(options) > 0 for options in self.options)
 
     @cached_property
-    def after(self) -> list[RestBounds]:
+    def after(self) -> "list[RestBounds]":
         """What is least possible from each stage on, by the offer held; one more for nothing left.
 
         Staying on an offer costs nothing more; another one has to be launched and to boot. Where
@@ -166,7 +157,7 @@ class Search:
         order = np.lexsort((ends.dollars, ends.seconds))
         return [self._solution(trail, every, int(row)) for row in order]
 
-    def _promising(self, aim: _Aim, most: int | None) -> list[NDArray[np.intp]]:
+    def _promising(self, aim: "_Aim", most: int | None) -> list[NDArray[np.intp]]:
         """Return the options of each stage that may be part of a plan worth finding."""
         chosen = []
         for number, (seconds, dollars) in enumerate(self._least):
@@ -178,7 +169,7 @@ class Search:
         return chosen
 
     def _run(
-        self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None
+        self, aim: "_Aim", chosen: Sequence[NDArray[np.intp]], most: int | None
     ) -> Solution | None:
         trail = self._trail(aim, chosen, most)
         if len(trail) <= len(self.steps):
@@ -192,7 +183,7 @@ class Search:
         return self._solution(trail, chosen, int(within[np.lexsort((second, first))[0]]))
 
     def _trail(
-        self, aim: _Aim, chosen: Sequence[NDArray[np.intp]], most: int | None
+        self, aim: "_Aim", chosen: Sequence[NDArray[np.intp]], most: int | None
     ) -> list[Labels]:
         """Return the labels after each stage, from the start on; shorter where none is left."""
         trail = [self._start()]
@@ -265,7 +256,7 @@ class _Aim:
     incumbent: float = math.inf
 
     @classmethod
-    def of(cls, limits: Limits, objective: Objective) -> _Aim:
+    def of(cls, limits: Limits, objective: Objective) -> "_Aim":
         deadline = math.inf if limits.deadline is None else limits.deadline
         budget = math.inf if limits.budget is None else limits.budget
         return cls(deadline, budget, objective)
@@ -292,7 +283,7 @@ class _Aim:
         most = min(self.budget, self.incumbent) if self.objective == "cost" else self.budget
         return np.asarray(dollars <= most * (1 + _SLACK))
 
-    def to_beat(self, solution: Solution) -> _Aim:
+    def to_beat(self, solution: Solution) -> "_Aim":
         """Return the same aim, with a plan that is to be beaten."""
         incumbent = solution.dollars if self.objective == "cost" else solution.seconds
         return _Aim(self.deadline, self.budget, self.objective, incumbent)

@@ -144,8 +144,6 @@ class _Search:
         drawn = sum(stage.trials for stage in self.request.work)
         return max(fewest, min(most, _DRAWN // drawn))
 
-    # ---- which plans --------------------------------------------------------------------------
-
     def ask(self) -> None:
         """Ask the planner with as little caution as makes its plan sure."""
         if self._is_enough(self.request):
@@ -238,8 +236,6 @@ class _Search:
             draws = sample(self.request, plan, samples=_COARSE, seed=self.seed)
             self.glanced[plan.choices] = excesses(self.goal, draws, self.confidence)[2]
         return self.glanced[plan.choices]
-
-    # ---- how sure they are --------------------------------------------------------------------
 
     def _priced(self, choices: Choices) -> Plan:
         return price(self.request, choices, self.planner.name)

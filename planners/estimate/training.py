@@ -5,21 +5,16 @@ free takes the next trial, as in a run. Arrays are (samples, slots), in seconds
 of the plan.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Group, Rentable, Stage
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Group, Rentable, Stage
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
 
 # No more interruptions are drawn for one instance in one stage: a bound for rates at which a stage
 # would never end.
@@ -45,17 +40,17 @@ class Fleet:
         """How many there are, in every sample alike."""
         return int(self.launched.shape[1])
 
-    def ordered(self, by: Floats) -> Fleet:
+    def ordered(self, by: Floats) -> "Fleet":
         """Return them in ascending order of something, sample by sample."""
         order = np.argsort(by, axis=1, kind="stable")
         pick = np.take_along_axis
         return Fleet(self.offer, pick(self.launched, order, 1), pick(self.joined, order, 1))
 
-    def split(self, count: int) -> tuple[Fleet, Fleet]:
+    def split(self, count: int) -> "tuple[Fleet, Fleet]":
         first = Fleet(self.offer, self.launched[:, :count], self.joined[:, :count])
         return first, Fleet(self.offer, self.launched[:, count:], self.joined[:, count:])
 
-    def joined_by(self, other: Fleet) -> Fleet:
+    def joined_by(self, other: "Fleet") -> "Fleet":
         launched = np.concatenate([self.launched, other.launched], axis=1)
         return Fleet(self.offer, launched, np.concatenate([self.joined, other.joined], axis=1))
 

@@ -12,24 +12,18 @@ Written independently of planners/cost_model.py and planners/dp/options.py, whic
 with.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Group
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Rentable, Stage
-    from cloudtune.model.trial import Width
-    from cloudtune.planners.base import PlanRequest
+from cloudtune.model.plans import Group, Rentable, Stage
+from cloudtune.model.trial import Width
+from cloudtune.planners.base import PlanRequest
 
 Way: TypeAlias = tuple[Group, ...]
 # The node of each stage, as its place in the stage's layer.
@@ -61,7 +55,7 @@ class HeldFleet:
     settled: bool
 
     @classmethod
-    def after(cls, way: Way) -> HeldFleet:
+    def after(cls, way: Way) -> "HeldFleet":
         """Return what a stage leaves behind."""
         return cls(
             {group.offer: group.instances for group in way},
@@ -150,13 +144,13 @@ class Graph:
             for age in live.ages
         )
 
-    def _fleet_lots(self) -> Iterator[Lot]:
+    def _fleet_lots(self) -> "Iterator[Lot]":
         for live in self.request.fleet:
             for ahead, age in enumerate(sorted(live.ages, reverse=True)):
                 yield Lot(live.offer, ahead, 1, age)
 
     def _bill(
-        self, lots: list[Lot], nodes: Sequence[HeldFleet], head: HeldFleet, life: float
+        self, lots: "list[Lot]", nodes: Sequence[HeldFleet], head: HeldFleet, life: float
     ) -> float:
         return sum(
             lot.leaving(nodes, head)
@@ -210,9 +204,6 @@ def _release(request: PlanRequest, offer: Offer) -> float:
     return request.rentable(offer).profile.release.mean
 
 
-# ---- ways --------------------------------------------------------------------------------------
-
-
 def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
     """Yield each way to run a stage: up to `mix` offers, any size and width, any split."""
     for used in range(1, request.mix + 1):
@@ -250,9 +241,6 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
         first = Group(offer, count, width, share, waves)
         rests = _split(others, trials - share) if others else ((),)
         yield from ((first, *rest) for rest in rests)
-
-
-# ---- arcs --------------------------------------------------------------------------------------
 
 
 def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:

@@ -53,7 +53,7 @@ def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
     done = bench.here("rm", run.name)
     assert (done.code, run.is_dir(), stored.is_dir()) == (2, True, True)
     assert f"  2 files, 9.01 kB in {stored}\n" in done.out
-    assert "add --yes; nothing was removed" in done.err
+    assert "nothing was removed: add --yes" in done.err
     done = bench.here("rm", run.name, "--yes")
     assert (done.code, run.exists(), stored.exists()) == (0, False, False)
     assert done.out.splitlines()[-1].startswith("Removed 1 run, ")

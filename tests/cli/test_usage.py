@@ -110,19 +110,6 @@ def test_simulate_plays_the_same_policy(bench: Bench) -> None:
     assert bench.nothing_launched()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "successor"),
-    [
-        ("--curves curves.csv --metric acc --mode max", "python -m benchmarks.compare"),
-        ("experiment.yaml --spot-trace=pools.csv", "python -m benchmarks.spot"),
-    ],
-)
-def test_simulate_names_the_command_that_took_an_option_over(
-    bench: Bench, arguments: str, successor: str
-) -> None:
-    check_refused(bench, ["simulate", *arguments.split()], "has moved", successor)
-
-
 def test_aws_is_never_rented_unasked(bench: Bench) -> None:
     path = bench.ready()
     check_refused(bench, ["run", path, "--provider", "aws"], "--yes")

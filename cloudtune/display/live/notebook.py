@@ -1,18 +1,13 @@
 """A run as a notebook shows it: one output, renewed in place."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _COLUMNS: Final = 110
 _LINES: Final = 45

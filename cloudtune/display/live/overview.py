@@ -121,52 +121,45 @@ def billed(policy: RunPolicy, at: float) -> float:
 def finish(policy: RunPolicy, forecast: Forecast | None) -> Outlook | None:
     """Return when the run is expected to end, in run seconds.
 
-    By the plan that it follows now; before a replanning, or without a plan, by the forecast. One
-    that is ending has no outlook but its end.
+    One that is ending has no outlook but its end.
     """
     it = policy.itinerary
     began = policy.began
-    if policy.ending is not None or began is None:
+    if began is None:
         return None
-    if it is not None and it.replanned:
-        return Outlook(it.plan.estimate.seconds, None, None, _anew(it.planned_at))
-    if forecast is None:
-        return None
-    seconds = forecast.seconds
-    how = "forecast" if it is None else "planned"
-    expected = seconds.p50 if it is None else it.plan.estimate.seconds
-    return Outlook(began + expected, *_range(seconds, began), how)
+    planned = 0.0
+    if it is not None:
+        planned = it.plan.estimate.seconds + (0.0 if it.replanned else began)
+    return _outlook(policy, planned, None if forecast is None else forecast.seconds, began)
 
 
 def _dollars(policy: RunPolicy, at: float, forecast: Forecast | None, before: float) -> Bar:
     budget = policy.limits.budget
-    it = policy.itinerary
     limit = None if budget is None else budget + before
-    return Bar(billed(policy, at) + before, limit, _bill(policy, at, forecast, before, it is None))
+    planned = 0.0 if policy.itinerary is None else policy.forecast(at) + before
+    spread = None if forecast is None else forecast.dollars
+    return Bar(billed(policy, at) + before, limit, _outlook(policy, planned, spread, before))
 
 
-def _bill(
-    policy: RunPolicy, at: float, forecast: Forecast | None, before: float, by_forecast: bool
+def _outlook(
+    policy: RunPolicy, planned: float, spread: Spread | None, begin: float
 ) -> Outlook | None:
+    """Return what is expected: as `planned` by the plan that is followed now, else by a forecast.
+
+    The forecast, counted from `begin` on, has the range, but not of a plan that was made since.
+    """
     it = policy.itinerary
-    if policy.ending is not None:
+    if policy.ending is not None or (it is None and spread is None):
         return None
-    if by_forecast or it is None:
-        if forecast is None:
-            return None
-        return Outlook(forecast.dollars.p50 + before, *_range(forecast.dollars, before), "forecast")
-    expected = policy.forecast(at) + before
-    if it.replanned or forecast is None:
-        return Outlook(expected, None, None, _anew(it.planned_at) if it.replanned else "planned")
-    return Outlook(expected, *_range(forecast.dollars, before), "planned")
-
-
-def _range(spread: Spread, begin: float) -> tuple[float, float]:
-    return spread.p5 + begin, spread.p95 + begin
-
-
-def _anew(at: float) -> str:
-    return f"replanned at {format_clock(at)}"
+    if it is not None and it.replanned:
+        return Outlook(planned, None, None, f"replanned at {format_clock(it.planned_at)}")
+    if spread is None:
+        return Outlook(planned, None, None, "planned")
+    low = spread.p5 + begin
+    high = spread.p95 + begin
+    if it is None:
+        return Outlook(spread.p50 + begin, low, high, "forecast")
+    return Outlook(planned, low, high, "planned")
 
 
 def _epochs(policy: RunPolicy) -> Bar:
@@ -178,9 +171,6 @@ def _epochs(policy: RunPolicy) -> Bar:
     if it is None:
         return Bar(trained, None, None)
     return Bar(trained, it.plan.epochs, None)
-
-
-# ---- the fleet ---------------------------------------------------------------------------
 
 
 def _instances(policy: RunPolicy) -> tuple[InstanceRow, ...]:
@@ -209,9 +199,6 @@ def _state(rented: Rented) -> str:
     if rented.launched_at is None:
         return "asked for"
     return "up" if rented.joined else "booting"
-
-
-# ---- trials ------------------------------------------------------------------------------
 
 
 def _trials(policy: RunPolicy) -> tuple[TrialRow, ...]:

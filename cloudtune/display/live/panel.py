@@ -1,25 +1,16 @@
 """A run at one moment as lines of a terminal, as many as there is room for."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cloudtune.model.text import EPOCHS, width_text
+from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
+from cloudtune.model.text import EPOCHS, Scale, width_text
 from cloudtune.model.units import format_clock, format_dollars
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from rich.console import RenderableType
-
-    from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
-    from cloudtune.model.text import Scale
 
 # In a terminal of fewer lines the panel has no room.
 LEAST_LINES = 20
@@ -72,9 +63,6 @@ def panel(
     )
 
 
-# ---- bars --------------------------------------------------------------------------------
-
-
 def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[RenderableType]:
     """Return a rule, the bars, a line each or two where the terminal is narrow, and the best."""
     stage, stages = seen.stage
@@ -120,7 +108,9 @@ def _bar(
     plan: bool = False,
 ) -> list[RenderableType]:
     """Return a bar with its figures; the outlook is on a line of its own where room is short."""
-    of = f"{show(bar.limit)}{' planned' * plan}" if bar.limit is not None else _unlimited(plan)
+    of = "an unknown number: decided as results come in" if plan else "no limit"
+    if bar.limit is not None:
+        of = f"{show(bar.limit)}{' planned' * plan}"
     figures = f"{show(bar.used)} of {of}"
     outlook = f"{word} {_outlook(bar, show)}" if word else ""
     beside = width >= _NARROW
@@ -138,10 +128,6 @@ def _bar(
     return [grid] if beside or not outlook else [grid, _line(f"{'':9}{outlook}")]
 
 
-def _unlimited(plan: bool) -> str:
-    return "an unknown number: decided as results come in" if plan else "no limit"
-
-
 def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
     outlook = bar.outlook
     if outlook is None:
@@ -154,9 +140,6 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
         spread = f"{show(low)} to {show(high)}"
     late = ", which has passed" if bar.used > outlook.expected else ""
     return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"
-
-
-# ---- tables ------------------------------------------------------------------------------
 
 
 def _fleet_in_short(instances: Sequence[InstanceRow]) -> str:

@@ -6,26 +6,21 @@ that what a person or a training script wrote into a name can do neither. Its co
 reader's scheme, and paper is white.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from cloudtune.display.pages.figures import Figure
+from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.errors import UsageError, need
 from cloudtune.private_files import for_others
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.display.pages.figures import Figure
-    from cloudtune.display.terminal import Fact, Sheet
 
 _MEGABYTE = 1_000_000
 # Significant digits of a number in a chart: more than a screen has pixels.
@@ -158,9 +153,6 @@ def _chooser(trials: Mapping[str, str] | None) -> str:
     )
 
 
-# ---- text and data -------------------------------------------------------------------------------
-
-
 def _json(value: Any) -> str:
     """Return strict JSON that no text in it can end the script element of."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
@@ -223,9 +215,6 @@ def paragraph(text: str) -> str:
 def verbatim(text: str) -> str:
     """Return text unchanged, as markup."""
     return f"<pre>{escape(text)}</pre>"
-
-
-# ---- the file ------------------------------------------------------------------------------------
 
 
 def check_path(path: Path, option: str = "--html") -> None:

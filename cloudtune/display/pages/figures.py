@@ -5,10 +5,11 @@ A figure is plotly's own JSON: traces and a layout. Nothing here imports plotly.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from cloudtune.errors import need
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Plan
 from cloudtune.model.units import format_dollars, format_seconds
 
 Trace: TypeAlias = "dict[str, Any]"
@@ -21,6 +22,13 @@ BEST = "#e09f1f"
 LIMIT = "#d0453e"
 PLAN = "#8a93a6"
 CHOSEN = "#d61f8c"
+# Words in a bar.
+WRITTEN = {
+    "textposition": "inside",
+    "insidetextanchor": "middle",
+    "textangle": 0,
+    "insidetextfont": {"color": "#ffffff"},
+}
 # A limit this many times beyond everything else isn't drawn: all else would be a line.
 _FAR = 3.0
 
@@ -130,20 +138,16 @@ def limit_lines(
     """
     in_sight = []
     if limits.deadline is not None and time and limits.deadline <= reach(ends[0], limits.deadline):
-        in_sight.append(
-            (time, clock.of(limits.deadline), f"deadline {format_seconds(limits.deadline)}")
-        )
+        text = f"deadline {format_seconds(limits.deadline)}"
+        in_sight.append(line(time, clock.of(limits.deadline), text))
     if limits.budget is not None and dollars and limits.budget <= reach(ends[1], limits.budget):
-        in_sight.append((dollars, limits.budget, f"budget {format_dollars(limits.budget)}"))
-    lines = [line(name, at) for name, at, _ in in_sight]
-    return {
-        "shapes": lines,
-        "annotations": [note(name, at, text) for name, at, text in in_sight],
-    }
+        text = f"budget {format_dollars(limits.budget)}"
+        in_sight.append(line(dollars, limits.budget, text))
+    return {"shapes": in_sight}
 
 
-def line(name: str, at: float) -> dict[str, Any]:
-    """Return a line across the chart at a value of an axis, as plotly's layout has it."""
+def line(name: str, at: float, text: str) -> dict[str, Any]:
+    """Return a line across the chart at a value of an axis, with words along it."""
     along, across = ("x", "y") if name.startswith("x") else ("y", "x")
     return {
         "type": "line",
@@ -154,40 +158,30 @@ def line(name: str, at: float) -> dict[str, Any]:
         f"{across}0": 0,
         f"{across}1": 1,
         "line": {"color": LIMIT, "width": 1.5, "dash": "dash"},
+        "label": {"text": plain(text), "textposition": "start", "yanchor": "bottom"},
     }
 
 
-def note(name: str, at: float, text: str) -> dict[str, Any]:
-    """Return the words at such a line."""
-    upright = name.startswith("x")
-    place = (
-        {"xref": name, "x": at, "yref": "paper", "y": 0, "xanchor": "right", "yanchor": "bottom"}
-        if upright
-        else {
-            "yref": name,
-            "y": at,
-            "xref": "paper",
-            "x": 0,
-            "xanchor": "left",
-            "yanchor": "bottom",
-        }
-    )
-    return {**place, "text": plain(text), "showarrow": False, "textangle": -90 if upright else 0}
+def marks(name: str, x: Sequence[object], y: Sequence[object], hover: str, **more: Any) -> Trace:
+    """Return a trace of lines, unless `mode` says otherwise; `hover` is what a mark says of itself.
+
+    `more` is plotly's.
+    """
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": plain(name),
+        "x": x,
+        "y": y,
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
+    }
 
 
 def chosen_line() -> Trace:
     """Return the empty trace for the line of the trial that is followed."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": [],
-        "y": [],
-        "customdata": [],
-        "line": {"color": CHOSEN, "width": 3},
-        "marker": {"size": 6},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
+    look = {"line": {"color": CHOSEN, "width": 3}, "marker": {"size": 6}, "hoverinfo": "skip"}
+    return marks("", [], [], "", mode="lines+markers", customdata=[], showlegend=False, **look)
 
 
 def shade(number: int, count: int) -> str:
@@ -195,6 +189,12 @@ def shade(number: int, count: int) -> str:
     if count < 2:
         return DEPTHS[2]
     return DEPTHS[round(number * (len(DEPTHS) - 1) / (count - 1))]
+
+
+def spent_by_stage(plan: Plan) -> tuple[list[float], list[float]]:
+    """Return the times at which stages of a plan end, after its begin, and the dollars by then."""
+    times = [plan.stages[0].begin, *(stage.begin + stage.seconds for stage in plan.stages)]
+    return times, [0.0, *accumulate(stage.dollars for stage in plan.stages)]
 
 
 def steps(changes: Sequence[tuple[float, float]], end: float) -> tuple[list[float], list[float]]:

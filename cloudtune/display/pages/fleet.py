@@ -1,31 +1,13 @@
 """The fleet and the bill of a run over its time, against the plan and the limits."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from typing import TYPE_CHECKING
-
-from cloudtune.display.pages.figures import (
-    COLOURS,
-    PLAN,
-    Figure,
-    TimeUnit,
-    axis,
-    layout,
-    limit_lines,
-    plain,
-    reach,
-    steps,
-    time_axis,
-)
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import levels
+from cloudtune.model.plans import Plan
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.model.plans import Plan
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _POINTS = 400
 
@@ -38,18 +20,21 @@ def fleet(report: Report) -> Figure:
     planned_end = 0.0 if plan is None else plan.stages[-1].begin + plan.stages[-1].seconds
     end = max(report.timeline.over_at, planned_end)
     most = max([report.dollars, *([plan.estimate.dollars] if plan else [])])
-    drawn = limit_lines(limits, clock, dollars="y2", ends=(end, most))
-    shown = layout(
+    drawn = figures.limit_lines(limits, clock, dollars="y2", ends=(end, most))
+    shown = figures.layout(
         520,
-        xaxis=time_axis(clock, end, limits.deadline, anchor="y2"),
-        yaxis=axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
-        yaxis2=axis(
-            "dollars", domain=[0, 0.48], tickprefix="$", range=[0, reach(most, limits.budget)]
+        xaxis=figures.time_axis(clock, end, limits.deadline, anchor="y2"),
+        yaxis=figures.axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
+        yaxis2=figures.axis(
+            "dollars",
+            domain=[0, 0.48],
+            tickprefix="$",
+            range=[0, figures.reach(most, limits.budget)],
         ),
         hovermode="x unified",
         **drawn,
     )
-    traces = [*_gpus(report), *_spend(report), *([] if plan is None else _planned(report, plan))]
+    traces = [*_gpus(report), _spend(report), *([] if plan is None else _planned(report, plan))]
     planned = report.job.plan.estimate.dollars
     says = (
         f"At most {report.figures.instances:g} at once; {format_dollars(report.dollars)} in "
@@ -62,16 +47,11 @@ def fleet(report: Report) -> Figure:
 def _steps(
     report: Report, name: str, changes: Sequence[tuple[float, float]], **line: object
 ) -> Trace:
-    x, y = steps(changes, report.timeline.over_at)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": TimeUnit.until(report.timeline.over_at).all(x),
-        "y": y,
-        "line": {"shape": "hv", "width": 2, **line},
-        "hovertemplate": f"{name}: %{{y:.3g}}<extra></extra>",
-    }
+    x, y = figures.steps(changes, report.timeline.over_at)
+    at = TimeUnit.until(report.timeline.over_at).all(x)
+    return figures.marks(
+        name, at, y, f"{name}: %{{y:.3g}}", line={"shape": "hv", "width": 2, **line}
+    )
 
 
 def _gpus(report: Report) -> list[Trace]:
@@ -82,8 +62,8 @@ def _gpus(report: Report) -> list[Trace]:
         for change in ((account.begin, account.offer.gpus), (account.end, -account.offer.gpus))
     )
     busy = levels(change for account in accounts for change in _changes_of(account.busy))
-    rented = _steps(report, "GPUs that bill", billing, color=COLOURS[0])
-    trains = _steps(report, "GPUs that train", busy, color=COLOURS[2])
+    rented = _steps(report, "GPUs that bill", billing, color=figures.COLOURS[0])
+    trains = _steps(report, "GPUs that train", busy, color=figures.COLOURS[2])
     return [rented, {**trains, "fill": "tozeroy", "fillcolor": "rgba(44,165,141,0.25)"}]
 
 
@@ -94,58 +74,31 @@ def _changes_of(values: Sequence[tuple[float, float]]) -> Iterator[tuple[float, 
         before = value
 
 
-def _spend(report: Report) -> list[Trace]:
+def _spend(report: Report) -> Trace:
     ends = {at for account in report.accounting.instances for at in (account.begin, account.end)}
     grid = {report.timeline.over_at * step / _POINTS for step in range(_POINTS + 1)}
     times = sorted(ends | grid)
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "spent",
-            "yaxis": "y2",
-            "x": TimeUnit.until(report.timeline.over_at).all(times),
-            "y": [report.spent(at) for at in times],
-            "line": {"color": COLOURS[1], "width": 2},
-            "hovertemplate": "spent: $%{y:.4g}<extra></extra>",
-        }
-    ]
+    x = TimeUnit.until(report.timeline.over_at).all(times)
+    y = [report.spent(at) for at in times]
+    look = {"yaxis": "y2", "line": {"color": figures.COLOURS[1], "width": 2}}
+    return figures.marks("spent", x, y, "spent: $%{y:.4g}", **look)
 
 
 def _planned(report: Report, plan: Plan) -> list[Trace]:
     """Return what the plan said before the run: GPUs, and dollars as they fall due by the stage."""
-    ends = [stage.begin + stage.seconds for stage in plan.stages]
+    clock = TimeUnit.until(report.timeline.over_at)
+    times, spent = figures.spent_by_stage(plan)
     sizes = [
         (stage.begin, float(sum(group.instances * group.offer.gpus for group in stage.groups)))
         for stage in plan.stages
     ]
-    x, y = steps([*sizes, (ends[-1], 0.0)], ends[-1])
-    dash = {"color": PLAN, "dash": "dot", "width": 2}
-    dollars = 0.0
-    spent = [0.0]
-    for stage in plan.stages:
-        dollars += stage.dollars
-        spent.append(dollars)
+    x, y = figures.steps([*sizes, (times[-1], 0.0)], times[-1])
+    dash = {"color": figures.PLAN, "dash": "dot", "width": 2}
+    gpus = "planned: %{y:.3g} GPUs"
+    dollars = "planned: $%{y:.4g}"
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "GPUs planned",
-            "x": TimeUnit.until(report.timeline.over_at).all(x),
-            "y": y,
-            "line": {**dash, "shape": "hv"},
-            "hovertemplate": "planned: %{y:.3g} GPUs<extra></extra>",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "dollars planned",
-            "yaxis": "y2",
-            "x": TimeUnit.until(report.timeline.over_at).all([plan.stages[0].begin, *ends]),
-            "y": spent,
-            "line": dash,
-            "hovertemplate": "planned: $%{y:.4g}<extra></extra>",
-        },
+        figures.marks("GPUs planned", clock.all(x), y, gpus, line={**dash, "shape": "hv"}),
+        figures.marks("dollars planned", clock.all(times), spent, dollars, yaxis="y2", line=dash),
     ]
 
 
@@ -155,14 +108,13 @@ def _changes(report: Report) -> list[Trace]:
     if not changes:
         return []
     return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "replanned",
-            "x": TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
-            "y": [0.0 for _ in changes],
-            "marker": {"symbol": "triangle-up", "size": 10, "color": PLAN},
-            "text": [plain(change.why) for _, change in changes],
-            "hovertemplate": "replanned: %{text}<extra></extra>",
-        }
+        figures.marks(
+            "replanned",
+            TimeUnit.until(report.timeline.over_at).all(at for at, _ in changes),
+            [0.0 for _ in changes],
+            "replanned: %{text}",
+            mode="markers",
+            marker={"symbol": "triangle-up", "size": 10, "color": figures.PLAN},
+            text=[figures.plain(change.why) for _, change in changes],
+        )
     ]

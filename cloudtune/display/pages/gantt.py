@@ -1,33 +1,19 @@
 """The GPUs of a run as a Gantt chart: which trial had them, how wide, and which were idle."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
-from cloudtune.display.pages.figures import (
-    LIMIT,
-    Figure,
-    TimeUnit,
-    axis,
-    layout,
-    limit_lines,
-    plain,
-    time_axis,
-)
-from cloudtune.engine.record.accounting import uses
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
+from cloudtune.engine.record.accounting import InstanceAccount, Stretch, uses
 from cloudtune.engine.record.gpu_series import GpuRows
+from cloudtune.engine.record.timeline import SessionSpan
 from cloudtune.model.text import counted, gpus_text, machine_text, percent
+from cloudtune.model.trial import Slice
 from cloudtune.model.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.accounting import InstanceAccount, Stretch
-    from cloudtune.engine.record.timeline import SessionSpan
-    from cloudtune.model.trial import Slice
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _SAME = 1e-6
 # Pixels of a GPU, at most and at least.
@@ -55,13 +41,7 @@ _KINDS = {
     RETURN: ("#8a93a6", "x"),
     START: ("#e0b34f", ""),
     WAIT: ("#c9a9e0", "\\"),
-    LOST: (LIMIT, ""),
-}
-_WRITTEN = {
-    "textposition": "inside",
-    "insidetextanchor": "middle",
-    "textangle": 0,
-    "insidetextfont": {"color": "#ffffff"},
+    LOST: (figures.LIMIT, ""),
 }
 _USES = {"start-up": START, "barrier": WAIT, "lost": LOST}
 
@@ -101,13 +81,8 @@ class InstanceRows:
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Give stretches of rows without a gap: the first, and how many."""
-    stretches: list[list[int]] = []
-    for row in rows:
-        if stretches and stretches[-1][-1] == row - 1:
-            stretches[-1].append(row)
-        else:
-            stretches.append([row])
-    for stretch in stretches:
+    for _, neighbours in groupby(enumerate(rows), lambda row: row[1] - row[0]):
+        stretch = [row for _, row in neighbours]
         yield stretch[0], len(stretch)
 
 
@@ -118,15 +93,15 @@ def gpus(report: Report) -> Figure:
     count = sum(row.account.offer.gpus for row in rows)
     limits = report.job.limits
     clock = TimeUnit.until(report.timeline.over_at)
-    drawn = limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
+    drawn = figures.limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
-    shown = layout(
+    shown = figures.layout(
         round(_HEIGHT / 2 + max(6, count) * tall),
         barmode="overlay",
         bargap=0,
         uniformtext={"minsize": 9, "mode": "hide"},
-        xaxis=time_axis(clock, report.timeline.over_at, limits.deadline),
-        yaxis=axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
+        xaxis=figures.time_axis(clock, report.timeline.over_at, limits.deadline),
+        yaxis=figures.axis("", range=[max(1, count), 0], showgrid=False, **_names(rows)),
         **drawn,
     )
     busy = percent(report.accounting.busy_share)
@@ -151,7 +126,7 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
     for row in shown:
         offer = row.account.offer
         kind = machine_text(offer.instance_type.name, offer.market, "")
-        names.append(f"{plain(row.account.name)}<br>{plain(kind)}")
+        names.append(f"{figures.plain(row.account.name)}<br>{figures.plain(kind)}")
     middles = [row.base + row.account.offer.gpus / 2 for row in shown]
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
@@ -244,7 +219,7 @@ def _trace(
         "y": [bar.low + bar.gpus / 2 for bar in bars],
         "width": [bar.gpus * (0.98 if background else 0.9) for bar in bars],
         "customdata": [
-            [bar.trial, plain(bar.text), format_seconds(bar.begin), format_seconds(bar.end)]
+            [bar.trial, figures.plain(bar.text), format_seconds(bar.begin), format_seconds(bar.end)]
             for bar in bars
         ],
         "marker": {
@@ -253,7 +228,7 @@ def _trace(
             "pattern": {"shape": pattern, "size": 6},
             "line": {"width": 0.5 if texts else 0, "color": "#20262f"},
         },
-        **({"text": [bar.trial for bar in bars], **_WRITTEN} if texts else {}),
-        "hovertemplate": f"%{{customdata[0]}} {plain(kind)}<br>%{{customdata[1]}}<br>"
+        **({"text": [bar.trial for bar in bars], **figures.WRITTEN} if texts else {}),
+        "hovertemplate": f"%{{customdata[0]}} {figures.plain(kind)}<br>%{{customdata[1]}}<br>"
         "%{customdata[2]} to %{customdata[3]}<extra></extra>",
     }

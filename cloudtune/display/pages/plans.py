@@ -1,34 +1,16 @@
 """The page of a plan: its stages, its forecast, and the time and dollars of all plans."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from cloudtune.display import alternatives_tables, plan_tables
+from cloudtune.display.pages import figures
 from cloudtune.display.pages.document import PageSection, document, facts, table
-from cloudtune.display.pages.figures import (
-    COLOURS,
-    PLAN,
-    Figure,
-    TimeUnit,
-    axis,
-    dollar_axis,
-    layout,
-    limit_lines,
-    plain,
-    reach,
-    time_axis,
-)
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
+from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
 from cloudtune.model.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
-    from cloudtune.planning.alternatives import Point
-    from cloudtune.planning.proposal import Proposal
+from cloudtune.planning.alternatives import Point
+from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
     "square",
@@ -67,9 +49,6 @@ def _sections(proposal: Proposal) -> Iterator[PageSection]:
     yield PageSection("What a run creates", None, facts(plan_tables.creation(proposal)))
 
 
-# ---- cost against time -------------------------------------------------------------------------
-
-
 def front(proposal: Proposal) -> Figure:
     """Return all plans of the front, the alternatives, and this plan with its forecast's range."""
     chosen = proposal.plan
@@ -90,11 +69,13 @@ def front(proposal: Proposal) -> Figure:
         ),
         _this(chosen, clock),
     ]
-    shown = layout(
+    shown = figures.layout(
         480,
-        xaxis=time_axis(clock, end, limits.deadline),
-        yaxis=axis("dollars", tickprefix="$", range=[0, reach(most, limits.budget)]),
-        **limit_lines(limits, clock, ends=(end, most)),
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(
+            "dollars", tickprefix="$", range=[0, figures.reach(most, limits.budget)]
+        ),
+        **figures.limit_lines(limits, clock, ends=(end, most)),
     )
     caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
     return Figure(traces, shown, f"This plan: {caption}")
@@ -105,47 +86,38 @@ def _text(estimate: Estimate) -> str:
 
 
 def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "the front: cheapest for its time",
-        "x": clock.all(point.plan.estimate.seconds for point in points),
-        "y": [point.plan.estimate.dollars for point in points],
-        "customdata": [
-            [point.number, _text(point.plan.estimate), plain(fleet_text(point.staged))]
+    return figures.marks(
+        "the front: cheapest for its time",
+        clock.all(point.plan.estimate.seconds for point in points),
+        [point.plan.estimate.dollars for point in points],
+        "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
+        mode="lines+markers",
+        customdata=[
+            [point.number, _text(point.plan.estimate), figures.plain(fleet_text(point.staged))]
             for point in points
         ],
-        "line": {"shape": "hv", "color": COLOURS[0], "width": 1.5},
-        "marker": {"size": 7},
-        "hovertemplate": "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}"
-        "<extra></extra>",
-    }
+        line={"shape": "hv", "color": figures.COLOURS[0], "width": 1.5},
+        marker={"size": 7},
+    )
 
 
 def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
     estimate = plan.estimate
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plain(name),
-        "x": [clock.of(estimate.seconds)],
-        "y": [estimate.dollars],
-        "marker": {
+    fleet = (f"{kind.instances} x {offer_text(kind.offer)}" for kind in plan.fleet)
+    machines = ", ".join(fleet) if plan.followed is None else fleet_text(plan.followed)
+    return figures.marks(
+        name,
+        [clock.of(estimate.seconds)],
+        [estimate.dollars],
+        "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
+        mode="markers",
+        marker={
             "symbol": f"{_SYMBOLS[number % len(_SYMBOLS)]}-open",
             "size": 11,
-            "color": COLOURS[(number + 2) % len(COLOURS)],
+            "color": figures.COLOURS[(number + 2) % len(figures.COLOURS)],
             "line": {"width": 2},
         },
-        "customdata": [[plain(name), _text(estimate), plain(_machines(plan))]],
-        "hovertemplate": "%{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
-    }
-
-
-def _machines(plan: RunPlan) -> str:
-    if plan.followed is not None:
-        return fleet_text(plan.followed)
-    return ", ".join(
-        f"{machines.instances} x {offer_text(machines.offer)}" for machines in plan.fleet
+        customdata=[[figures.plain(name), _text(estimate), figures.plain(machines)]],
     )
 
 
@@ -158,24 +130,15 @@ def _this(plan: RunPlan, clock: TimeUnit) -> Trace:
     dollars = (max(0.0, cost.p95 - at.dollars), max(0.0, at.dollars - cost.p5))
     return {
         **_point("this plan", plan, clock, 0),
-        "marker": {"symbol": "star", "size": 16, "color": COLOURS[1]},
-        "error_x": _error(clock.of(seconds[0]), clock.of(seconds[1])),
-        "error_y": _error(*dollars),
+        "marker": {"symbol": "star", "size": 16, "color": figures.COLOURS[1]},
+        "error_x": _error(figures.COLOURS[1], [clock.of(seconds[0])], [clock.of(seconds[1])]),
+        "error_y": _error(figures.COLOURS[1], [dollars[0]], [dollars[1]]),
     }
 
 
-def _error(up: float, down: float) -> dict[str, object]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [up],
-        "arrayminus": [down],
-        "color": COLOURS[1],
-        "thickness": 2,
-    }
-
-
-# ---- stages --------------------------------------------------------------------------------------
+def _error(colour: str, up: list[float], down: list[float]) -> dict[str, object]:
+    lengths = {"symmetric": False, "array": up, "arrayminus": down}
+    return {"type": "data", **lengths, "color": colour, "thickness": 3}
 
 
 def stages(plan: Plan, limits: Limits) -> Figure:
@@ -183,40 +146,35 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     end = plan.stages[-1].begin + plan.stages[-1].seconds
     clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
-    times = [plan.stages[0].begin]
-    spent = [0.0]
-    for stage in plan.stages:
-        times.append(stage.begin + stage.seconds)
-        spent.append(spent[-1] + stage.dollars)
-    bill: Trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": "dollars by then",
-        "x": clock.all(times),
-        "y": spent,
-        "yaxis": "y2",
-        "line": {"color": COLOURS[1]},
-        "hovertemplate": "$%{y:.4g} at the end of the stage<extra></extra>",
-    }
-    shown = layout(
+    times, spent = figures.spent_by_stage(plan)
+    bill = figures.marks(
+        "dollars by then",
+        clock.all(times),
+        spent,
+        "$%{y:.4g} at the end of the stage",
+        mode="lines+markers",
+        yaxis="y2",
+        line={"color": figures.COLOURS[1]},
+    )
+    shown = figures.layout(
         400,
         barmode="overlay",
-        xaxis=time_axis(clock, end, limits.deadline),
-        yaxis=axis(
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(
             "instances",
             range=[0, plan.peak_instances * 1.1],
             dtick=max(1, plan.peak_instances // 8),
         ),
-        yaxis2=axis(
+        yaxis2=figures.axis(
             "dollars",
             overlaying="y",
             side="right",
             showgrid=False,
             tickmode="auto",
             tickprefix="$",
-            range=[0, reach(spent[-1], limits.budget)],
+            range=[0, figures.reach(spent[-1], limits.budget)],
         ),
-        **limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
+        **figures.limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
     )
     says = (
         f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
@@ -247,34 +205,28 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         texts.append(f"{place}: {trials}")
         epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
         hover_texts.append(
-            f"stage {place}: {trials}, {epochs}<br>on {plain(group_text(group))}<br>"
+            f"stage {place}: {trials}, {epochs}<br>on {figures.plain(group_text(group))}<br>"
             f"{format_seconds(stage.seconds)}, {format_dollars(stage.dollars)}, "
             f"busy {percent(stage.busy)}"
         )
     return {
         "type": "bar",
         "orientation": "h",
-        "name": plain(offer_text(offer)),
+        "name": figures.plain(offer_text(offer)),
         "x": x,
         "base": base,
         "y": y,
         "width": height,
         "text": texts,
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "insidetextfont": {"color": "#ffffff"},
+        **figures.WRITTEN,
         "customdata": hover_texts,
         "marker": {
-            "color": COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
+            "color": figures.COLOURS[(0, 2, 3, 4, 6, 7)[number % 6]],
             "opacity": 0.75,
             "line": {"width": 1, "color": "#20262f"},
         },
         "hovertemplate": "%{customdata}<extra></extra>",
     }
-
-
-# ---- the forecast --------------------------------------------------------------------------------
 
 
 def forecast(proposal: Proposal) -> Figure:
@@ -286,20 +238,18 @@ def forecast(proposal: Proposal) -> Figure:
     end = max(plan.forecast.seconds.p95 for _, plan in plans)
     most = max(plan.forecast.dollars.p95 for _, plan in plans)
     clock = TimeUnit.until(end)
-    names = [plain(name) for name, _ in plans]
+    names = [figures.plain(name) for name, _ in plans]
     times = [plan.forecast.seconds for _, plan in plans]
     costs = [plan.forecast.dollars for _, plan in plans]
-    lines = [
-        limit_lines(limits, clock, dollars="", ends=(end, most)),
-        limit_lines(limits, clock, time="", dollars="x2", ends=(end, most)),
-    ]
-    shown = layout(
+    time_line = figures.limit_lines(limits, clock, dollars="", ends=(end, most))
+    dollar_line = figures.limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
+    shown = figures.layout(
         150 + 36 * len(plans),
         grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
-        xaxis=time_axis(clock, end, limits.deadline),
-        xaxis2=dollar_axis(most, limits.budget),
-        yaxis=axis("", type="category"),
-        **{name: [part for line in lines for part in line[name]] for name in lines[0]},
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        xaxis2=figures.dollar_axis(most, limits.budget),
+        yaxis=figures.axis("", type="category"),
+        shapes=[*time_line["shapes"], *dollar_line["shapes"]],
     )
     traces = [
         _ranges(names, [(clock.of(s.p5), clock.of(s.p50), clock.of(s.p95)) for s in times], "x"),
@@ -315,21 +265,19 @@ def forecast(proposal: Proposal) -> Figure:
 def _ranges(
     names: Sequence[str], spreads: Sequence[tuple[float, float, float]], place: str
 ) -> Trace:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [middle for _, middle, _ in spreads],
-        "y": list(names),
-        "xaxis": place,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - middle for _, middle, high in spreads],
-            "arrayminus": [middle - low for low, middle, _ in spreads],
-            "color": PLAN,
-            "thickness": 3,
+    up = [high - middle for _, middle, high in spreads]
+    down = [middle - low for low, middle, _ in spreads]
+    return figures.marks(
+        "",
+        [middle for _, middle, _ in spreads],
+        names,
+        "%{y}: %{x:.4g}",
+        mode="markers",
+        xaxis=place,
+        error_x=_error(figures.PLAN, up, down),
+        marker={
+            "color": [figures.COLOURS[0]] * (len(names) - 1) + [figures.COLOURS[1]],
+            "size": 10,
         },
-        "marker": {"color": [COLOURS[0]] * (len(names) - 1) + [COLOURS[1]], "size": 10},
-        "showlegend": False,
-        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-    }
+        showlegend=False,
+    )

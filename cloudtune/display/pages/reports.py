@@ -1,13 +1,11 @@
 """The page of a run: one that ended, goes on, died, or was simulated."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 
-from cloudtune.display import cost_tables, plan_tables
+from cloudtune.display import cost_tables, plan_tables, report_screen
 from cloudtune.display.pages import fleet, gantt, trials
 from cloudtune.display.pages.document import (
     PageSection,
@@ -18,23 +16,13 @@ from cloudtune.display.pages.document import (
     table,
     verbatim,
 )
-from cloudtune.display.report_screen import (
-    basis_text,
-    emulated_text,
-    planned_and_actual,
-    show_report,
-)
+from cloudtune.display.pages.figures import Figure
 from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import limits_text
 from cloudtune.model.trial import flat
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.display.pages.figures import Figure
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _WIDTH = 110
 
@@ -81,7 +69,9 @@ def _facts(report: Report) -> Iterator[Fact]:
     if best is not None:
         value = f"{policy.state.metric.name} {best.metric:.5g}"
         yield Fact("best", f"{value}, {best.trial} at epoch {best.epoch}")
-        yield Fact("configuration", _config(policy.trials[best.trial]))
+        yield Fact(
+            "configuration", report_screen.config_text(flat(policy.trials[best.trial].trial.config))
+        )
         if report.job.run:
             yield Fact("checkpoint", report.kept or "none")
     planned = report.job.plan.estimate
@@ -95,24 +85,20 @@ def _facts(report: Report) -> Iterator[Fact]:
     plan = report.job.plan
     rules = f"{plan.allocator} allocator, {plan.fleet_rule} fleet rule"
     yield Fact("strategy", f"{plan.by}, {rules}")
-    yield Fact("figures", basis_text(report))
+    yield Fact("figures", report_screen.basis_text(report))
     if not report.job.run:
         yield Fact("", "simulated: the metrics are made up, nothing was trained", warning=True)
     elif report.basis.emulated:
-        yield Fact("", emulated_text(paced=report.job.paced, source=report.job.price_source))
-
-
-def _config(trial: TrialProgress) -> str:
-    return ", ".join(
-        f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in flat(trial.trial.config).items()
-    )
+        yield Fact(
+            "", report_screen.emulated_text(paced=report.job.paced, source=report.job.price_source)
+        )
 
 
 def _followed(report: Report, trial: TrialProgress) -> str:
     error = f"; failed: {trial.error}" if trial.error else ""
+    config = report_screen.config_text(flat(trial.trial.config))
     value = "" if trial.metric is None else f", {report.metric} {trial.metric:.5g}"
-    return f"{trial.status}, epoch {trial.epoch}{value}: {_config(trial)}{error}"
+    return f"{trial.status}, epoch {trial.epoch}{value}: {config}{error}"
 
 
 def _sections(report: Report) -> Iterator[PageSection]:
@@ -133,7 +119,7 @@ def _sections(report: Report) -> Iterator[PageSection]:
         yield PageSection("Rungs", None, below, wide=False)
     if "configurations" in drawn:
         yield PageSection("Configurations", drawn["configurations"])
-    yield PageSection("Plan against actual", None, table(planned_and_actual(report)))
+    yield PageSection("Plan against actual", None, table(report_screen.planned_and_actual(report)))
     if report.policy.trials:
         yield PageSection(
             "Trials", None, folded("All trials, the best first", table(_trials(report)))
@@ -168,5 +154,5 @@ def _text(report: Report) -> str:
     """Return what `cloudtune report` prints."""
     file = io.StringIO()
     out = Console(file=file, width=_WIDTH, highlight=False, force_jupyter=False)
-    show_report(out, report)
+    report_screen.show_report(out, report)
     return file.getvalue()

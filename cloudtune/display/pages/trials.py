@@ -4,37 +4,19 @@ A line a trial, in few traces: those that came equally far share one, so that a 
 trials stays quick to draw and its legend short.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-from cloudtune.display.pages.figures import (
-    BEST,
-    LIMIT,
-    Figure,
-    TimeUnit,
-    axis,
-    chosen_line,
-    dollar_axis,
-    layout,
-    limit_lines,
-    plain,
-    shade,
-    time_axis,
-)
+from cloudtune.display.pages import figures
+from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
+from cloudtune.engine.record.timeline import EpochSpan
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted, gpus_text
 from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_dollars, format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from cloudtune.display.pages.figures import Trace
-    from cloudtune.engine.record.timeline import EpochSpan
-    from cloudtune.model.progress import TrialProgress
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 _FAILED = "failed"
 # Numbers above zero that span more than this are shown by their logarithms.
@@ -44,6 +26,9 @@ _MISSING = -0.08
 _MANY = 60
 # Pixels that a parameter needs.
 _ROOMY = 110
+
+# Of a line: its place on both axes, and what is known of it, the trial first; None in a gap.
+_Point: TypeAlias = tuple[float | None, float | None, list[Any] | None]
 
 
 def groups(report: Report) -> dict[str, list[TrialProgress]]:
@@ -75,7 +60,7 @@ def _drawn(
     for number, (name, trials) in enumerate(grouped.items()):
         look = {
             "line": {
-                "color": LIMIT if name == _FAILED else shade(number, depths),
+                "color": figures.LIMIT if name == _FAILED else figures.shade(number, depths),
                 "width": 0.7 if many else 1.3,
             },
             "marker": {"size": 2 if many else 4},
@@ -84,16 +69,17 @@ def _drawn(
         yield name, trials, look
 
 
-# ---- the metric ----------------------------------------------------------------------------------
-
-
 def metric_by_time(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the seconds of the run."""
     limits = report.job.limits
     clock = TimeUnit.until(report.timeline.over_at)
     end = max((epoch.report.at for epoch in _epochs(report)), default=report.timeline.over_at)
-    drawn = limit_lines(limits, clock, dollars="", ends=(end, 0.0))
-    shown = layout(xaxis=time_axis(clock, end, limits.deadline), yaxis=axis(report.metric), **drawn)
+    drawn = figures.limit_lines(limits, clock, dollars="", ends=(end, 0.0))
+    shown = figures.layout(
+        xaxis=figures.time_axis(clock, end, limits.deadline),
+        yaxis=figures.axis(report.metric),
+        **drawn,
+    )
     return Figure(
         _curves(report, clock.of, f" {clock.name}"), shown, _best_text(report), linked=True
     )
@@ -103,10 +89,12 @@ def metric_by_dollars(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
     limits = report.job.limits
     end = report.spent(max((epoch.report.at for epoch in _epochs(report)), default=0.0))
-    drawn = limit_lines(
+    drawn = figures.limit_lines(
         limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
-    shown = layout(xaxis=dollar_axis(end, limits.budget), yaxis=axis(report.metric), **drawn)
+    shown = figures.layout(
+        xaxis=figures.dollar_axis(end, limits.budget), yaxis=figures.axis(report.metric), **drawn
+    )
     cost = format_dollars(report.dollars)
     ended = report.policy.ended
     says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
@@ -130,18 +118,15 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _drawn(report)
     ]
     best = report.improvements
-    so_far = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "best so far",
-        "x": [at(epoch.report.at) for epoch in best],
-        "y": [epoch.report.metrics[report.metric] for epoch in best],
-        "customdata": [[epoch.trial, epoch.number] for epoch in best],
-        "line": {"shape": "hv", "color": BEST, "width": 3},
-        "hovertemplate": "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}"
-        "<extra></extra>",
-    }
-    return [*traces, so_far, chosen_line()]
+    so_far = figures.marks(
+        "best so far",
+        [at(epoch.report.at) for epoch in best],
+        [epoch.report.metrics[report.metric] for epoch in best],
+        "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}",
+        customdata=[[epoch.trial, epoch.number] for epoch in best],
+        line={"shape": "hv", "color": figures.BEST, "width": 3},
+    )
+    return [*traces, so_far, figures.chosen_line()]
 
 
 def _curve(
@@ -151,29 +136,29 @@ def _curve(
     at: Callable[[float], float],
     unit: str,
 ) -> Trace:
-    """Return the lines of trials that came equally far, with a gap between them."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    data: list[list[Any] | None] = []
-    for trial in trials:
+
+    def points(trial: TrialProgress) -> Iterator[_Point]:
         for epoch in report.epochs_by_trial.get(trial.id, ()):
-            x.append(at(epoch.report.at))
-            y.append(epoch.report.metrics.get(report.metric))
-            data.append([trial.id, epoch.number, gpus_text(epoch.width)])
-        x.append(None)
-        y.append(None)
-        data.append(None)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{name} ({len(trials)})",
-        "x": x,
-        "y": y,
-        "customdata": data,
-        "connectgaps": False,
-        "hovertemplate": f"%{{customdata[0]}}, epoch %{{customdata[1]}}: %{{y:.5g}}<br>%{{x:.4g}}"
-        f"{unit}, %{{customdata[2]}}<extra></extra>",
-    }
+            own = [trial.id, epoch.number, gpus_text(epoch.width)]
+            yield at(epoch.report.at), epoch.report.metrics.get(report.metric), own
+
+    hover = "%{customdata[0]}, epoch %{customdata[1]}: %{y:.5g}"
+    return _lines(name, trials, points, f"{hover}<br>%{{x:.4g}}{unit}, %{{customdata[2]}}")
+
+
+def _lines(
+    name: str,
+    trials: Sequence[TrialProgress],
+    points: Callable[[TrialProgress], Iterable[_Point]],
+    hover: str,
+) -> Trace:
+    """Return the lines of trials that came equally far, with a gap between them."""
+    gap = (None, None, None)
+    x, y, data = zip(*(point for trial in trials for point in (*points(trial), gap)), strict=True)
+    title = f"{name} ({len(trials)})"
+    return figures.marks(
+        title, x, y, hover, mode="lines+markers", customdata=data, connectgaps=False
+    )
 
 
 def _best_text(report: Report) -> str:
@@ -194,9 +179,6 @@ def _best_text(report: Report) -> str:
     return (
         f"{count}; the best: {report.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
     )
-
-
-# ---- configurations ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,11 +212,11 @@ def configurations(report: Report) -> Figure:
     ]
     scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
     traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _drawn(report)]
-    shown = layout(
+    shown = figures.layout(
         440,
         xaxis={
             "tickvals": list(range(len(scales))),
-            "ticktext": [plain(_short(scale.name)) for scale in scales],
+            "ticktext": [figures.plain(_short(scale.name)) for scale in scales],
             "range": [-0.35, len(scales) - 0.45],
             "side": "top",
             "showgrid": True,
@@ -249,7 +231,7 @@ def configurations(report: Report) -> Figure:
         f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
         f"and the best {report.metric} of each; a log scale where values span decades."
     )
-    return Figure([*traces, _ticks(scales), chosen_line()], shown, says, linked=True)
+    return Figure([*traces, _ticks(scales), figures.chosen_line()], shown, says, linked=True)
 
 
 def _best(report: Report, trial: TrialProgress) -> tuple[float] | None:
@@ -304,38 +286,24 @@ def _short(text: str) -> str:
 
 
 def _paths(name: str, trials: Sequence[TrialProgress], scales: Sequence[_Scale]) -> Trace:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    data: list[list[Any] | None] = []
-    for trial in trials:
+    def points(trial: TrialProgress) -> Iterator[_Point]:
         for number, scale in enumerate(scales):
-            x.append(number)
-            y.append(scale.at(trial.id))
-            data.append([trial.id, plain(scale.text(trial.id))])
-        x.append(None)
-        y.append(None)
-        data.append(None)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": f"{name} ({len(trials)})",
-        "x": x,
-        "y": y,
-        "customdata": data,
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-    }
+            yield number, scale.at(trial.id), [trial.id, figures.plain(scale.text(trial.id))]
+
+    return _lines(name, trials, points, "%{customdata[0]}<br>%{customdata[1]}")
 
 
 def _ticks(scales: Sequence[_Scale]) -> Trace:
     marked = [(number, at, text) for number, scale in enumerate(scales) for at, text in scale.ticks]
-    return {
-        "type": "scatter",
-        "mode": "text",
-        "x": [number for number, _, _ in marked],
-        "y": [at for _, at, _ in marked],
-        "text": [f" {plain(text)}" for _, _, text in marked],
-        "textposition": "middle right",
-        "textfont": {"size": 11},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
+    return figures.marks(
+        "",
+        [number for number, _, _ in marked],
+        [at for _, at, _ in marked],
+        "",
+        mode="text",
+        text=[f" {figures.plain(text)}" for _, _, text in marked],
+        textposition="middle right",
+        textfont={"size": 11},
+        showlegend=False,
+        hoverinfo="skip",
+    )

@@ -14,22 +14,23 @@ The dollars add up to the bill that the policy computes (`RunState.spent`), the 
 between launch and end of all instances.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from cloudtune.engine.record.timeline import levels, prices, read
+from cloudtune.engine.ledger import Entry
+from cloudtune.engine.record.timeline import (
+    InstanceSpan,
+    SessionSpan,
+    Timeline,
+    levels,
+    prices,
+    read,
+)
+from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.trial import TrialId
+from cloudtune.model.trial import TrialId
 
 Use: TypeAlias = Literal["training", "checkpoint", "start-up", "barrier", "lost"]
 # What the GPUs are used for that a trial has.
@@ -183,7 +184,7 @@ class _Page:
         """Note that a session holds GPUs of the instance from second `begin` to `end`."""
         self.held.append(_Held(begin, end, gpus))
 
-    def use(self, stretch: Stretch, gpus: float, session: SessionSpan) -> Amount:
+    def use(self, stretch: "Stretch", gpus: float, session: SessionSpan) -> Amount:
         """Book the use of some GPUs, as far as the instance was there; return what was booked.
 
         Where use is billed, a session's resting at its rungs isn't.
@@ -247,9 +248,6 @@ class _Page:
         self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
         self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
         self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
-
-
-# ---- what a session did --------------------------------------------------------------------------
 
 
 class Stretch(NamedTuple):
@@ -332,9 +330,6 @@ def _kept(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
         kept.append((session, first.get(trial, math.inf)))
         first[trial] = min(first.get(trial, math.inf), begin)
     yield from reversed(kept)
-
-
-# ---- from a timeline to an account ---------------------------------------------------------------
 
 
 def account(

@@ -5,14 +5,15 @@ what a dead controller has left (`resume`) are questions to a `Timeline`. A time
 no metric and no plan: whoever asks brings them. All times are in seconds of the run.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
-from cloudtune.model.catalog import pool
+from cloudtune.engine.ledger import Entry
+from cloudtune.model.catalog import Offer, PoolName, pool
 from cloudtune.model.commands import (
+    Command,
     EndRun,
     ExtendTrial,
     Launch,
@@ -41,15 +42,7 @@ from cloudtune.model.events import (
     TrialStarted,
     TrialStopped,
 )
-from cloudtune.model.trial import better
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cloudtune.engine.ledger import Entry
-    from cloudtune.model.catalog import Offer, PoolName
-    from cloudtune.model.commands import Command
-    from cloudtune.model.trial import EndReason, Mode, TrialId, Width
+from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better
 
 # The events by which a session ends, and how.
 SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
@@ -103,7 +96,7 @@ class EpochSpan:
     a session that is being stopped, or has ended, don't count.
     """
 
-    session: SessionSpan
+    session: "SessionSpan"
     report: EpochDone
     after: float
     waited: bool
@@ -220,8 +213,6 @@ class Timeline:
     legs: list[Leg] = field(default_factory=list)
     _open: dict[str, SessionSpan] = field(default_factory=dict)
 
-    # ---- questions -----------------------------------------------------------------------
-
     @property
     def over_at(self) -> float:
         """When nothing bills any more; of a run that goes on, the time of the last event."""
@@ -308,8 +299,6 @@ class Timeline:
             size += change
             sizes.append((at, size))
         return tuple(sizes)
-
-    # ---- reading -------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> None:
         """Record the next entry of the ledger; after an end only going on counts."""

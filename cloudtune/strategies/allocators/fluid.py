@@ -210,8 +210,6 @@ class DynamicFluid(StaticFluid):
         matching = (rentable for rentable in view.rentables if rentable.offer == trial.offer)
         return next(matching, reference(view))
 
-    # ---- the plan ------------------------------------------------------------------------
-
     def _follow(self, view: View) -> dict[TrialId, Width]:
         """Return the widths of all trials, replanned only where trials or GPUs have changed.
 
@@ -263,8 +261,6 @@ class DynamicFluid(StaticFluid):
         lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
         # What is free already serves the others, without any resize.
         return lacking > view.free_gpus + _WHOLE
-
-    # ---- what is idle --------------------------------------------------------------------
 
     def _from_idle(self, view: View, trial: TrialProgress) -> Width:
         """Return the width that a trial grows to by idle GPUs; 0 where others come first."""

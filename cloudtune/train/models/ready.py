@@ -74,9 +74,6 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
     return network
 
 
-# ---- submodules by name --------------------------------------------------------------------
-
-
 def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
     """Give a submodule.
 

@@ -127,8 +127,6 @@ class CommandRun:
         self._restored: str | None = None
         self._log_start = post.log.stat().st_size if post.log.exists() else 0
 
-    # ---- what the agent asks for ---------------------------------------------------------
-
     def grant(self, until_epoch: int) -> None:
         with self._lock:
             self._granted = max(self._granted, until_epoch)
@@ -157,8 +155,6 @@ class CommandRun:
 
     def _tell(self, **message: Any) -> None:
         """Tell the command, where it listens."""
-
-    # ---- its life ------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train to the end, or until stopped; nothing of the command is left on return.

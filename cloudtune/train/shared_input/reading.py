@@ -1,25 +1,18 @@
 """A trial's side: it reads its batches from its machine's loading process, or loads them itself."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
+import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from cloudtune.train.shared_input import serving
-from cloudtune.train.shared_input.frames import batch_of
+from cloudtune.train.shared_input.frames import Frame, batch_of
 from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
-from cloudtune.train.shared_input.place import end
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-
-    from cloudtune.train.shared_input.frames import Frame
-    from cloudtune.train.shared_input.place import Meeting
+from cloudtune.train.shared_input.place import Meeting, end
 
 _AGAIN_SECONDS: Final = 0.01
 # Loading processes lost in an epoch, after which a trial loads for itself.

@@ -58,8 +58,6 @@ class Stream:
     _held: float = 0.0  # seconds of this epoch in which somebody was waited for
     _held_since: float | None = None
 
-    # ---- readers -------------------------------------------------------------------------
-
     def ask(self, seat: StreamSeat, epoch: int, number: int, now: float) -> bool:
         """Take down what one wants; False where it must be had elsewhere."""
         at = self._index(seat, epoch, number)
@@ -92,8 +90,6 @@ class Stream:
     def leave(self, seat: StreamSeat) -> None:
         if seat in self.seats:
             self.seats.remove(seat)
-
-    # ---- what is loaded --------------------------------------------------------------------
 
     def place(self, at: int) -> tuple[int, int]:
         """Return the epoch of a batch, and its number there."""
@@ -140,8 +136,6 @@ class Stream:
         for batch in old:
             del self.sizes[batch]
         return old
-
-    # ---- inside ----------------------------------------------------------------------------
 
     def _index(self, seat: StreamSeat, epoch: int, number: int) -> int | None:
         """Return the batch's number in the stream; None where it is none of it, or too far."""

@@ -369,8 +369,6 @@ def _visitors(group: Mapping[str, Any]) -> Iterator[str]:
         yield from (other for other in pairs if other != group.get("GroupId"))
 
 
-# ---- the lines of `cloudtune aws check` ----------------------------------------------------
-
 _SETUP = "`cloudtune aws setup` creates it"
 
 

@@ -23,17 +23,15 @@ _VERBS = {"Add": "create", "Modify": "update", "Remove": "delete"}
 _OBJECTS_PER_DELETE = 1000  # S3's limit
 
 
-class Clients:
-    """boto3 clients of an endpoint, created when they are first needed."""
+class Clients(dict[str, Any]):
+    """boto3 clients of an endpoint by service, created when they are first needed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._clients: dict[str, Any] = {}
 
-    def __getitem__(self, service: str) -> Any:
-        if service not in self._clients:
-            self._clients[service] = client(service, self._endpoint, attempts=4)
-        return self._clients[service]
+    def __missing__(self, service: str) -> Any:
+        self[service] = client(service, self._endpoint, attempts=4)
+        return self[service]
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,9 @@ class ChangeSet:
         }
         self._is_executed = False
         with _refusals():
-            stack = _wait(clients, until=_is_idle)
+            # One that only has a change set is under review: nothing changes it now.
+            idle = "REVIEW_IN_PROGRESS"
+            stack = _wait(clients, until=lambda it: it == idle or not it.endswith("_IN_PROGRESS"))
             if stack is not None and stack.status == "ROLLBACK_COMPLETE":
                 delete(clients)  # a first creation that failed; it can't be updated
                 stack = None
@@ -204,11 +204,6 @@ def delete_bucket(clients: Clients, bucket: str) -> None:
             keys = [{"Key": listing["Key"]} for listing in listed]
             s3.delete_objects(Bucket=bucket, Delete={"Objects": keys})
         s3.delete_bucket(Bucket=bucket)
-
-
-def _is_idle(status: str) -> bool:
-    """Whether nothing changes a stack now; one that only has a change set is under review."""
-    return status == "REVIEW_IN_PROGRESS" or not status.endswith("_IN_PROGRESS")
 
 
 def _wait(clients: Clients, *, until: Callable[[str], bool]) -> Stack | None:

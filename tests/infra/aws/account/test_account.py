@@ -76,7 +76,8 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
     asked = called(capsys, "aws", "setup")
     assert asked.code == 2
     assert (
-        "can't ask for confirmation without a terminal: add --yes; nothing was changed" in asked.err
+        "can't ask for confirmation without a terminal, and nothing was changed: add --yes"
+        in asked.err
     )
     assert "  create Bucket: checkpoints, logs and results; no public access" in asked.out
     assert stacks() == [], "the change set that was shown is gone, and its stack with it"
