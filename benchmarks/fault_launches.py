@@ -25,6 +25,7 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.tags import TAG_RAY_USER_NODE_TYPE
 
 from benchmarks.runner import parser
+from cloudtune.infra import provider
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider
@@ -225,7 +226,7 @@ class _Provider:
             "journal": str(self.journal),
             "config": str(self.config),
         }
-        with mock.patch.object(node_provider, "calls_to", return_value=self.ec2):
+        with mock.patch.object(provider, "calls_to", return_value=self.ec2):
             return Ec2NodeProvider(settings, RUN)
 
     def rounds(self, count: int) -> int:

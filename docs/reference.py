@@ -25,13 +25,13 @@ from cloudtune.cli.main import Deferred, cli
 from cloudtune.cli.plan import plan
 from cloudtune.experiment import Experiment
 from cloudtune.experiment import field_types as kinds
+from cloudtune.model import menu
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.policy.registry import MENU, WIDTHS_MENU
 from cloudtune.runs.job import choices
 from docs import reference_words as words
 
@@ -245,9 +245,9 @@ def names() -> dict[str, tuple[str, ...]]:
     planner = next(option for option in plan.params if option.name == "planner")
     assert isinstance(planner.type, click.Choice)
     return {
-        "strategy": MENU,
+        "strategy": menu.STRATEGIES,
         "sampler": registered["sampler"],
-        "allocator": WIDTHS_MENU,
+        "allocator": menu.ALLOCATORS,
         "fleet": registered["fleet"],
         "planner": tuple(map(str, planner.type.choices)),
         "provider": tuple(PROVIDERS),

@@ -29,10 +29,11 @@ from benchmarks.compare.speeds import scalings
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.display.terminal import console, print_sheet
 from cloudtune.errors import CloudtuneError, UsageError, shown
+from cloudtune.model import menu
 from cloudtune.model.catalog import BillingUnit
 from cloudtune.model.plans import Limits
 from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
-from cloudtune.policy.registry import MENU, WHOSE, chosen, sampler_for
+from cloudtune.policy.registry import WHOSE, chosen, sampler_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     add("--spot-trace", type=Path, help="table of spot availability to replay (docs/spot.md)")
     add("--spot-where", action="append", default=[], metavar="COLUMN=VALUE")
     add("--max-instances", type=_count, default=MAX_INSTANCES, help="at a time")
-    add("--strategy", type=_listed, required=True, help=f"such as {','.join(MENU)}")
+    add("--strategy", type=_listed, required=True, help=f"such as {','.join(menu.STRATEGIES)}")
     add("--allocator", type=_listed, default=[], help="GPUs per trial (default: what suits)")
     add("--fleet", type=_listed, default=[], help="such as constant:8,naive:4")
     add("--eta", type=_etas, default=[3], help="one in eta trials goes on from a rung")

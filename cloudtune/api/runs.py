@@ -28,6 +28,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.heads.head_runner import ERRORS
 from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.infra.provider import provider_named
+from cloudtune.model.plans import PRICE_TOLERANCE
 from cloudtune.planning import plan_file
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
@@ -129,7 +130,7 @@ def _saved(experiment: Source | Plan) -> Job | None:
     path = Path(experiment)
     saved = plan_file.load_plan(path)
     if saved is not None:
-        plan_file.refuse_moved_prices(path, saved, plan_file.TOLERANCE)
+        plan_file.refuse_moved_prices(path, saved, PRICE_TOLERANCE)
     return saved
 
 

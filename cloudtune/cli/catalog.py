@@ -68,8 +68,8 @@ def _prices(region: str, now: float, *, refresh: bool) -> Catalog:
     if not refresh:
         return pricing.catalog(region, pricing.MARKETS)
     # boto3 takes a third of a second, and only this needs it.
-    from cloudtune.infra.aws import price_refresh  # noqa: PLC0415
-    from cloudtune.infra.provider import Endpoint  # noqa: PLC0415
+    from cloudtune.infra.aws import price_refresh
+    from cloudtune.infra.provider import Endpoint
 
     price_refresh.check_credentials()
     return price_refresh.live_prices(Endpoint(region), home.home() / "prices", now, pricing.MARKETS)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @OUTPUT
 def status(region: str | None, *, all_regions: bool, output: str) -> int:
     """Show cloudtune's live instances, their runs and their prices."""
-    from cloudtune.display.report_screen import show_instances  # noqa: PLC0415
-    from cloudtune.display.terminal import console  # noqa: PLC0415
-    from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.display.report_screen import show_instances
+    from cloudtune.display.terminal import console
+    from cloudtune.running import cleanup
 
     instances: list[Found] = []
     mute = []
@@ -76,7 +76,7 @@ def gc(
     Without RUN and --all: instances of this machine's runs whose controller is dead, and instances
     whose lease has expired. Never touches a live run without --all.
     """
-    from cloudtune.running import cleanup  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.running import cleanup
 
     for head in cleanup.dead_heads():  # first, as a live process could still launch instances
         if run in {None, head.folder.name}:
@@ -157,7 +157,7 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
     Lists what it would delete and asks first. Refuses a run that is alive or still has instances.
     Also deletes measurements (NAME-profile-...), but keeps their profiles.
     """
-    from cloudtune.running.removal import removable  # noqa: PLC0415  boto3 takes a while to load
+    from cloudtune.running.removal import removable
 
     doomed = {run.folder: run for run in map(removable, runs)}
     for run in doomed.values():

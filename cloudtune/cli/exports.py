@@ -35,7 +35,7 @@ def check_page(path: Path | None) -> None:
     """
     if path is None:
         return
-    from cloudtune.display.pages.document import check_installed, check_path  # noqa: PLC0415
+    from cloudtune.display.pages.document import check_installed, check_path
 
     if path != BESIDE:
         check_path(path)
@@ -48,7 +48,7 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
     Raises:
         UsageError: the file can't be written.
     """
-    from cloudtune.display.pages.document import write  # noqa: PLC0415
+    from cloudtune.display.pages.document import write
 
     click.echo(write(path, page()), err=True)
 
@@ -70,8 +70,8 @@ def export(run: str | None, kind: str, out: str | None) -> None:
     written by their own libraries; csv and parquet get one file each for trials, history, GPUs and
     summary. No data leaves the machine unless --out names an MLflow server.
     """
-    from cloudtune.api.exports import export_run  # noqa: PLC0415
-    from cloudtune.api.results import load_run  # noqa: PLC0415
+    from cloudtune.api.exports import export_run
+    from cloudtune.api.results import load_run
 
     run_result = load_run(run)
     target = f"{run_result.name}-{kind}" if out is None else out

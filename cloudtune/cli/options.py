@@ -1,21 +1,25 @@
 """The options that several commands share."""
 
+from __future__ import annotations
+
 import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cloudtune.api.scripts import experiment_beside, is_script
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.model import menu
 from cloudtune.model.providers import PROVIDERS
-from cloudtune.planning.stages import PLANNERS, PlanOptions
-from cloudtune.policy.registry import MENU, STRATEGIES, named
 from cloudtune.runs import home
-from cloudtune.script.drafts import Gap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cloudtune.planning.stages import PlanOptions
+    from cloudtune.script.drafts import Gap
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -121,6 +125,8 @@ def file_of(path: Path, given: Mapping[str, Any]) -> Path:
     Raises:
         UsageError: script and options leave something open, and there is no terminal to ask.
     """
+    from cloudtune.api.scripts import experiment_beside, is_script
+
     if not is_script(path):
         return path
     return experiment_beside(
@@ -150,7 +156,7 @@ def print_data(data: Any, output: str = "json") -> None:
     if output == "json":
         click.echo(json.dumps(data, indent=1, allow_nan=False))
         return
-    from ruamel.yaml import YAML  # noqa: PLC0415
+    from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.width = 10_000  # no sentence is folded
@@ -183,7 +189,7 @@ def planning_options(command: Command) -> Command:
             "cheaply or as fast as possible. trials: as many trials as possible.",
         ),
         click.option(
-            "--planner", type=click.Choice(PLANNERS), help="Planner to use (default: exact)."
+            "--planner", type=click.Choice(menu.PLANNERS), help="Planner to use (default: exact)."
         ),
         click.option(
             "--confidence",
@@ -202,16 +208,22 @@ def watching_options(command: Command) -> Command:
 
 def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
     """Return the planning options among `given`."""
+    from cloudtune.planning.stages import PlanOptions
+
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 
 
 def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
     """Return the strategies on the menu whose names start with `begun`."""
-    return [name for name in MENU if name.startswith(begun)]
+    return [name for name in menu.STRATEGIES if name.startswith(begun)]
 
 
 def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
-    return name if name is None else named("strategy", name, {*STRATEGIES, *MENU})
+    if name is None:
+        return None
+    from cloudtune.policy.registry import STRATEGIES, named
+
+    return named("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
 
 
 STRATEGY = click.option(
@@ -219,7 +231,7 @@ STRATEGY = click.option(
     metavar="NAME",
     callback=_strategy,
     shell_complete=_strategies,
-    help=f"Strategy: {', '.join(MENU)} (docs/papers.md lists others).",
+    help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
 )
 PROFILE = click.option(
     "--profile",

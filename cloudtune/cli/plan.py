@@ -1,22 +1,24 @@
 """`cloudtune init` and `plan`: a first experiment; a run's plan, duration and cost."""
 
+from __future__ import annotations
+
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import for_renting, head_for, limits_of, load_problem, with_head
 from cloudtune.cli import options
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.errors import UsageError
-from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.make import Planned, make_plan
-from cloudtune.planning.stages import Problem
 from cloudtune.private_files import for_others
-from cloudtune.runs.basis import basis_of
-from cloudtune.script.drafts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
 
 
 @click.command(cls=options.GroupedCommand)
@@ -35,6 +37,8 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
     Reads the script without running it, and finds its parameters and the metric that it reports.
     Ranges are guesses from the parameters' names, and marked as such.
     """
+    from cloudtune.script.drafts import read_script
+
     target = target or script.with_name("experiment.yaml")
     if target.parent.resolve() != script.parent.resolve():
         raise UsageError(
@@ -81,33 +85,29 @@ def plan(
     **given: Any,
 ) -> int:
     """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
+    from cloudtune.api import experiments
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning import alternatives, plan_file
+    from cloudtune.planning.make import make_plan
+
     check_page(html)
     experiment = options.file_of(experiment, given)
-    wanted = for_renting(experiment, given)
-    wanted = with_head(wanted, head_for(wanted))
-    problem = load_problem(wanted, profile)
+    wanted = experiments.for_renting(experiment, given)
+    wanted = experiments.with_head(wanted, experiments.head_for(wanted))
+    problem = experiments.load_problem(wanted, profile)
+    limits = experiments.limits_of(wanted)
     try:
         planned = make_plan(
-            problem, limits_of(wanted), options.plan_options_of(given), wanted.charges.head_start
+            problem, limits, options.plan_options_of(given), wanted.charges.head_start
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if point is not None:
-        from cloudtune.planning.alternatives import at_point  # noqa: PLC0415
-
-        planned = at_point(planned, point)
+        planned = alternatives.at_point(planned, point)
     if save is not None:
-        from cloudtune.planning.plan_file import save_plan  # noqa: PLC0415
-
-        save_plan(save, planned)
+        plan_file.save_plan(save, planned)
     words = command_words(experiment, {**given, "profile": profile})
-    show_planned(
-        planned,
-        output,
-        command=words,
-        verbose=verbose,
-        html=html,
-    )
+    show_planned(planned, output, command=words, verbose=verbose, html=html)
     return 0
 
 
@@ -129,17 +129,17 @@ def show_planned(
     html: Path | None = None,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
-    from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
+    from cloudtune.planning.proposal import propose, to_json
 
     everything = verbose or html is not None or output != "table"
     proposal = propose(planned, others="all" if everything else "screen")
     if html is not None:
-        from cloudtune.display.pages.plans import plan_page  # noqa: PLC0415
+        from cloudtune.display.pages.plans import plan_page
 
         save_page(html, lambda: plan_page(proposal))
     if output == "table":
-        from cloudtune.display.plan_screen import show_all, show_plan  # noqa: PLC0415
-        from cloudtune.display.terminal import console  # noqa: PLC0415
+        from cloudtune.display.plan_screen import show_all, show_plan
+        from cloudtune.display.terminal import console
 
         if verbose:
             show_all(console(), proposal)
@@ -156,15 +156,17 @@ def tell_insisted() -> None:
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest plans; return the exit code."""
+    from cloudtune.runs.basis import basis_of
+
     basis = basis_of(problem.experiment, problem.rentables)
     if output == "table":
-        from cloudtune.display.plan_screen import show_nearest  # noqa: PLC0415
-        from cloudtune.display.terminal import console  # noqa: PLC0415
+        from cloudtune.display.plan_screen import show_nearest
+        from cloudtune.display.terminal import console
 
         show_nearest(console(), error.fastest, error.cheapest, error.nearest, basis.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
-    from cloudtune.model.serialization import encode  # noqa: PLC0415
+    from cloudtune.model.serialization import encode
 
     data = {"feasible": False, "message": str(error), "provenance": encode(basis)}
     for name in ("fastest", "cheapest", "nearest"):

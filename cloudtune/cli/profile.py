@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import for_renting, limits_of
 from cloudtune.cli.options import PACE, TRY_FIRST, YES, GroupedCommand, confirm, experiment_options
 from cloudtune.clock import unix_time
-from cloudtune.display.report_screen import show_profile
 from cloudtune.display.terminal import console
-from cloudtune.infra.provider import provider_named
 from cloudtune.model.units import format_dollars
-from cloudtune.planning.problem import instance_types, stored_profiles
 from cloudtune.runs import control
-from cloudtune.runs.basis import basis_of
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
@@ -36,6 +31,10 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     Raises:
         UsageError: there is no terminal to ask on.
     """
+    from cloudtune.api.experiments import limits_of
+    from cloudtune.infra.provider import provider_named
+    from cloudtune.runs.basis import basis_of
+
     whose = provider_named(wanted.cloud.provider).asks_first
     if not whose:
         return
@@ -110,7 +109,9 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales on rented instances of each type."""
+    from cloudtune.api.experiments import for_renting, limits_of
     from cloudtune.api.flow import limits_left, refuse_interrupted
+    from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner
 
@@ -148,6 +149,8 @@ def profile(
 
 def measured_for(wanted: Experiment, dollars: float) -> str:
     """Return a sentence on the cost of a measurement."""
+    from cloudtune.infra.provider import provider_named
+
     if not dollars:
         return "Measuring cost nothing"
     emulated = " (emulated: not billed)" if provider_named(wanted.cloud.provider).paced else ""
@@ -156,6 +159,8 @@ def measured_for(wanted: Experiment, dollars: float) -> str:
 
 def show_measured(measured: Measured, kept: Path) -> None:
     """Show a measured profile and the file that keeps it."""
+    from cloudtune.display.report_screen import show_profile
+
     show_profile(console(), measured.profile)
     for note in measured.notes:
         console().print(f"note: {note}", markup=False)

@@ -7,12 +7,8 @@ import click
 
 from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
 from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, print_data
-from cloudtune.display.alternatives_tables import against_json
-from cloudtune.display.report_screen import show_against, show_report
 from cloudtune.display.terminal import console
-from cloudtune.planning import alternatives
 from cloudtune.runs import home
-from cloudtune.runs.report import cloud_records, load, to_json
 
 
 @click.command(cls=GroupedCommand)
@@ -29,11 +25,16 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
 
     --html writes a page with curves, GPUs, fleet and spend, the bill and configurations.
     """
+    from cloudtune.display.alternatives_tables import against_json
+    from cloudtune.display.report_screen import show_against, show_report
+    from cloudtune.planning import alternatives
+    from cloudtune.runs.report import cloud_records, load, to_json
+
     check_page(html)
     folder = home.find_run(run)
     run_report = load(folder)
     if html is not None:
-        from cloudtune.display.pages.reports import run_page  # noqa: PLC0415  needs plotly
+        from cloudtune.display.pages.reports import run_page
 
         path = Path(f"{folder.name}.html") if html == BESIDE else html
         save_page(path, lambda: run_page(run_report))

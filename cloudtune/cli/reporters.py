@@ -67,8 +67,8 @@ class Terminal:
 
     def planned(self, planned: Planned) -> None:
         """Show the first ten lines of `cloudtune plan`: the expected result."""
-        from cloudtune.display.plan_screen import show_head  # noqa: PLC0415
-        from cloudtune.planning.proposal import propose  # noqa: PLC0415
+        from cloudtune.display.plan_screen import show_head
+        from cloudtune.planning.proposal import propose
 
         show_head(console(), propose(planned, others="none"))
 
@@ -82,7 +82,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        from cloudtune.api.watching import screen_of  # noqa: PLC0415
+        from cloudtune.api.watching import screen_of
 
         console().print(f"Run {job.run} {self._begun}".rstrip())
         with screen_of(job, policy, console()) as screen:
@@ -133,7 +133,7 @@ class JsonLines(Quiet):
 
     def planned(self, planned: Planned) -> None:
         """Write the plan as `cloudtune plan -o json` does."""
-        from cloudtune.planning.proposal import propose, to_json  # noqa: PLC0415
+        from cloudtune.planning.proposal import propose, to_json
 
         tell("plan", **to_json(propose(planned)))
 

@@ -11,23 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.experiments import for_renting, head_for, load_experiment
-from cloudtune.api.scripts import is_script
 from cloudtune.cli import options
-from cloudtune.cli.reporters import JsonLines, Quiet, Terminal, tell
-from cloudtune.display.report_screen import show_report
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError, UnsavedError, UsageError
-from cloudtune.infra.heads.remote_runs import is_remote
-from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.plan_file import TOLERANCE, load_plan, refuse_moved_prices
+from cloudtune.model.plans import PRICE_TOLERANCE
 from cloudtune.runs import control, home
-from cloudtune.runs.report import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.api.remote import Sent
+    from cloudtune.cli.reporters import Terminal
     from cloudtune.experiment import Experiment
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.running.runner import Ended
@@ -51,7 +45,7 @@ _INTERRUPTED = 130
 @click.option(
     "--price-tolerance",
     type=click.FloatRange(min=0.0),
-    default=TOLERANCE,
+    default=PRICE_TOLERANCE,
     show_default=True,
     help="Refuse a saved plan if prices have changed by more than this fraction.",
 )
@@ -81,6 +75,10 @@ def run(
     others can reach.
     """
     from cloudtune.api import flow
+    from cloudtune.api.experiments import for_renting
+    from cloudtune.api.scripts import is_script
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.plan_file import load_plan, refuse_moved_prices
     from cloudtune.running import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
@@ -162,6 +160,7 @@ def resume(
     continues if you add trials.
     """
     from cloudtune.api import flow
+    from cloudtune.infra.heads.remote_runs import is_remote
     from cloudtune.running import runner
     from cloudtune.running.resume import Further
 
@@ -178,6 +177,8 @@ def resume(
 
 
 def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:
+    from cloudtune.cli.reporters import JsonLines, Quiet, Terminal
+
     if output == "jsonl":
         return JsonLines(yes=yes)
     return (Quiet if quiet else Terminal)(yes=yes, goes_on=goes_on)
@@ -185,6 +186,9 @@ def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = Fa
 
 def _conclude(ended: Ended, output: str = "table") -> int:
     from cloudtune.api.flow import concluded
+    from cloudtune.cli.reporters import tell
+    from cloudtune.display.report_screen import show_report
+    from cloudtune.runs.report import to_json
 
     run_report = concluded(ended)
     swept = ended.swept
@@ -223,6 +227,8 @@ def _conclude(ended: Ended, output: str = "table") -> int:
 
 def _needs_head(wanted: Experiment, *, force: bool) -> bool:
     """Whether a run of this experiment needs a head, as this machine can't control it."""
+    from cloudtune.api.experiments import head_for
+
     return head_for(wanted, force=force) is not None
 
 
@@ -255,6 +261,7 @@ def _carry_on(
 
 def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
     from cloudtune.api import remote
+    from cloudtune.api.experiments import head_for
 
     offer = head_for(wanted, force=True)
     assert offer is not None
@@ -287,6 +294,7 @@ def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
 @options.STRATEGY
 def try_(experiment: Path, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
+    from cloudtune.api.experiments import load_experiment
     from cloudtune.running.dry_run import try_script
 
     tried = try_script(load_experiment(options.file_of(experiment, given), given))

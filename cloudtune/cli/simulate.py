@@ -6,13 +6,10 @@ from typing import Any
 
 import click
 
-from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
 from cloudtune.cli import options
 from cloudtune.cli.exports import HTML, check_page, save_page
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.display.terminal import console
-from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.plan_file import job_of
 
 
 @click.command(cls=options.GroupedCommand, first=options.USUAL)
@@ -35,7 +32,10 @@ def simulate(
     **given: Any,
 ) -> int:
     """Simulate the run in virtual time: same policy, synthetic learning curves, no cloud."""
+    from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
     from cloudtune.display.report_screen import show_report
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.plan_file import job_of
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
 

@@ -1,18 +1,22 @@
 """`cloudtune watch`, `logs`, `runs`: follow a run, print its logs, list all runs."""
 
+from __future__ import annotations
+
 import contextlib
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.api.experiments import load_experiment
-from cloudtune.api.run_logs import Log, LogPiece
 from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand, print_data
-from cloudtune.cli.reporters import tell, told_as_lines
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.runs import control, home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cloudtune.api.run_logs import Log, LogPiece
 
 
 @click.command(cls=GroupedCommand)
@@ -26,6 +30,7 @@ def watch(run: str | None, output: str) -> int:
     """
     from cloudtune.api.contact import is_driven
     from cloudtune.api.watching import followed, screen_of
+    from cloudtune.cli.reporters import tell, told_as_lines
     from cloudtune.runs.job import job_of_ledger
 
     folder = home.find_run(run)
@@ -124,8 +129,8 @@ def runs(experiment: Path | None, output: str) -> None:
     The last column shows whether later runs can learn from it how long things take (`history`).
     With EXPERIMENT, whether a run of that experiment would. No data leaves the machine.
     """
+    from cloudtune.api.experiments import load_experiment
     from cloudtune.display.runs_table import show_runs
-    from cloudtune.display.terminal import console
     from cloudtune.runs import history
 
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})

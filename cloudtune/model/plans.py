@@ -17,6 +17,8 @@ BY_PLAN = "planned"
 Objective: TypeAlias = Literal["cost", "time"]
 # What sums of floats in another order may differ by, as a share.
 SLACK = 1e-9
+# By how much a price may have moved since a plan was saved, as a share of it.
+PRICE_TOLERANCE = 0.05
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job, choice_of, trials
 
 VERSION = 3
-# By how much a price may have moved since the plan was made, as a share of it.
-TOLERANCE = 0.05
 
 
 def job_of(planned: Planned, began: float, *, paced: bool) -> Job:

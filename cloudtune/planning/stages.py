@@ -10,6 +10,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.defaults import Objective
 from cloudtune.experiment.schema import Epochs
 from cloudtune.model.catalog import Catalog
+from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import BY_PLAN, Limits, Plan, Rentable, Stage
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
@@ -48,7 +49,6 @@ _QUICK_ARCS = 40_000
 EXACT = ExactPlanner()
 
 Aim = Literal["cost", "time", "trials"]
-PLANNERS = (*QUICK_PLANNERS, "ilp")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.model import menu
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import BY_PLAN, Charges, Plan
 from cloudtune.model.trial import Trial
@@ -116,10 +117,6 @@ def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Alloca
     )
 
 
-# The strategies that help and reference name; docs/papers.md has the others.
-MENU = ("best", "sha", "asha", "hyperband", "bohb", "pbt")
-# The same of allocators.
-WIDTHS_MENU = ("same", "fluid")
 # Strategies that need a sampler that learns, and the part of its asks that are random.
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
 
@@ -215,10 +212,10 @@ def named(kind: str, name: str, names: Collection[str]) -> str:
     """
     if name in names:
         return name
-    menu = {"strategy": MENU, "allocator": WIDTHS_MENU}.get(kind)
-    others = " (docs/papers.md lists the published variants)" if menu else ""
+    names_shown = {"strategy": menu.STRATEGIES, "allocator": menu.ALLOCATORS}.get(kind)
+    others = " (docs/papers.md lists the published variants)" if names_shown else ""
     raise UsageError(
-        f"unknown {kind} {shown(name)}; choose one of {', '.join(menu or names)}{others}."
+        f"unknown {kind} {shown(name)}; choose one of {', '.join(names_shown or names)}{others}."
         f"{nearest(name, names)}"
     )
 

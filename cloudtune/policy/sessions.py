@@ -157,7 +157,9 @@ class SessionKeeper:
     def start_again(self) -> list[Command]:
         """Start the trials that have moved, or were lost with their instance, where they fit."""
         state = self._state
-        commands = []
+        commands: list[Command] = []
+        if not state.again:
+            return commands
         # On spot hundreds may wait, most of them alike, and the fleet is full most of the time.
         in_vain: set[tuple[Shape, ...]] = set()
         is_room = state.free.free_gpus > 0

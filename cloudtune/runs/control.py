@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import IO
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.heads.launch import Remote
-from cloudtune.infra.heads.remote_runs import is_carried
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
 
 CONTROLLER = "controller.json"
@@ -55,6 +53,8 @@ def is_driven(folder: Path) -> bool:
     Raises:
         StorageError: a head's run, whose storage can't be reached.
     """
+    from cloudtune.infra.heads.remote_runs import is_carried  # noqa: PLC0415  storage takes long
+
     carried = is_carried(folder)
     if carried is not None:
         return carried
@@ -69,6 +69,8 @@ def is_driven(folder: Path) -> bool:
 
 def place_of(folder: Path) -> tuple[str, str]:
     """Return the provider and the region of a run; "" where that isn't on record."""
+    from cloudtune.infra.heads.launch import Remote  # noqa: PLC0415  storage takes long
+
     remote = Remote.of(folder)
     if remote is not None:
         return remote.provider, remote.region

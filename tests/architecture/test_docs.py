@@ -18,6 +18,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import ec2
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.provider import RUN_TAG
+from cloudtune.model import menu
 from cloudtune.model.plans import BY_PLAN, Limits
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import stages as job_stages
@@ -75,7 +76,7 @@ def test_the_reference_is_what_make_docs_would_write() -> None:
 
 
 def test_a_name_without_a_sentence_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "MENU", (*registry.MENU, "made-up"))
+    monkeypatch.setattr(menu, "STRATEGIES", (*menu.STRATEGIES, "made-up"))
     with pytest.raises(SystemExit, match=r"reference_words.py, NAMES\['strategy'\].*made-up"):
         reference.page()
 
@@ -89,14 +90,14 @@ def test_the_variables_of_the_environment_are_read_somewhere() -> None:
 def test_the_page_of_strategies_has_each_of_them() -> None:
     page = (ROOT / "docs/strategies.md").read_text("utf-8")
     listed = [row[0] for row in rows(below(page, "## Which one"))]
-    assert tuple(name for name in listed if name != "name") == registry.MENU
+    assert tuple(name for name in listed if name != "name") == menu.STRATEGIES
 
 
 def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
     others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
     listed = set(re.findall(r"^- `([^`]+)`: ", section, re.MULTILINE))
-    assert listed == others - {*registry.MENU, *registry.WIDTHS_MENU}
+    assert listed == others - {*menu.STRATEGIES, *menu.ALLOCATORS}
 
 
 def test_each_row_of_the_papers_has_a_test() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cloudtune.cli.main import Deferred, cli
 from cloudtune.cli.plan import plan
-from cloudtune.policy.registry import MENU
+from cloudtune.model import menu
 from docs.reference import commands
 from tests.bench import called
 
@@ -21,14 +21,15 @@ def test_the_help_names_the_strategies_of_the_menu_alone(
     capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     shown = " ".join(called(capsys, verb, "--help").out.split())
-    assert ", ".join(MENU) in shown
+    assert ", ".join(menu.STRATEGIES) in shown
     assert "seer" not in shown
 
 
 def test_an_unknown_strategy_is_answered_with_the_menu(capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "plan", "experiment.yaml", "--strategy", "ashaa")
     assert said.code == 2
-    assert f"unknown strategy 'ashaa'; choose one of {', '.join(MENU)} (docs/papers.md" in said.err
+    names = ", ".join(menu.STRATEGIES)
+    assert f"unknown strategy 'ashaa'; choose one of {names} (docs/papers.md" in said.err
 
 
 def _listed(command: click.Command) -> tuple[list[str], list[str]]:
@@ -52,7 +53,7 @@ def test_help_begins_with_six_options_at_most(typed: str, each: click.Command) -
 def test_the_shell_completes_the_strategies_of_the_menu() -> None:
     option = next(each for each in plan.params if each.name == "strategy")
     words = option.shell_complete(click.Context(plan), "")
-    assert tuple(word.value for word in words) == MENU
+    assert tuple(word.value for word in words) == menu.STRATEGIES
 
 
 @pytest.mark.parametrize("name", cli.commands)
@@ -82,10 +83,23 @@ def test_what_stands_in_for_a_command_says_what_the_command_says(name: str) -> N
 def test_help_and_completion_load_no_command(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], shown: str
 ) -> None:
-    environment = {**os.environ, "CLOUDTUNE_HOME": str(tmp_path), **environment}
+    loaded = imported(shown, *arguments, CLOUDTUNE_HOME=str(tmp_path), **environment)
+    assert loaded & {"numpy", "pydantic", "rich", "boto3", "cloudtune.cli.options"} == set()
+
+
+@pytest.mark.parametrize("name", ["plan", "run", "watch", "profile", "report", "simulate", "gc"])
+def test_the_options_of_a_command_are_shown_without_what_it_needs(
+    tmp_path: Path, name: str
+) -> None:
+    loaded = imported("Options:", name, "--help", CLOUDTUNE_HOME=str(tmp_path))
+    assert loaded & {"numpy", "pydantic", "boto3", "ray", "cloudtune.experiment"} == set()
+
+
+def imported(shown: str, *arguments: str, **environment: str) -> set[str]:
+    """Run cloudtune, which prints `shown`; return the modules that it imports."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "cloudtune", *arguments],
-        env=environment,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
@@ -93,4 +107,4 @@ def test_help_and_completion_load_no_command(
     assert shown in done.stdout
     loaded = set(re.findall(r"\| +(\S+)$", done.stderr, re.MULTILINE))
     assert "click" in loaded
-    assert loaded & {"numpy", "pydantic", "rich", "boto3", "cloudtune.cli.options"} == set()
+    return loaded

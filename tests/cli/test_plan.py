@@ -23,11 +23,12 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.heads.remote_runs import OVER
 from cloudtune.infra.provider import HeadOffer
+from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Plan
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.serialization import decode
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planning import alternatives, forecasting, stages
+from cloudtune.planning import alternatives, forecasting
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of, load_plan
 from cloudtune.planning.proposal import plan_json, propose
@@ -163,7 +164,7 @@ def test_a_run_that_takes_another_plan_than_the_one_shown_says_so() -> None:
 def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
-    for module in ("cloudtune.cli.plan", "cloudtune.api.plans"):
+    for module in ("cloudtune.api.experiments", "cloudtune.api.plans"):
         monkeypatch.setattr(f"{module}.head_for", lambda _: offer)
     return command
 
@@ -221,7 +222,7 @@ def test_nothing_is_rented_and_no_cloud_is_asked(command: Command, tmp_path: Pat
 
 def test_planners_by_their_names(command: Command) -> None:
     dollars = {}
-    for planner in stages.PLANNERS:
+    for planner in PLANNERS:
         said = command("plan", "experiment.yaml", "--planner", planner, "-o", "json")
         assert said.json["planner"] == planner
         dollars[planner] = said.json["plan"]["estimate"]["dollars"]

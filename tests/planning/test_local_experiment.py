@@ -14,6 +14,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.infra.provider import provider_named
+from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
@@ -138,7 +139,7 @@ def problem(experiment: Experiment) -> stages.Problem:
     return problem_of(experiment, [profile])
 
 
-@pytest.mark.parametrize("planner", stages.PLANNERS)
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_goes_by_time_where_nothing_costs(tmp_path: Path, planner: str) -> None:
     found = problem(load(tmp_path))
     plans = [

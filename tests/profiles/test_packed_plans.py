@@ -10,6 +10,7 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.model.commands import StartTrial
+from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.planning import stages
@@ -50,7 +51,7 @@ def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem
     return problem_of(experiment(**changes), [measured(memory)])
 
 
-@pytest.mark.parametrize("planner", stages.PLANNERS)
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
     plan = followed(make_plan(problem(), LIMITS, stages.PlanOptions(planner=planner)).plan)
     widths = {group.width for stage in plan.stages for group in stage.groups}
