@@ -182,9 +182,7 @@ def test_larger_machines_are_taken_where_cheap_ones_leave_the_budget_unspent(
     assert fleet["instance_type"] == "g4dn.xlarge"
 
 
-def test_limits_below_one_training_say_how_far_it_gets(
-    command: Command,
-) -> None:
+def test_limits_below_one_training_say_how_far_it_gets(command: Command) -> None:
     options = ("--deadline", "2m", "--budget", "$2")
     plan = planned(command, *options)
     assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16

@@ -24,11 +24,7 @@ from cloudtune.model.plans import Limits
 from tests.builders import Setting, epoch, scripted, staged
 
 PLAN = staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 4.0))
-JOINED = (
-    RunStarted(0.0),
-    InstanceLaunched(2.0, "i000", "i-000", 2.0),
-    NodeJoined(20.0, "i000"),
-)
+JOINED = (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0), NodeJoined(20.0, "i000"))
 
 
 def left_by(*events: Event) -> InFlight:
@@ -95,8 +91,7 @@ SETTING = Setting(trials=8, max_epochs=8, eta=2)
 @pytest.mark.parametrize("workers", [False, True])
 @pytest.mark.parametrize("boundary", range(1, 400, 13))
 def test_wherever_the_controller_dies_rungs_and_winner_are_the_same(
-    boundary: int,
-    workers: bool,
+    boundary: int, workers: bool
 ) -> None:
     alone = survive(SETTING.policy, SETTING.world(), ())
     deaths = [Kill(boundary, 7.0, workers=workers), Kill(boundary + 5, 60.0)]

@@ -272,9 +272,7 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(setting=small_jobs())
-def test_a_limit_admits_its_plan_despite_the_last_bit(
-    setting: Setting,
-) -> None:
+def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:
     """Sums of floats in another order differ by as much."""
     assume(any(True for _ in every_plan(setting.request())))
     fastest, cheapest = extremes(ExactPlanner(), setting)

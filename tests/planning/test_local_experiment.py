@@ -60,12 +60,7 @@ def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> N
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "instances: [g5.xlarge]",
-        "market: spot",
-        'vcpu_quotas: {"on-demand g": 8}',
-    ],
+    "line", ["instances: [g5.xlarge]", "market: spot", 'vcpu_quotas: {"on-demand g": 8}']
 )
 def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
     field = line.partition(":")[0]

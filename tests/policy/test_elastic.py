@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    Launch,
-    Release,
-    SetTimer,
-    StopTrial,
-)
+from cloudtune.model.commands import Command, EndRun, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -162,9 +155,7 @@ def test_a_lost_instance_needs_money_for_another_boot() -> None:
 
 
 @pytest.mark.parametrize("anytime", [False, True])
-def test_an_anytime_strategy_ends_well_when_the_money_ends(
-    anytime: bool,
-) -> None:
+def test_an_anytime_strategy_ends_well_when_the_money_ends(anytime: bool) -> None:
     run = policy(limits=Limits(None, 1.0), anytime=anytime)
     begun(run, "i000")
     run.handle(epoch(18.0, "t00.1", 1))

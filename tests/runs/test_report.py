@@ -132,10 +132,7 @@ def test_the_best_trial_and_all_others_are_in_the_json() -> None:
     assert best["checkpoint"] == f"sim://{best['trial']}/18"
     assert [trial["epoch"] for trial in data["trials"]] == [18, 6, 6, 6, *[2] * 8]
     assert [trial["status"] for trial in data["trials"]] == ["finished", *["cut"] * 11]
-    assert data["seconds"] == {
-        "planned": pytest.approx(103.8),
-        "actual": pytest.approx(103.8),
-    }
+    assert data["seconds"] == {"planned": pytest.approx(103.8), "actual": pytest.approx(103.8)}
     assert data["stages"][1]["epochs"] == [2, 6]
     assert data["stages"][1]["instances"] == 2
     assert data["stages"][1]["groups"] == [

@@ -163,9 +163,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_plain_script_is_read_and_resumes_from_its_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, WRITES, COMMAND, program=files)
     printed = it.run(until=2, last=9)

@@ -26,12 +26,7 @@ from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
-from cloudtune.train.session import (
-    MissingMetricError,
-    NeverReportedError,
-    Session,
-    StopTraining,
-)
+from cloudtune.train.session import MissingMetricError, NeverReportedError, Session, StopTraining
 from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
 

@@ -8,14 +8,7 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
-from cloudtune.model.commands import (
-    EndRun,
-    ExtendTrial,
-    Launch,
-    Release,
-    SetTimer,
-    StopTrial,
-)
+from cloudtune.model.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,

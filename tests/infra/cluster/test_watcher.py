@@ -207,10 +207,7 @@ def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: 
     ],
 )
 def test_a_refusal_is_told_with_its_kind(
-    code: str,
-    kind: RefusalKind,
-    permanent: bool,
-    tmp_path: Path,
+    code: str, kind: RefusalKind, permanent: bool, tmp_path: Path
 ) -> None:
     note = Note(1.0, "refused", "", code=code, message="no")
     refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)

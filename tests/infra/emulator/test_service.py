@@ -124,9 +124,7 @@ def test_a_token_is_replayed_until_it_is_used_otherwise_or_its_instance_is_gone(
 
 
 def test_user_data_runs_in_a_clean_environment_of_its_own(
-    emulator: Emulator,
-    ec2: EC2Client,
-    eventually: Eventually,
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
 ) -> None:
     script = "#!/bin/bash\nenv\npwd\necho TEMP ${#TMPDIR} $(stat -c %a $TMPDIR)\necho the end\n"
     (instance,) = launch(ec2, script=script)
@@ -288,10 +286,7 @@ def tagged(tags: dict[str, str]) -> dict[str, Any]:
     [
         ({"script": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
         ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
-        (
-            tagged({"k" * 129: ""}),
-            "InvalidParameterValue: Tag key exceeds the maximum",
-        ),
+        (tagged({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum"),
         (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
         (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
     ],

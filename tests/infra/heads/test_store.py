@@ -10,15 +10,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
-from cloudtune.infra.heads.store import (
-    PARCEL,
-    PIECE_BYTES,
-    STATE,
-    HeadStore,
-    Mirror,
-    State,
-    fetch,
-)
+from cloudtune.infra.heads.store import PARCEL, PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
 
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)

@@ -1,13 +1,6 @@
 """A run that goes as planned, event by event."""
 
-from cloudtune.model.commands import (
-    EndRun,
-    ExtendTrial,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
+from cloudtune.model.commands import EndRun, ExtendTrial, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     RunStarted,

@@ -29,11 +29,7 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.samplers.axes import (
-    Steps,
-    axes_of,
-    perturbed,
-)
+from cloudtune.strategies.samplers.axes import Steps, axes_of, perturbed
 from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
 
 SPACE: dict[str, Domain] = {

@@ -117,12 +117,7 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
 def renting(tmp_path: Path, **more: Any) -> Experiment:
     """Return an experiment on AWS that names nothing but a type, and `more`."""
     (tmp_path / "train.py").write_text("def train(config): ...\n")
-    fields = {
-        **FIELDS,
-        "limits": {"budget": "$1"},
-        "directory": str(tmp_path),
-        **more,
-    }
+    fields = {**FIELDS, "limits": {"budget": "$1"}, "directory": str(tmp_path), **more}
     cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], **more.get("cloud", {})}
     return for_renting({**fields, "cloud": cloud}, {})
 
