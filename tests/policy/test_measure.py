@@ -1,4 +1,4 @@
-"""Measuring a script at shares of a GPU, on whole ones and on several instances, in virtual time."""
+"""Measuring a script at shares of a GPU, on whole ones, on several instances; in virtual time."""
 
 import itertools
 from collections import Counter

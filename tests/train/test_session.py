@@ -78,7 +78,12 @@ def run_granted(
 ) -> list[EpochReport]:
     """Run a script to its end with every epoch granted."""
     reports: list[EpochReport] = []
-    session = make_session(lambda report: [reports.append(report), hear(report)], **options)
+
+    def take(report: EpochReport) -> None:
+        reports.append(report)
+        hear(report)
+
+    session = make_session(take, **options)
     session.grant(session.max_epoch + 1)
     session.run(function, {})
     return reports
@@ -375,8 +380,7 @@ def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, work: Path, gran
 
 
 def test_only_rank_0_saves_and_delivers(store: CheckpointStore, work: Path) -> None:
-    options = {"store": store, "rank": 1, "world_size": 2}
-    assert run_granted(saving(work), **options) == []
+    assert run_granted(saving(work), store=store, rank=1, world_size=2) == []
     assert store.latest("t1") is None
 
 
