@@ -213,12 +213,6 @@ def test_the_same_for_programs(command: Command, output: str) -> None:
     assert len(data["alternatives"]) == 5
 
 
-def test_nothing_is_rented_and_no_cloud_is_asked(command: Command, tmp_path: Path) -> None:
-    assert command("plan", "experiment.yaml", "--confidence", "0.9").code == 0
-    assert not (tmp_path / "home" / "emulator").exists()
-    assert not (tmp_path / "home" / "runs").exists()
-
-
 def test_planners_by_their_names(command: Command) -> None:
     dollars = {}
     for planner in stages.PLANNERS:
@@ -368,12 +362,14 @@ def test_a_damaged_plan(command: Command, tmp_path: Path) -> None:
         assert why in refused.err
 
 
-def test_sure_of_as_many_trials_as_the_limits_buy(command: Command) -> None:
+def test_sure_of_as_many_trials_as_the_limits_buy(command: Command, tmp_path: Path) -> None:
     base = ["plan", "experiment.yaml", "--objective", "trials", "--budget", "$0.6", "-o", "json"]
     bold, sure = command(*base), command(*base, "--confidence", "0.95")
     assert sure.code == 0, sure.err
     assert 1 <= sure.json["trials"] <= bold.json["trials"] * 1.2
     assert sure.json["plan"]["forecast"]["within"] >= 0.95
+    assert not (tmp_path / "home" / "emulator").exists(), "no plan rents"
+    assert not (tmp_path / "home" / "runs").exists()
 
 
 def test_no_more_trials_than_there_are_configurations(command: Command, tmp_path: Path) -> None:
