@@ -34,6 +34,7 @@ from cloudtune.planning.proposal import plan_json, propose
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.runs import home
 from tests.bench import EXPERIMENT, TRAIN, Done, called
+from tests.builders.values import present
 from tests.infra.heads.test_launch import REMOTE
 
 if TYPE_CHECKING:
@@ -243,9 +244,8 @@ def test_surer_is_dearer_or_not_to_be_had(command: Command) -> None:
     assert sure.code == 0
     assert sure.json["plan"]["forecast"]["within"] >= 0.95
     plan = decode(Plan, sure.json["plan"]["staged"])
-    assert plan.gap is not None
     # Being sure may cost something; only what costs nothing is called optimal.
-    assert (plan.status == "optimal") == (plan.gap == 0.0)
+    assert (plan.status == "optimal") == (present(plan.gap) == 0.0)
     tight = ["--deadline", f"{seconds * 0.8}s", "--budget", "$20"]
     assert command(*base, *tight, "--confidence", "0.999").code == 3
 
@@ -269,8 +269,7 @@ def test_infeasible_in_time_in_money_and_in_both(command: Command) -> None:
     assert told.json["feasible"] is False
     # It is the best by bills to the instant; its own is rounded up to whole seconds.
     nearest = decode(Plan, told.json["nearest"])
-    assert nearest.gap is not None
-    assert 0.0 < nearest.gap < 0.002
+    assert 0.0 < present(nearest.gap) < 0.002
 
 
 def test_a_quota_bounds_the_plan(command: Command, tmp_path: Path) -> None:
@@ -406,8 +405,7 @@ def test_every_strategy_is_planned_saved_and_simulated(
     assert (proven == "forecast, not proven") == (strategy in DECIDING)
     assert said.json["strategy"] == said.json["plan"]["strategy"] == strategy
     assert said.json["plan"]["forecast"]["within"] == 1.0
-    saved = load_plan(tmp_path / "plan.json")
-    assert saved is not None
+    saved = present(load_plan(tmp_path / "plan.json"))
     assert plan_json(saved.plan) == said.json["plan"]
     played = command("simulate", *base, "-o", "json")
     assert played.code == 0, played.err
@@ -480,10 +478,8 @@ def test_r6_a_point_of_the_front_is_a_plan_that_can_be_saved(
     shown = said.json["plan"]["estimate"]
     assert shown["seconds"] == pytest.approx(faster["seconds"], rel=0.02)
     assert shown["dollars"] == pytest.approx(faster["dollars"], rel=0.02)
-    assert staged.gap is not None
-    assert staged.gap > 0, "not the cheapest"
-    job = load_plan(saved)
-    assert job is not None
+    assert present(staged.gap) > 0, "not the cheapest"
+    job = present(load_plan(saved))
     assert job.plan.staged is not None
     assert job.plan.staged.stages == staged.stages
     assert job.plan.staged.wished == staged.estimate.seconds

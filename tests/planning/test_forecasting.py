@@ -19,6 +19,7 @@ from cloudtune.planning.proposal import propose
 from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
+from tests.builders.values import present
 
 
 def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
@@ -62,8 +63,7 @@ def test_stages_and_played_runs_forecast_the_same(
         assert one.p50 == pytest.approx(other.p50, rel=0.06)
         assert one.p95 - one.p5 == pytest.approx(other.p95 - other.p5, rel=0.25)
     shown, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
-    assert shown.within is not None
-    assert 0.5 < shown.within < 0.95
+    assert 0.5 < present(shown.within) < 0.95
     assert shown == played, "near a limit runs drop trials, which draws of stages can't know"
     poor = Limits(None, 0.7 * free.dollars)
     forced = make_plan(asked, poor, force=True).plan
@@ -139,13 +139,11 @@ def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> Non
     with pytest.raises(InfeasibleError):
         make_plan(problem("sha"), poor)
     made = make_plan(problem("rubberband"), poor)
-    assert made.plan.followed is not None
-    assert made.plan.followed.planner == "greedy"
+    assert present(made.plan.followed).planner == "greedy"
     assert made.plan.estimate.seconds <= DEADLINE
     assert made.plan.forecast.in_money == 0.0
     told = report_of(elastic_job("rubberband", poor))
-    assert told.policy.ending is not None
-    assert told.policy.ending.value == "budget"
+    assert present(told.policy.ending).value == "budget"
     assert told.figures.dollars <= 1.0
 
 
@@ -224,8 +222,7 @@ def test_a_limit_is_kept_only_with_all_of_the_work_done() -> None:
     forecast = make_plan(asked, limits, force=True, runs=7).plan.forecast
     assert forecast.dollars.p95 < 40.0
     assert forecast.in_time == forecast.in_money == forecast.within
-    assert forecast.within is not None
-    assert forecast.within < 1.0
+    assert present(forecast.within) < 1.0
 
 
 def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(
@@ -234,14 +231,13 @@ def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(
     """Most runs get no instance for long; on demand the same limits are kept."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
+    only_spot = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
     with pytest.raises(InfeasibleError, match="no plan finishes"):
-        only_spot = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
         make_plan(only_spot, limits, sure, runs=7)
     monkeypatch.setattr("cloudtune.planning.make._GLANCE", 1)
     asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "any", "epochs.max": 20})
     plan = make_plan(asked, limits, sure, runs=3).plan
-    assert plan.forecast.within is not None
-    assert plan.forecast.within >= 0.9
+    assert present(plan.forecast.within) >= 0.9
 
 
 def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
@@ -252,8 +248,7 @@ def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
     limits = Limits(5 * 3600.0, 40.0)
     plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
     assert {offer.market for offer in plan.offers} == {"spot"}
-    assert plan.forecast.within is not None
-    assert plan.forecast.within >= 0.9
+    assert present(plan.forecast.within) >= 0.9
 
 
 def test_stages_on_spot_are_not_called_proven() -> None:

@@ -39,7 +39,7 @@ from tests.builders import (
     starts,
     trials,
 )
-from tests.builders.events import tick
+from tests.builders.events import returned, tick
 
 FOUR = offer(4)
 RENTABLE = Rentable(FOUR, profile(LINEAR), 4)
@@ -179,7 +179,7 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
         said = run.handle(tick(at + 61.0))
         assert Release(f"i00{number}") in said
         assert launches(said) == ([f"i00{number + 1}"] if number == 0 else [])
-        said = run.handle(InstanceGone(at + 63.0, f"i00{number}", at + 63.0, "released"))
+        said = run.handle(returned(at + 63.0, f"i00{number}"))
     assert said == (EndRun(EndReason.FAILED),)
 
 

@@ -30,6 +30,7 @@ from cloudtune.runs.report import build, to_json
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
+from tests.builders.values import present
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0
@@ -82,8 +83,7 @@ def test_the_newcomers_are_tried_within_the_limits_and_the_best_of_all_wins(
     for name in newcomers:
         assert min(policy.trials[name].history) == 1, "from their begin"
     assert {name: policy.trials[name].epoch for name in trained} == trained
-    best = policy.best
-    assert best is not None
+    best = present(policy.best)
     reached = [v for t in policy.trials.values() for v in t.history.values() if v is not None]
     assert best.metric == max(reached)
     assert max(t.epoch for t in policy.trials.values()) == setting.max_epochs
@@ -97,8 +97,7 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     setting = setting.but(metric=lambda n, epoch: scores[n] + epoch / 100)
     whole, *_ = first_leg(setting, None)
-    assert whole.itinerary is not None
-    stage_2 = whole.itinerary.stage_began[1]
+    stage_2 = present(whole.itinerary).stage_began[1]
     policy, world, ledger = first_leg(setting, stage_2 + 1.0)
     assert policy.itinerary is not None
     assert policy.itinerary.members == ("t00", "t01", "t02")
@@ -123,8 +122,7 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
         "t09": 2,
         "t10": 2,
     }
-    assert policy.best is not None
-    assert policy.best.trial == "t00"
+    assert present(policy.best).trial == "t00"
     began = [
         c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
     ]
@@ -136,13 +134,11 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
 def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     whole, *_ = first_leg(setting, None)
-    assert whole.itinerary is not None
-    stage_2 = whole.itinerary.stage_began[1]
+    stage_2 = present(whole.itinerary).stage_began[1]
     policy, *_ = first_leg(setting, stage_2 + 1.0)
     at = policy.now + PAUSE
     policy.handle(RunContinued(at, at + 3000.0, None, 2))
-    assert policy.itinerary is not None
-    rest = Rest(policy.state, policy.itinerary, ExactPlanner(), Reserve(7.0))
+    rest = Rest(policy.state, present(policy.itinerary), ExactPlanner(), Reserve(7.0))
     # Two newcomers to the first rung; the better one with three to the second.
     assert [(stage.trials, stage.end_epoch) for stage in rest.later] == [(4, 4), (2, 8)]
 
@@ -185,8 +181,7 @@ def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[s
     def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
         found = []
         for _ in range(count):
-            trial = sampler.ask()
-            assert trial is not None
+            trial = present(sampler.ask())
             sampler.tell(trial, 1, float(trial.config["x"]))  # type: ignore[arg-type]
             found.append(trial)
         return found

@@ -24,6 +24,7 @@ from cloudtune.train.checkpoint import (
     usable,
 )
 from cloudtune.train.storage import CheckpointError, StorageError, try_storage
+from tests.builders.values import present
 
 
 class BrokenError(RuntimeError):
@@ -131,8 +132,7 @@ def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, agai
             store._fs = real
         else:
             break
-        latest = store.latest("t")
-        assert latest is not None
+        latest = present(store.latest("t"))
         found = content(latest, tmp_path / f"out{at}")
         assert found in {"old", "new"}
         assert found == "new" or latest == first
@@ -151,20 +151,16 @@ def test_staged_files_are_a_checkpoint_once_they_are_committed(
     store: CheckpointStore, tmp_path: Path, near: bool
 ) -> None:
     source = folder_of(tmp_path / "in", "one")
-    staged = store.stage("t1", 3, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 3, source))
     folder_of(source, "two")  # the script goes on
     assert store.latest("t1") is None
-    path = store.commit(staged, {"acc": 0.5})
-    assert path is not None
+    path = present(store.commit(staged, {"acc": 0.5}))
     assert path == store.latest("t1")
     assert content(path, tmp_path / "out") == "one"
     assert read_manifest(path).metrics == {"acc": 0.5}
     assert Path(staged.files).exists() == near, "what was elsewhere is gone"
-    staged = store.stage("t1", 3, source)
-    assert staged is not None
-    again = store.commit(staged, {})
-    assert again is not None
+    staged = present(store.stage("t1", 3, source))
+    again = present(store.commit(staged, {}))
     assert content(again, tmp_path / "out") == "two"
     assert len(list(Path(again).iterdir())) == 2
 
@@ -175,8 +171,7 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         store.save("t", 1, {}, tmp_path / "old")
-        staged = store.stage("t", 1, tmp_path / "new")
-        assert staged is not None
+        staged = present(store.stage("t", 1, tmp_path / "new"))
         real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
         try:
             store.commit(staged, {})
@@ -402,11 +397,9 @@ class FailingFileSystem:
 def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
-    staged = store.stage("t1", 1, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 1, source))
     store._fs = FailingFileSystem(store._fs, 2, "open_output_stream")
-    path = store.commit(staged, {})
-    assert path is not None
+    path = present(store.commit(staged, {}))
     assert content(path, tmp_path / "out") == "one"
 
 
@@ -418,14 +411,12 @@ def test_a_storage_that_stays_broken_costs_its_epochs_and_no_more(
     first = store.save("t1", 1, {}, source)
     store._fs = broken = FailingFileSystem(store._fs, 4, "open_output_stream")
     for epoch, left in ((2, 1), (3, 0)):  # three tries, and then one each
-        staged = store.stage("t1", epoch, source)
-        assert staged is not None
+        staged = present(store.stage("t1", epoch, source))
         assert store.commit(staged, {}) is None
         assert broken.times == left
     assert "epoch 3 is not saved: " in capsys.readouterr().err
     assert store.latest("t1") == first
-    staged = store.stage("t1", 4, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 4, source))
     assert store.commit(staged, {}) == store.latest("t1") != first
 
 

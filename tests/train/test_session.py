@@ -29,6 +29,7 @@ from cloudtune.train.save_times import SaveTimes, interval
 from cloudtune.train.session import MissingMetricError, NeverReportedError, Session, StopTraining
 from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
+from tests.builders.values import present
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -255,15 +256,13 @@ def saving(folder: Path) -> Callable[[dict[str, Any]], None]:
 
 def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path) -> None:
     first = run_granted(saving(work), store=store, max_epoch=4)
-    path = first[-1].checkpoint
-    assert path is not None
+    path = present(first[-1].checkpoint)
     assert path == store.latest("t1")
     assert read_manifest(path).metrics == {"acc": 0.25}
     seen: list[str] = []
 
     def resumed(config: dict[str, Any]) -> None:
-        checkpoint = cloudtune.get_checkpoint()
-        assert checkpoint is not None
+        checkpoint = present(cloudtune.get_checkpoint())
         assert checkpoint.epoch == 4
         with checkpoint.as_directory() as folder:
             seen.append((Path(folder) / "epoch.txt").read_text())
@@ -282,8 +281,9 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(
 
     def deliver(report: EpochReport) -> None:
         for path in [*known[-1:], report.checkpoint]:
-            assert path is not None
-            read_manifest(path)  # the last that was known is still there, as is the new one
+            read_manifest(
+                present(path)
+            )  # the last that was known is still there, as is the new one
         known.append(report.checkpoint)
 
     run_granted(saving(work), deliver, store=store, max_epoch=5)
@@ -672,8 +672,7 @@ def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path)
     middle = tmp_path / "middle"
     middle.mkdir()
     (middle / "steps").write_text("21")
-    path = store.latest("t1")
-    assert path is not None
+    path = present(store.latest("t1"))
     again = make_session(store=store, restore=path, max_epoch=3)
     with again.activate():
         assert again.save(Checkpoint.from_directory(middle)), "of a restored one, too"

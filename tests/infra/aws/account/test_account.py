@@ -21,6 +21,7 @@ from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import allow, found_by_boto3, start
 from tests.bench import called
 from tests.builders.experiments import FIELDS
+from tests.builders.values import present
 from tests.infra.aws.account.test_policies import types_of
 
 REGION = "us-east-1"
@@ -189,8 +190,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
     request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
-    emulator = find_emulator(tmp_path / "emulator")
-    assert emulator is not None
+    emulator = present(find_emulator(tmp_path / "emulator"))
     EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
     (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]
     assert instance["MetadataOptions"]["HttpTokens"] == "required", "IMDSv2"
@@ -305,8 +305,7 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     s3, ec2 = boto3.client("s3", REGION), boto3.client("ec2", REGION)
     s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
     tags: Any = [{"Key": "cloudtune:run", "Value": "r"}]
-    image = account_now().image
-    assert image is not None
+    image = present(account_now().image)
     launched = ec2.run_instances(
         ImageId=image,
         InstanceType="g4dn.xlarge",
@@ -314,8 +313,7 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
         MaxCount=1,
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )["Instances"][0]["InstanceId"]
-    emulator = find_emulator(tmp_path / "emulator")
-    assert emulator is not None
+    emulator = present(find_emulator(tmp_path / "emulator"))
     EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
     refused = called(capsys, "aws", "teardown", "--yes")
     assert refused.code == 2
