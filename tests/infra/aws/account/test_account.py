@@ -1,19 +1,21 @@
-"""`cloudtune aws`: what an account needs, created, checked and deleted, by the command."""
+"""`cloudtune aws`: what an account needs, created, checked (`--live`, too) and deleted."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.api.experiments import for_renting
+from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.aws.account import policies
+from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
-from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
@@ -331,3 +333,57 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     with pytest.raises(ClientError):
         s3.head_bucket(Bucket=BUCKET)
     assert "nothing to delete" in called(capsys, "aws", "teardown", "--yes").out
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Clients of an AWS that accepts everything; `see` says what becomes of the stack."""
+    clients = MagicMock()
+    described = {"Status": "CREATE_COMPLETE", "Changes": []}
+    clients["cloudformation"].describe_change_set.return_value = described
+    monkeypatch.setattr(stack, "_PAUSE_SECONDS", 0.0)
+    return clients
+
+
+def see(monkeypatch: pytest.MonkeyPatch, *statuses: str) -> Iterator[Stack | None]:
+    """Let the stack be in these states, one for each look; "" if there is none."""
+    looks = iter([Stack(status) if status else None for status in statuses])
+    monkeypatch.setattr(stack, "read", lambda _clients: next(looks))
+    return looks
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        ("", "REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE"),
+        ("UPDATE_IN_PROGRESS", "CREATE_COMPLETE", "UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"),
+        ("REVIEW_IN_PROGRESS", "CREATE_COMPLETE"),  # its change set was never executed
+    ],
+)
+def test_a_change_is_waited_for(
+    clients: Any, monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...]
+) -> None:
+    looks = see(monkeypatch, *statuses)
+    with ChangeSet(clients, {}, {}) as change_set:
+        change_set.execute()
+    assert list(looks) == []
+    clients["cloudformation"].delete_change_set.assert_not_called()
+
+
+def test_a_deletion_is_waited_for(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = see(monkeypatch, "CREATE_COMPLETE", "DELETE_IN_PROGRESS", "")
+    stack.delete(clients)
+    assert list(looks) == []
+    see(monkeypatch, "DELETE_IN_PROGRESS", "DELETE_FAILED")
+    with pytest.raises(CloudtuneError, match="stack cloudtune was not deleted"):
+        stack.delete(clients)
+
+
+def test_an_interrupt_before_it_is_executed_leaves_nothing(
+    clients: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see(monkeypatch, "")
+    with pytest.raises(KeyboardInterrupt), ChangeSet(clients, {}, {}):
+        raise KeyboardInterrupt
+    clients["cloudformation"].delete_change_set.assert_called_once()
+    clients["cloudformation"].delete_stack.assert_called_once()
