@@ -183,6 +183,12 @@ class Bench:
         self.profile()
         return path
 
+    def ran(self) -> Path:
+        """Run the experiment here to its end, where that is simulated; returns the run's folder."""
+        assert self.here("run", self.ready(), "-q").code == 0
+        [folder] = (self.home / "runs").iterdir()
+        return folder
+
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *map(str, arguments)],
@@ -310,6 +316,13 @@ def bench(tmp_path: Path, temp: Path, capsys: pytest.CaptureFixture[str]) -> Ite
     assert not left, "processes of the run are left"
     assert not list(temp.glob("ct-*")), "temporary folders of the run are left"
     assert not open_to_others(home), "others may read what a command has kept"
+
+
+@pytest.fixture
+def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process itself have the bench's home."""
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
 
 
 def open_to_others(home: Path) -> list[str]:

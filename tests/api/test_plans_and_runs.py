@@ -38,9 +38,7 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
+def in_its_folder(bench: Bench, at_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bench.folder)
 
 

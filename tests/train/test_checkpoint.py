@@ -6,7 +6,8 @@ import json
 import math
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_the_manifest_is_strict_json(store: CheckpointStore, tmp_path: Path) -> 
     assert read_manifest(path).metrics == {"loss": math.inf}
 
 
+def broken_off(store: CheckpointStore, at: int, change: Callable[[], object]) -> bool:
+    """Whether a change was broken off, with all that a storage is asked to do from `at` on."""
+    real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
+    try:
+        change()
+    except BrokenError:
+        return True
+    finally:
+        store._fs = real
+    return False
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["next epoch", "the same epoch again"])
 def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, again: bool) -> None:
     folder_of(tmp_path / "old", "old")
@@ -125,19 +138,14 @@ def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, agai
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         first = store.save("t", 1, {}, tmp_path / "old")
-        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
-        try:
-            store.save("t", 1 if again else 2, {}, tmp_path / "new")
-        except BrokenError:
-            store._fs = real
-        else:
+        epoch = 1 if again else 2
+        if not broken_off(store, at, partial(store.save, "t", epoch, {}, tmp_path / "new")):
             break
         latest = present(store.latest("t"))
         found = content(latest, tmp_path / f"out{at}")
         assert found in {"old", "new"}
         assert found == "new" or latest == first
     assert at > 8, "too few steps were broken to prove anything"
-    store._fs = real
     assert content(str(store.latest("t")), tmp_path / "last") == "new"
 
 
@@ -172,12 +180,7 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         store.save("t", 1, {}, tmp_path / "old")
         staged = present(store.stage("t", 1, tmp_path / "new"))
-        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
-        try:
-            store.commit(staged, {})
-        except BrokenError:
-            store._fs = real
-        else:
+        if not broken_off(store, at, partial(store.commit, staged, {})):
             break
         assert content(str(store.latest("t")), tmp_path / f"out{at}") in {"old", "new"}
     assert at > 4, "too few steps were broken to prove anything"
@@ -196,10 +199,7 @@ def test_a_name_that_is_not_utf8_costs_no_trial_and_no_report(
 
 def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
-    real, store._fs = store._fs, BreakingFileSystem(store._fs, 3)
-    with pytest.raises(BrokenError):
-        store.save("t", 1, {}, source)
-    store._fs = real
+    assert broken_off(store, 3, lambda: store.save("t", 1, {}, source))
     assert store.latest("t") is None
     store.save("t", 2, {"acc": 1.0}, source)
     store.prune("t", "acc", "max")
@@ -238,13 +238,8 @@ def test_a_prune_broken_off_leaves_the_latest_and_the_best(
     source = folder_of(tmp_path / "in", "x")
     for epoch, value in enumerate([0.1, 0.9, 0.5, 0.4], start=1):
         store.save("t", epoch, {"acc": value}, source)
-    real = store._fs
     for at in range(1, 7):  # two folders go, of three entries each
-        store._fs = BreakingFileSystem(real, at)
-        try:
-            store.prune("t", "acc", "max")
-        except BrokenError:
-            store._fs = real
+        broken_off(store, at, lambda: store.prune("t", "acc", "max"))
         assert {2, 4} <= set(store._saved("t"))
 
 
