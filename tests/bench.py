@@ -122,6 +122,23 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
     return Done(int(ended.value.code or 0), out, err)
 
 
+def python(
+    code: str, *given: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @dataclass
 class Bench:
     """A home, an experiment in it, and the command line."""
