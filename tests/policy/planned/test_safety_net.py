@@ -114,7 +114,7 @@ def test_a_plan_is_remembered_as_long_as_narrower_limits_admit_it() -> None:
 def test_a_run_that_remembers_plans_as_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools come and go, most of the time with nothing held: what is done is the same."""
     draw = random.Random(7)
-    for _ in range(6):
+    for _ in range(12):
         gaps = accumulate(draw.uniform(300.0, 4000.0) for _ in range(8))
         changes = [(0.0, draw.randrange(2)), *((at, draw.randrange(2)) for at in gaps)]
         setting = job(draw.uniform(4000.0, 20000.0), most=draw.choice([1, 2]))
