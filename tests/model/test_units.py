@@ -77,21 +77,8 @@ def test_other_currencies_are_refused(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(
-            "",
-            "$",
-            "-3",
-            "$-3",
-            "0",
-            "$0.00",
-            "1,2",
-            "1,2000",
-            "lots",
-            "USD",
-            "nan",
-            "٣",
-            "9" * 400,
-        ),
+        *("", "$", "-3", "$-3", "0", "$0.00", "1,2", "1,2000", "lots", "USD", "nan", "٣"),
+        "9" * 400,
         *(0, -3, math.nan, math.inf, -math.inf, 10**400, True, None, []),
     ],
 )

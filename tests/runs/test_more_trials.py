@@ -14,9 +14,8 @@ from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Grid, Uniform
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import Interrupted, RunContinued, first_event
+from cloudtune.model.events import Interrupted, LaunchFailed, RunContinued, first_event
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.serialization import decode_kind
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
@@ -109,19 +108,7 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
     # 5 newcomers to the first rung; the best 2 of them with the 3 to the second, and so on.
     assert stages[2:] == [(5, 0, 2), (5, 2, 4), (2, 4, 8)]
     epochs = {name: trial.epoch for name, trial in policy.trials.items()}
-    assert epochs == {
-        "t00": 8,
-        "t01": 4,
-        "t02": 4,
-        "t03": 2,
-        "t04": 2,
-        "t05": 2,
-        "t06": 4,
-        "t07": 2,
-        "t08": 8,
-        "t09": 2,
-        "t10": 2,
-    }
+    assert [epochs[f"t{n:02d}"] for n in range(11)] == [8, 4, 4, 2, 2, 2, 4, 2, 8, 2, 2]
     assert present(policy.best).trial == "t00"
     began = [
         c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
@@ -217,18 +204,7 @@ def refused(strategy: str, more: int, limits: Limits) -> str:
     tried.handle(first_event(0.0, begun=False))
     tried.handle(Interrupted(1.0))
     for rented in list(tried.fleet.alive()):
-        tried.handle(
-            decode_kind(
-                {
-                    "type": "LaunchFailed",
-                    "at": 2.0,
-                    "intent": rented.intent,
-                    "code": "x",
-                    "message": "",
-                    "permanent": False,
-                }
-            )
-        )
+        tried.handle(LaunchFailed(2.0, rented.intent, "x", ""))
     assert tried.ended
     with pytest.raises(UsageError) as raised:
         try_more(job, tried, RunContinued(100.0, limits.deadline, limits.budget, more))

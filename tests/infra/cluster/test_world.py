@@ -220,14 +220,8 @@ def test_what_was_saved_is_told_before_its_instance_is_lost(
     )
     world.take_over(left)
     told = [world.next_event() for _ in range(6)]
-    assert [type(event) for event in told] == [
-        RunResumed,
-        EpochDone,
-        EpochDone,
-        NodeLost,
-        TrialLost,
-        TrialStopped,
-    ]
+    kinds = [type(event) for event in told]
+    assert kinds == [RunResumed, EpochDone, EpochDone, NodeLost, TrialLost, TrialStopped]
     assert [event.epoch for event in told if isinstance(event, EpochDone)] == [2, 3]
     assert next(event for event in told if isinstance(event, NodeLost)).reason.startswith(why)
 
