@@ -269,10 +269,8 @@ def test_a_person_at_a_terminal_is_asked(
     monkeypatch.setattr("click.prompt", prompt)
     said = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge")
     assert said.code == 0, said.err
-    assert [text.partition(" (")[0] for text in asked] == [
-        "A space for shift",
-        *["The epochs of a full training"] * 2,
-    ]
+    questions = [text.partition(" (")[0] for text in asked]
+    assert questions == ["A space for shift", *["The epochs of a full training"] * 2]
     assert "'soon' is not a number of epochs" in said.err
     assert "epochs: {max: 16}" in (tmp_path / "train.yaml").read_text()
 

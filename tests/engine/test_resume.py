@@ -43,10 +43,8 @@ def test_a_launch_is_outstanding_until_its_instance_is_gone() -> None:
 
 def test_sessions_are_outstanding_with_the_epoch_they_may_train_to() -> None:
     left = left_by(*JOINED)
-    assert {name: it.start.until_epoch for name, it in left.sessions.items()} == {
-        "t00.1": 1,
-        "t01.1": 1,
-    }
+    goals = {name: it.start.until_epoch for name, it in left.sessions.items()}
+    assert goals == {"t00.1": 1, "t01.1": 1}
     told = (epoch(25.0, "t00.1", 1, 0.9), epoch(26.0, "t01.1", 1, 0.1))
     sessions = left_by(*JOINED, *told).sessions
     assert {name for name, it in sessions.items() if it.stopping} == {"t00.1", "t01.1"}

@@ -114,10 +114,8 @@ def test_a_group_that_waits_for_room_keeps_its_trials() -> None:
     policy = scripted(plan)
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1, 0.2))
-    assert policy.handle(epoch(13.0, "t01.1", 1, 0.9)) == (
-        StopTrial("t00.1"),
-        ExtendTrial("t01.1", 2),
-    )
+    said = policy.handle(epoch(13.0, "t01.1", 1, 0.9))
+    assert said == (StopTrial("t00.1"), ExtendTrial("t01.1", 2))
     assert policy.handle(TrialStopped(13.1, "t00.1")) == (Release("i000"),)
     assert policy.handle(epoch(14.0, "t01.1", 2, 0.9)) == (), "t00 doesn't take its place"
     assert policy.handle(returned(15.0)) == (big("i002"),)

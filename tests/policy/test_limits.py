@@ -46,11 +46,8 @@ def test_the_deadline_leaves_time_to_give_everything_back() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
     begun(policy, "i000")
     assert policy.handle(tick(92.9)) == (SetTimer("tick", 93.9),)
-    assert policy.handle(tick(93.0)) == (
-        StopTrial("t00.1"),
-        Release("i000"),
-        SetTimer("cleanup", 123.0),
-    )
+    said = policy.handle(tick(93.0))
+    assert said == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 123.0))
     assert policy.handle(returned(95.0)) == (EndRun(EndReason.DEADLINE),)
 
 

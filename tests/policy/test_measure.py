@@ -179,10 +179,8 @@ def test_a_measurement_is_replayed_with_equal_commands() -> None:
 
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
     """Start a measurement, let its instance join at 30 s; returns the sessions started."""
-    assert policy.handle(RunStarted(0.0)) == (
-        SetTimer("tick", 1.0),
-        Launch("i000", "g.4x", "on-demand"),
-    )
+    said = policy.handle(RunStarted(0.0))
+    assert said == (SetTimer("tick", 1.0), Launch("i000", "g.4x", "on-demand"))
     assert policy.handle(InstanceLaunched(5.0, "i000", "i-1", 4.0)) == ()
     said = policy.handle(NodeJoined(30.0, "i000"))
     return {c.session: c for c in said if isinstance(c, StartTrial)}
@@ -307,11 +305,8 @@ def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> Non
     entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
     policy.raise_if_failed()
     assert list(map(str, policy.failed)) == ["t00 (x=0) failed on 1 GPU: ValueError: lr"]
-    assert {width: len(found) for width, found in policy.figures.epoch.items()} == {
-        1.0: 3 * 3,
-        2.0: 2 * 3,
-        4.0: 3,
-    }
+    counts = {width: len(found) for width, found in policy.figures.epoch.items()}
+    assert counts == {1.0: 3 * 3, 2.0: 2 * 3, 4.0: 3}
     later = itertools.chain(*starts_in(entries)[1:])
     assert "t00" not in {start.trial for start in later}, "it isn't tried again"
 
@@ -521,10 +516,8 @@ def test_a_shared_gpu_trains_on_until_the_last_is_measured() -> None:
     for number in (5, 6, 7):
         assert bench.policy.handle(told(60.0, first.session, number, 5.0)) == ()
     bench.policy.handle(told(61.0, second.session, 1, 5.0))
-    assert bench.policy.handle(told(62.0, second.session, 2, 5.0)) == (
-        StopTrial(first.session),
-        StopTrial(second.session),
-    )
+    said = bench.policy.handle(told(62.0, second.session, 2, 5.0))
+    assert said == (StopTrial(first.session), StopTrial(second.session))
     assert bench.policy.figures.epoch[0.5] == [5.0, 5.0], "the spare one is in no figure"
     bench.stop()
     assert [start.width for start in bench.starts] == [0.25] * 4

@@ -113,10 +113,8 @@ def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     for number in range(epochs_before):
         policy.handle(epoch(11.0, "t00.1", number + 1))
     policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))
-    assert policy.handle(TrialFailed(13.0, "t01.1", "bang", "")) == (
-        Release("i000"),
-        SetTimer("cleanup", 43.0),
-    )
+    said = policy.handle(TrialFailed(13.0, "t01.1", "bang", ""))
+    assert said == (Release("i000"), SetTimer("cleanup", 43.0))
     assert policy.handle(returned(15.0)) == (EndRun(EndReason.FAILED),)
 
 
@@ -162,10 +160,8 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1))
-    assert policy.handle(InstanceGone(13.0, "i000", 12.9, "spot")) == (
-        StopTrial("t00.1"),
-        launch("i002"),
-    )
+    said = policy.handle(InstanceGone(13.0, "i000", 12.9, "spot"))
+    assert said == (StopTrial("t00.1"), launch("i002"))
     assert policy.handle(TrialStopped(13.1, "t00.1")) == ()
     assert join(policy, 20.0, "i002") == (
         StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),

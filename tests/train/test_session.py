@@ -579,11 +579,8 @@ def test_alone_a_script_prints_its_metrics(
 
     contextvars.Context().run(script)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  (")[0] for line in lines] == [
-        "epoch 1  acc 0.1",
-        "epoch 2  acc 0.2",
-        "epoch 3  acc 0.3",
-    ]
+    shown = [line.split("  (")[0] for line in lines]
+    assert shown == ["epoch 1  acc 0.1", "epoch 2  acc 0.2", "epoch 3  acc 0.3"]
     monkeypatch.setenv("CLOUDTUNE_EPOCHS", "1")
     with pytest.raises(StopTraining):  # a SystemExit: the script ends quietly
         contextvars.Context().run(endless, {})

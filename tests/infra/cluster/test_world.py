@@ -275,10 +275,8 @@ class Played:
 
 def test_ranks_follow_the_placement_and_those_of_a_node_are_together() -> None:
     parts = parts_of(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), keep_from=0)
-    assert [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()] == [
-        ("i-2", [0, 1]),
-        ("i-1", [2]),
-    ]
+    ranks = [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()]
+    assert ranks == [("i-2", [0, 1]), ("i-1", [2])]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.slots} == {(3, 2)}
     packed = parts_of(placed(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
@@ -290,10 +288,8 @@ def test_ranks_follow_the_placement_and_those_of_a_node_are_together() -> None:
 def test_the_first_node_says_where_the_workers_meet() -> None:
     played = Played()
     played.session.start()
-    assert [(call[0], call[1], call[3]) for call in played.calls] == [
-        ("i-1", "start", ""),
-        ("i-2", "start", "answer of i-1"),
-    ]
+    calls = [(call[0], call[1], call[3]) for call in played.calls]
+    assert calls == [("i-1", "start", ""), ("i-2", "start", "answer of i-1")]
 
 
 def test_it_has_started_when_all_ranks_are_ready() -> None:

@@ -230,14 +230,8 @@ END
 """
     (instance,) = launch(ec2, script=script, **market_request("spot", "us-east-1b"))
     eventually(lambda: "the end" in console(emulator, instance))
-    assert console(emulator, instance).splitlines()[:-1] == [
-        instance,
-        "g4dn.xlarge",
-        "127.0.0.1",
-        "us-east-1b",
-        "us-east-1",
-        "spot",
-    ]
+    printed = console(emulator, instance).splitlines()[:-1]
+    assert printed == [instance, "g4dn.xlarge", "127.0.0.1", "us-east-1b", "us-east-1", "spot"]
 
 
 def test_faults_fail_the_calls_that_match_and_start_nothing(
