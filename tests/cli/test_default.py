@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Done, called
+from tests.builders import machines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,18 +55,10 @@ def command(
 
 def profile(script: Path, instance_type: str) -> ScalingProfile:
     gpus = 1 if instance_type == "g4dn.xlarge" else 4
-    return ScalingProfile(
-        instance_type=instance_type,
-        epoch={float(w): Measurement(20.0 / w**0.8, 0.5, 4) for w in (1, 2, 4) if w <= gpus},
-        launch=Measurement(1.0),
-        boot=Measurement(20.0, 1.0, 3),
-        start=Measurement(2.0),
-        resize=Measurement(2.0),
-        release=Measurement(1.0),
-        script_hash=script_hash(script),
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
-    )
+    curve = {float(w): 20.0 / w**0.8 for w in (1, 2, 4) if w <= gpus}
+    delays = {"start": 2.0, "resize": 2.0, "release": 1.0}
+    measured = machines.profile(curve, name=instance_type, spread=0.03, **delays)
+    return replace(measured, script_hash=script_hash(script))
 
 
 def planned(command: Command, *options: str) -> dict[str, Any]:

@@ -119,15 +119,9 @@ class TestExactPlanner(PlannerContract):
         fastest, cheapest = extremes(StaticPlanner(), setting)
         begin, end = fastest.estimate.seconds, cheapest.estimate.seconds
         limits = Limits(begin + share * (end - begin) + 1e-6)
-        costs = [
-            setting.plan(planner, limits).estimate.dollars
-            for planner in (
-                self.planner,
-                GreedyPlanner(from_every=True),
-                GreedyPlanner(),
-                StaticPlanner(),
-            )
-        ]
+        greedy = (GreedyPlanner(from_every=True), GreedyPlanner())
+        planners: tuple[Planner, ...] = (self.planner, *greedy, StaticPlanner())
+        costs = [setting.plan(planner, limits).estimate.dollars for planner in planners]
         assert costs == pytest.approx(sorted(costs))
 
 

@@ -15,13 +15,13 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make, stages
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
 from cloudtune.runs.report import simulate
+from tests.builders import profile
 
 LOCAL = """\
 name: digits
@@ -117,20 +117,10 @@ def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
 
 def problem(experiment: Experiment) -> stages.Problem:
     """Return the problem of an experiment whose script takes a second for an epoch."""
-    second = Measurement(1.0)
-    profile = ScalingProfile(
-        instance_type=this_machine(2).name,
-        epoch={1.0: second, 2.0: Measurement(0.7)},
-        launch=Measurement(0.3),
-        boot=second,
-        start=second,
-        resize=second,
-        release=second,
-        script_hash="x",
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
+    delays = {"launch": 0.3, "boot": 1.0, "start": 1.0, "resize": 1.0, "release": 1.0}
+    return problem_of(
+        experiment, [profile({1.0: 1.0, 2.0: 0.7}, name=this_machine(2).name, **delays)]
     )
-    return problem_of(experiment, [profile])
 
 
 @pytest.mark.parametrize("planner", stages.PLANNERS)
