@@ -193,8 +193,8 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
     store = tmp_path / "dlami" / "nvme"
     store.mkdir(parents=True)
     monkeypatch.setattr(delivery, "INSTANCE_STORE", str(store))
-    script(node.bin / "lsblk", f'echo "{disk}"')
-    script(node.bin / "mountpoint", f'[ "$2" = {store} ]')
+    script_at(node.bin / "lsblk", f'echo "{disk}"')
+    script_at(node.bin / "mountpoint", f'[ "$2" = {store} ]')
     place = tmp_path / "opt" / "environments" / "e"
     pack = packed(built, str(tmp_path / "storage"), place)
     code, console = node.boots(Delivery(pack=pack))
