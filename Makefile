@@ -64,8 +64,8 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Hundreds of processes import the same sources: none is to compile them anew.
-test walks: export PYTHONDONTWRITEBYTECODE :=
+# Hundreds of processes import the same sources, and pytest rewrites those of the tests: once.
+test walks quick: export PYTHONDONTWRITEBYTECODE :=
 
 # Two workers begin with whole runs, which wait most of the time, two with all other tests
 # (tests/conftest.py).

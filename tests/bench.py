@@ -122,6 +122,23 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
     return Done(int(ended.value.code or 0), out, err)
 
 
+def python(
+    code: str, *given: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a process of its own, which must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @dataclass
 class Bench:
     """A home, an experiment in it, and the command line."""
@@ -182,6 +199,12 @@ class Bench:
         path = self.experiment(trouble, **counts)
         self.profile()
         return path
+
+    def ran(self) -> Path:
+        """Run the experiment here to its end, where that is simulated; returns the run's folder."""
+        assert self.here("run", self.ready(), "-q").code == 0
+        [folder] = (self.home / "runs").iterdir()
+        return folder
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -310,6 +333,13 @@ def bench(tmp_path: Path, temp: Path, capsys: pytest.CaptureFixture[str]) -> Ite
     assert not left, "processes of the run are left"
     assert not list(temp.glob("ct-*")), "temporary folders of the run are left"
     assert not open_to_others(home), "others may read what a command has kept"
+
+
+@pytest.fixture
+def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process itself have the bench's home."""
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
 
 
 def open_to_others(home: Path) -> list[str]:

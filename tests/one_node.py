@@ -12,6 +12,7 @@ from cloudtune.infra.node.messages import (
     Assignment,
     Body,
     Epoch,
+    Failure,
     Gone,
     Interruption,
     Part,
@@ -69,6 +70,14 @@ class Node:
             told += [messages[0].body] if messages[0].session == session else []
         return told
 
+    def stop(self, *sessions: str) -> list[Told]:
+        """Stop sessions, one by one; give what the last one told until it was gone."""
+        told: list[Told] = []
+        for session in sessions:
+            self.agent.stop(session)
+            told = self.hear(session)
+        return told
+
     def log(self, session: str, rank: int = 0) -> str:
         return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
 
@@ -82,6 +91,11 @@ class Node:
 
 def kinds(told: list[Told]) -> list[str]:
     return [type(body).__name__ for body in told]
+
+
+def failure(told: list[Told]) -> Failure:
+    """Return why a session has failed."""
+    return next(body for body in told if isinstance(body, Failure))
 
 
 def reports(told: list[Told]) -> list[dict[str, Any]]:

@@ -174,9 +174,7 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
 @pytest.mark.walk("mlflow takes seconds to import")
 def test_mlflow_has_a_run_a_trial(
-    folder: Path,
-    epochs: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = called(capsys, "export", "--to", "mlflow", "--out", "out")
     assert said.code == 0, said.err

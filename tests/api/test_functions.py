@@ -1,7 +1,5 @@
 """Training functions that stand in no file: sent to workers with what they use, or refused."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +16,7 @@ from cloudtune.running import runner
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from cloudtune.train.user_script import load_function
+from tests.bench import python
 from tests.cli.test_plan import profile
 
 # A program that is in no file, as a notebook's cells.
@@ -51,22 +50,10 @@ for name in sys.argv[2:]:
 """
 
 
-def python(code: str, folder: Path, *given: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *given],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("OFFSET = 100\n")
     elsewhere = tmp_path / "node"
-    found = [eval(python(CELLS.format(step=step), tmp_path)) for step in (3, 3, 4)]
+    found = [eval(python(CELLS.format(step=step), cwd=tmp_path).stdout) for step in (3, 3, 4)]
     assert found[0] == found[1], "the same is the same file: its measured speed is known again"
     assert found[2]["train"] != found[0]["train"]
     assert {each["directory"] for each in found} == {str(tmp_path)}
@@ -77,7 +64,7 @@ def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path
     ]:  # as the folder is copied to an instance
         path.rename(elsewhere / path.name)
     names = [each["train"] for each in found[1:]]
-    assert python(WORKER, tmp_path, str(elsewhere), *names) == "109.0\n111.0\n"
+    assert python(WORKER, str(elsewhere), *names, cwd=tmp_path).stdout == "109.0\n111.0\n"
 
 
 def sent(function: Callable[..., object], folder: Path) -> Any:

@@ -22,6 +22,7 @@ from cloudtune.runs.job import Job
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
 from tests.bench import Bench
+from tests.builders.values import present
 
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
 FIELDS: dict[str, Any] = {
@@ -37,9 +38,7 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
+def in_its_folder(bench: Bench, at_home: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bench.folder)
 
 
@@ -254,14 +253,12 @@ def test_the_best_is_kept_as_the_script_wrote_it(
     note = json.loads(Path(result.best.checkpoint, "cloudtune.json").read_text())
     assert (note["run"], note["config"]) == (result.name, dict(result.best.config))
     assert result.to_json()["best"]["checkpoint"] == stored
-    again = cloudtune.load_run(result.name).best
-    assert again is not None
+    again = present(cloudtune.load_run(result.name).best)
     assert again.checkpoint == result.best.checkpoint
     shown = bench.here("report", result.name).out
     assert f"checkpoint: {result.best.checkpoint}" in shown
     shutil.rmtree(result.best.checkpoint)
-    gone = cloudtune.load_run(result.name).best
-    assert gone is not None
+    gone = present(cloudtune.load_run(result.name).best)
     assert gone.checkpoint == stored, "what is not there is not named"
 
 
@@ -274,7 +271,6 @@ def test_a_best_model_that_can_not_be_kept_costs_no_result(
     path = bench.ready()
     monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: str(bench.folder / "gone"))
     result = cloudtune.run(path, **LIMITS, progress=False)
-    assert result.best is not None
-    assert result.best.checkpoint == str(bench.folder / "gone")
+    assert present(result.best).checkpoint == str(bench.folder / "gone")
     told = capsys.readouterr().err
     assert "couldn't copy the best model to its own folder: there is no checkpoint at" in told

@@ -164,12 +164,8 @@ def test_type_checkers_see_an_editable_install(built: Built) -> None:
     script.write_text(USER + MISTAKES)
     told = types(python, script)
     assert told[0] == 'note: Revealed type is "float"'
-    assert [line.rpartition("[")[2] for line in told[1:]] == [
-        "arg-type]",
-        "arg-type]",
-        "arg-type]",
-        "call-arg]",
-    ]
+    codes = [line.rpartition("[")[2] for line in told[1:]]
+    assert codes == ["arg-type]", "arg-type]", "arg-type]", "call-arg]"]
 
 
 def test_an_editable_install_takes_no_other_name(built: Built) -> None:

@@ -120,24 +120,25 @@ def dotted(path: Path) -> str:
 MODULES = {dotted(path): path for path in SOURCES}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Give the modules of ours that a module imports: at once, later, or for its types."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name in MODULES)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            for name in node.names:
-                whole = f"{node.module}.{name.name}"
-                yield whole if whole in MODULES else node.module
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules of ours that each imports: at once, later, or for its types."""
+    found: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        names: set[str] = set()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                names.update(name.name for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                wholes = {f"{node.module}.{name.name}" for name in node.names}
+                names |= wholes if wholes <= MODULES.keys() else {*wholes, node.module}
+        found[module] = names & MODULES.keys()
+    return found
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = {
-        name: [other for other in imported(path) if other in MODULES]
-        for name, path in MODULES.items()
-    }
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
@@ -159,10 +160,7 @@ def test_no_two_packages_import_each_other() -> None:
         return name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
 
     edges = {
-        (package(name), package(other))
-        for name, path in MODULES.items()
-        for other in imported(path)
-        if other in MODULES
+        (package(name), package(other)) for name, others in imports().items() for other in others
     }
     pairs = {(a, b) for a, b in edges if a < b and (b, a) in edges and a != "cloudtune"}
     assert pairs <= TO_BE_OPENED

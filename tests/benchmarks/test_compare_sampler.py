@@ -20,7 +20,7 @@ def table(count: int = 150) -> list[Trial]:
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_each_row_comes_once(kind: str) -> None:
-    rows = table(6 if kind == "gp" else 40)
+    rows = table(6 if kind == "gp" else 20)
     trials = told(TableSampler(rows, kind, 2), len(rows))
     assert sorted(trial.id for trial in trials) == sorted(trial.id for trial in rows)
     assert trials == told(TableSampler(rows, kind, 2), len(rows))

@@ -66,10 +66,8 @@ def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
     zones = ("us-west-2a", "us-west-2b")
     offers = pricing.catalog("us-east-1", ("spot",), zones).matching(["p3.2xlarge"], ("spot",))
     by_offer = matched(read_traces(path), offers, path)
-    assert {offer.zone: trace.length for offer, trace in by_offer.items()} == {
-        "us-west-2a": 7200.0,
-        "us-west-2b": 1200.0,
-    }
+    lengths = {offer.zone: trace.length for offer, trace in by_offer.items()}
+    assert lengths == {"us-west-2a": 7200.0, "us-west-2b": 1200.0}
     (anywhere,) = pricing.catalog("us-east-1", ("spot",)).matching(["p3.2xlarge"], ("spot",))
     with pytest.raises(UsageError, match=r"several traces for p3\.2xlarge spot; pick one of these"):
         matched(read_traces(path), [anywhere], path)

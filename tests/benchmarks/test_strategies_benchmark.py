@@ -5,13 +5,7 @@ import pytest
 
 from benchmarks.compare.case import play, record
 from benchmarks.curves_synthetic import synthetic
-from benchmarks.strategies_cells import (
-    OFFER,
-    Cell,
-    Choices,
-    Ground,
-    Variant,
-)
+from benchmarks.strategies_cells import OFFER, Cell, Choices, Ground, Variant
 from benchmarks.strategies_reading import track_of
 from benchmarks.strategies_runs import ANY, Contest, Job, Kept, place, wanted
 from benchmarks.strategies_verdict import crossed

@@ -7,7 +7,9 @@ from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
     Event,
+    InstanceGone,
     InstanceLaunched,
+    LaunchFailed,
     NodeJoined,
     RunStarted,
     TimerFired,
@@ -43,6 +45,15 @@ def epoch(
     """Return an epoch that took a second; its checkpoint is named trial/number."""
     checkpoint = f"{session.partition('.')[0]}/{number}" if saved else None
     return EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
+
+
+def returned(at: float, intent: str = "i000") -> InstanceGone:
+    return InstanceGone(at, intent, at, "released")
+
+
+def dry(at: float, intent: str) -> LaunchFailed:
+    """Return a refusal for lack of capacity."""
+    return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
 
 
 def tick(at: float) -> TimerFired:

@@ -82,18 +82,8 @@ def test_a_head_that_outlived_its_lease_is_collected_with_its_nodes(
     lease: str, doomed: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instance(name: str, run: str) -> Instance:
-        return Instance(
-            id=name,
-            run=run,
-            intent="i000",
-            lease=lease,
-            instance_type="p3.2xlarge",
-            state="running",
-            launched_at=0.0,
-            ended_at=None,
-            reason="",
-            tags={},
-        )
+        told: Any = ("i000", lease, "p3.2xlarge", "running", 0.0, None, "", {})
+        return Instance(name, run, *told)
 
     alive = [instance("i-1", "small-1.head"), instance("i-2", "small-1")]
     calls = SimpleNamespace(ours=lambda **_: alive)

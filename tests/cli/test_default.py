@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Done, called
+from tests.builders import machines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,18 +55,10 @@ def command(
 
 def profile(script: Path, instance_type: str) -> ScalingProfile:
     gpus = 1 if instance_type == "g4dn.xlarge" else 4
-    return ScalingProfile(
-        instance_type=instance_type,
-        epoch={float(w): Measurement(20.0 / w**0.8, 0.5, 4) for w in (1, 2, 4) if w <= gpus},
-        launch=Measurement(1.0),
-        boot=Measurement(20.0, 1.0, 3),
-        start=Measurement(2.0),
-        resize=Measurement(2.0),
-        release=Measurement(1.0),
-        script_hash=script_hash(script),
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
-    )
+    curve = {float(w): 20.0 / w**0.8 for w in (1, 2, 4) if w <= gpus}
+    delays = {"start": 2.0, "resize": 2.0, "release": 1.0}
+    measured = machines.profile(curve, name=instance_type, spread=0.03, **delays)
+    return replace(measured, script_hash=script_hash(script))
 
 
 def planned(command: Command, *options: str) -> dict[str, Any]:
@@ -182,9 +176,7 @@ def test_larger_machines_are_taken_where_cheap_ones_leave_the_budget_unspent(
     assert fleet["instance_type"] == "g4dn.xlarge"
 
 
-def test_limits_below_one_training_say_how_far_it_gets(
-    command: Command,
-) -> None:
+def test_limits_below_one_training_say_how_far_it_gets(command: Command) -> None:
     options = ("--deadline", "2m", "--budget", "$2")
     plan = planned(command, *options)
     assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16
@@ -271,10 +263,8 @@ def test_a_person_at_a_terminal_is_asked(
     monkeypatch.setattr("click.prompt", prompt)
     said = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge")
     assert said.code == 0, said.err
-    assert [text.partition(" (")[0] for text in asked] == [
-        "A space for shift",
-        *["The epochs of a full training"] * 2,
-    ]
+    questions = [text.partition(" (")[0] for text in asked]
+    assert questions == ["A space for shift", *["The epochs of a full training"] * 2]
     assert "'soon' is not a number of epochs" in said.err
     assert "epochs: {max: 16}" in (tmp_path / "train.yaml").read_text()
 

@@ -16,13 +16,8 @@ __all__ = ["bucket"]
 
 
 @pytest.fixture
-def run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
-    path = bench.ready()
-    assert bench.here("run", path, "-q").code == 0
-    [folder] = (bench.home / "runs").iterdir()
-    return folder
+def run(bench: Bench, at_home: None, simulated: list[Job]) -> Path:
+    return bench.ran()
 
 
 @pytest.fixture

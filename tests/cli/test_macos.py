@@ -1,9 +1,8 @@
 """Planning where Linux's own calls are missing, as on macOS."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.bench import python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smudged" / "experiment.yaml"
 AS_ON_MACOS = """
@@ -22,13 +21,5 @@ main()
 
 
 def test_a_plan_needs_nothing_of_linux(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AS_ON_MACOS, "plan", EXAMPLE],
-        env={**os.environ, "CLOUDTUNE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(AS_ON_MACOS, "plan", str(EXAMPLE), CLOUDTUNE_HOME=str(tmp_path))
     assert "kept in" in done.stdout

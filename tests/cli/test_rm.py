@@ -43,9 +43,7 @@ def fill(stored: Path) -> None:
 def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
     bench: Bench, simulated: list[Job]
 ) -> None:
-    path = bench.ready()
-    assert bench.here("run", path, "-q").code == 0
-    [run] = (bench.home / "runs").iterdir()
+    run = bench.ran()
     fill(bench.home / "storage" / run.name)
     stored = bench.home / "storage" / run.name
     other = bench.home / "storage" / "another"
@@ -79,9 +77,7 @@ def test_a_file_name_that_is_not_utf_8_is_removed_as_any(
 def test_a_file_name_that_is_not_utf_8_is_no_hindrance_to_readers(
     bench: Bench, simulated: list[Job], command: str
 ) -> None:
-    path = bench.ready()
-    assert bench.here("run", path, "-q").code == 0
-    [run] = (bench.home / "runs").iterdir()
+    run = bench.ran()
     stored = bench.home / "storage" / run.name
     fill(stored)
     for folder in (stored, stored / "logs", stored / "t00", stored / "t00/epoch-00001", run):
@@ -205,10 +201,8 @@ def test_what_a_measurement_saved_goes_with_its_end_and_its_logs_with_rm(
 
 
 def test_a_run_that_was_resumed_meanwhile_stays(
-    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, at_home: None, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
     doomed = removal.removable(run.name)
     monkeypatch.setattr(control, "is_driven", lambda _: True)
     with pytest.raises(UsageError, match="alive"):

@@ -17,11 +17,7 @@ from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
 from tests.bench import Bench
 
-
-@pytest.fixture(autouse=True)
-def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
+pytestmark = pytest.mark.usefixtures("at_home")
 
 
 @pytest.fixture
@@ -113,9 +109,8 @@ def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> Non
     assert bench.here("watch").code == 5
 
 
-def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, experiment: Path) -> None:
-    bench.here("run", experiment)
-    [folder] = (bench.home / "runs").iterdir()
+def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, simulated: list[Job]) -> None:
+    folder = bench.ran()
     ledger = folder / "ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')
     done = bench.here("watch")
@@ -127,10 +122,9 @@ def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, experiment: P
     assert "starts t00" in done.out
 
 
-def test_entries_come_as_they_are_written(bench: Bench, experiment: Path) -> None:
+def test_entries_come_as_they_are_written(bench: Bench, simulated: list[Job]) -> None:
     """A writer that stops in the middle of a line, goes on, and ends."""
-    bench.here("run", experiment)
-    [folder] = (bench.home / "runs").iterdir()
+    folder = bench.ran()
     whole = list(read_entries(folder / home.LEDGER))
     text = (folder / home.LEDGER).read_text()
     growing = bench.folder / "growing.jsonl"
@@ -157,9 +151,8 @@ def test_entries_come_as_they_are_written(bench: Bench, experiment: Path) -> Non
     assert seen == whole
 
 
-def test_a_damaged_line_is_told_with_its_number(bench: Bench, experiment: Path) -> None:
-    bench.here("run", experiment)
-    [folder] = (bench.home / "runs").iterdir()
+def test_a_damaged_line_is_told_with_its_number(bench: Bench, simulated: list[Job]) -> None:
+    folder = bench.ran()
     ledger = folder / home.LEDGER
     whole = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join([*whole[:3], "{}\n", *whole[4:]]))

@@ -62,6 +62,10 @@ class StrategyContract:
         assert played.policy.ending is EndReason.DONE
         assert set(played.epochs) == {trial.id for trial in game.given}
         assert not played.policy.state.running
+        first = {start.trial: start.start_epoch for start in reversed(played.starts)}
+        for trial, last in played.epochs.items():
+            told = [epoch for name, epoch in played.sampler.told if name == trial]
+            assert told == list(range(first[trial] + 1, last + 1)), "once and in order"
 
     def test_without_a_trial_nothing_is_rented(self, game: Setting) -> None:
         played = self.play(game.but(trials=0))
@@ -81,25 +85,18 @@ class StrategyContract:
         for start in played.starts:
             assert start.start_epoch < start.until_epoch <= self.max_epochs
 
-    def test_each_epoch_of_each_trial_is_told_once_and_in_order(self, game: Setting) -> None:
-        played = self.play(game)
-        for trial, last in played.epochs.items():
-            told = [epoch for name, epoch in played.sampler.told if name == trial]
-            assert told == list(range(last - len(told) + 1, last + 1))
-
     # ---- the same again ------------------------------------------------------------------
 
-    def test_the_same_seed_gives_the_same_commands(self, game: Setting) -> None:
+    def test_the_same_seed_gives_the_same_commands_and_less_is_better_mirrors_more(
+        self, game: Setting
+    ) -> None:
         shaky = game.but(profile=SHAKY, seed=3)
-        assert self.play(shaky).commands == self.play(shaky).commands
+        commands = self.play(shaky).commands
+        assert commands == self.play(shaky).commands == self.play(shaky.mirrored()).commands
 
     def test_a_recorded_run_is_decided_the_same_again(self, game: Setting) -> None:
         played = self.play(game.but(profile=SHAKY, saves_every=2, trouble=gone({"i000": 70.0})))
         replayed(played.setting.policy(), played.entries)
-
-    def test_less_is_better_mirrors_more_is_better(self, game: Setting) -> None:
-        shaky = game.but(profile=SHAKY)
-        assert self.play(shaky).commands == self.play(shaky.mirrored()).commands
 
     # ---- trouble -------------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ class StrategyContract:
         assert played.policy.ending is EndReason.FAILED
         assert len(played.policy.trials) == game.trials
 
-    @pytest.mark.parametrize("saves_every", [1, 2, 4])
+    @pytest.mark.parametrize("saves_every", [1, 4])
     def test_lost_trials_go_on_from_their_checkpoint(self, game: Setting, saves_every: int) -> None:
         """That no epoch is told twice, the sampler sees to."""
         played = self.play(
@@ -152,12 +149,11 @@ class StrategyContract:
 
     @pytest.mark.parametrize("most", [1, 3])
     def test_no_more_trials_at_once_than_allowed(self, game: Setting, most: int) -> None:
-        played = self.play(game.but(max_concurrent=most))
+        """Not where an instance vanishes, either."""
+        lost = game.but(max_concurrent=most, trouble=gone({"i000": 90.0}), saves_every=4)
+        played = self.play(lost)
         assert played.max_at_once() == min(most, self.wide)
         assert played.policy.ending is EndReason.DONE
-        lost = self.play(game.but(max_concurrent=most, trouble=gone({"i000": 90.0}), saves_every=4))
-        assert lost.max_at_once() == min(most, self.wide)
-        assert lost.policy.ending is EndReason.DONE
 
     def test_a_reached_target_ends_the_run(self, game: Setting) -> None:
         scores = sorted(level(n, e) for n in range(12) for e in (1, 2))

@@ -18,6 +18,7 @@ from cloudtune.model.events import Event, RunStarted, TimerFired
 from cloudtune.model.plans import Estimate, Limits
 from cloudtune.policy.run import RunPolicy
 from tests.builders.proposals import MIXED, SETTING, forecast
+from tests.builders.values import present
 
 FORECAST = forecast(MIXED)
 LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))
@@ -54,8 +55,7 @@ def at_seconds(seconds: float) -> Overview:
 
 def test_what_is_expected_is_the_plan_s_with_the_forecast_s_range() -> None:
     seen = at_seconds(150)
-    time = seen.time.outlook
-    assert time is not None
+    time = present(seen.time.outlook)
     assert time.expected == pytest.approx(MIXED.estimate.seconds)
     assert (time.low, time.high) == (FORECAST.seconds.p5, FORECAST.seconds.p95)
     assert time.origin == "planned"
@@ -68,8 +68,7 @@ def test_what_is_expected_is_the_plan_s_with_the_forecast_s_range() -> None:
 def test_a_plan_made_anew_says_so_and_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
-    it = policy.itinerary
-    assert it is not None
+    it = present(policy.itinerary)
     it.plan, it.replanned, it.planned_at = replace(MIXED, estimate=Estimate(1200.0, 4.0)), 1, 65.0
     seen = overview(policy, 70.0, forecast=FORECAST)
     assert seen.time.outlook == Outlook(1200.0, None, None, "replanned at 1:05")
@@ -101,8 +100,7 @@ def test_trials_begin_with_the_best_and_are_where_their_gpus_are() -> None:
     metrics = [row.metric for row in seen.trials if row.metric is not None]
     assert len(metrics) > 3
     assert metrics == sorted(metrics, reverse=True)
-    assert seen.best is not None
-    assert seen.trials[0].metric == seen.best.metric
+    assert seen.trials[0].metric == present(seen.best).metric
     on = {row.name: set(row.instances) for row in seen.trials}
     for instance in seen.instances:
         assert {name for name, places in on.items() if instance.name in places} == set(

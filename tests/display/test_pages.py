@@ -82,9 +82,7 @@ def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> 
 
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
-def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(
-    trouble: tuple[Any, ...],
-) -> None:
+def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]) -> None:
     report = told(*trouble)
     chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}

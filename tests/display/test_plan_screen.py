@@ -8,12 +8,7 @@ from cloudtune.display.plan_screen import show_all, show_head, show_nearest, sho
 from cloudtune.display.plan_tables import gap_text
 from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
-from tests.builders.proposals import (
-    MIXED,
-    STATIC,
-    proposal,
-    run_of,
-)
+from tests.builders.proposals import MIXED, STATIC, proposal, run_of
 from tests.display.test_run_screen import printed as piped
 
 printed = partial(piped, soft_wrap=False)

@@ -24,11 +24,7 @@ from cloudtune.model.plans import Limits
 from tests.builders import Setting, epoch, scripted, staged
 
 PLAN = staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 4.0))
-JOINED = (
-    RunStarted(0.0),
-    InstanceLaunched(2.0, "i000", "i-000", 2.0),
-    NodeJoined(20.0, "i000"),
-)
+JOINED = (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0), NodeJoined(20.0, "i000"))
 
 
 def left_by(*events: Event) -> InFlight:
@@ -47,10 +43,8 @@ def test_a_launch_is_outstanding_until_its_instance_is_gone() -> None:
 
 def test_sessions_are_outstanding_with_the_epoch_they_may_train_to() -> None:
     left = left_by(*JOINED)
-    assert {name: it.start.until_epoch for name, it in left.sessions.items()} == {
-        "t00.1": 1,
-        "t01.1": 1,
-    }
+    goals = {name: it.start.until_epoch for name, it in left.sessions.items()}
+    assert goals == {"t00.1": 1, "t01.1": 1}
     told = (epoch(25.0, "t00.1", 1, 0.9), epoch(26.0, "t01.1", 1, 0.1))
     sessions = left_by(*JOINED, *told).sessions
     assert {name for name, it in sessions.items() if it.stopping} == {"t00.1", "t01.1"}
@@ -95,8 +89,7 @@ SETTING = Setting(trials=8, max_epochs=8, eta=2)
 @pytest.mark.parametrize("workers", [False, True])
 @pytest.mark.parametrize("boundary", range(1, 400, 13))
 def test_wherever_the_controller_dies_rungs_and_winner_are_the_same(
-    boundary: int,
-    workers: bool,
+    boundary: int, workers: bool
 ) -> None:
     alone = survive(SETTING.policy, SETTING.world(), ())
     deaths = [Kill(boundary, 7.0, workers=workers), Kill(boundary + 5, 60.0)]

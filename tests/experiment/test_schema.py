@@ -226,11 +226,7 @@ BAD_FIELDS = [
     ("trials: 12", "directory: /", "8: directory: unknown field; allowed: name, train,"),
     ("min: 1, max: 27", "min: 9, max: 3", "9: epochs.max: 3 is below the min, 9; raise it"),
     ("min: 1, max: 27", "min: 1", "9: epochs.max: missing; write max: 27"),
-    (
-        "epochs: {min: 1, max: 27}",
-        "epochs: 27",
-        "9: epochs: 27 is not a mapping; write for",
-    ),
+    ("epochs: {min: 1, max: 27}", "epochs: 27", "9: epochs: 27 is not a mapping; write for"),
     ("strategy: sha", "strategy: [sha]", "11: strategy: ['sha'] is not a mapping; write for"),
     ("strategy: sha", "strategy: {name: asha, target: high}", "11: strategy.target: 'high': "),
     ("2h", "90", "12: limits.deadline: '90' has no unit (seconds, minutes or hours?); write 90s,"),

@@ -16,6 +16,7 @@ from cloudtune.model.trial import flat, nested
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, allows, axes_by_size
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
+from tests.builders.values import present
 
 FILE = """\
 name: nested
@@ -147,8 +148,7 @@ def test_every_sampler_asks_for_what_its_branches_have_and_is_pure(space: Space,
         sampler = SpaceSampler(space, kind, mode="max", seed=1)
         found = []
         for _ in range(12):
-            trial = sampler.ask()
-            assert trial is not None
+            trial = present(sampler.ask())
             found.append(dict(trial.config))
             sampler.tell(trial, 1, goodness(trial.config) if len(found) % 9 else None)
         return found
@@ -162,8 +162,7 @@ def test_tpe_learns_which_branch_is_good(space: Space) -> None:
     sampler = SpaceSampler(space, "tpe", mode="max", seed=0)
     found = []
     for _ in range(60):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         found.append(trial.config)
         sampler.tell(trial, 1, goodness(trial.config))
     late = found[30:]
@@ -176,12 +175,10 @@ def test_what_population_based_training_changes_is_active_and_keeps_its_branches
 ) -> None:
     sampler = SpaceSampler(space, most=200)
     for _ in range(20):
-        parent = sampler.ask()
-        assert parent is not None
+        parent = present(sampler.ask())
         changed = 0
         for _ in range(5):
-            child = sampler.explore(parent)
-            assert child is not None
+            child = present(sampler.explore(parent))
             assert set(child.config) == set(parent.config)
             assert child.config["optimizer/name"] == parent.config["optimizer/name"]
             assert is_of_a_branch(child.config)

@@ -51,10 +51,7 @@ class TestAws(ProviderContract):
     name = "aws"
     cloud: ClassVar = {"image": "ami-0c1000000000emul8"}
     more: ClassVar = {"storage": "s3://bucket/prefix"}
-    incomplete = (
-        {"cloud": {"provider": "aws"}},
-        {"storage": "~/here"},
-    )
+    incomplete = ({"cloud": {"provider": "aws"}}, {"storage": "~/here"})
     refusals = EC2_REFUSALS
 
     @pytest.fixture(autouse=True)

@@ -40,19 +40,7 @@ def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
     assert str(refused.value).endswith(f"write {number}s, {number}m or {number}h")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "soon",
-        "2 weeks",
-        "30m1h",
-        "2h-5m",
-        "٣h",
-        "nan",
-        "inf",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "soon", "2 weeks", "30m1h", "2h-5m", "٣h", "nan", "inf"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration; write a positive one such as 90s"):
         parse_seconds(text)
@@ -89,21 +77,8 @@ def test_other_currencies_are_refused(value: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *(
-            "",
-            "$",
-            "-3",
-            "$-3",
-            "0",
-            "$0.00",
-            "1,2",
-            "1,2000",
-            "lots",
-            "USD",
-            "nan",
-            "٣",
-            "9" * 400,
-        ),
+        *("", "$", "-3", "$-3", "0", "$0.00", "1,2", "1,2000", "lots", "USD", "nan", "٣"),
+        "9" * 400,
         *(0, -3, math.nan, math.inf, -math.inf, 10**400, True, None, []),
     ],
 )

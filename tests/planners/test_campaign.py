@@ -77,9 +77,7 @@ def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
 
 
 @pytest.mark.parametrize("dear_first", [True, False])
-def test_billed_by_function_the_dearer_offer_trains_few(
-    dear_first: bool,
-) -> None:
+def test_billed_by_function_the_dearer_offer_trains_few(dear_first: bool) -> None:
     """In 42 s the cheap offer has time for four of six trials; the dear one could train four."""
     delays = {"launch": 0.0, "boot": 1.0, "start": 1.0, "resize": 1.0, "release": 0.0}
     dear = offer(4, 50.0, name="g.a").billed("function")

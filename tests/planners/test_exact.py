@@ -1,14 +1,15 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
-from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
@@ -118,15 +119,9 @@ class TestExactPlanner(PlannerContract):
         fastest, cheapest = extremes(StaticPlanner(), setting)
         begin, end = fastest.estimate.seconds, cheapest.estimate.seconds
         limits = Limits(begin + share * (end - begin) + 1e-6)
-        costs = [
-            setting.plan(planner, limits).estimate.dollars
-            for planner in (
-                self.planner,
-                GreedyPlanner(from_every=True),
-                GreedyPlanner(),
-                StaticPlanner(),
-            )
-        ]
+        greedy = (GreedyPlanner(from_every=True), GreedyPlanner())
+        planners: tuple[Planner, ...] = (self.planner, *greedy, StaticPlanner())
+        costs = [setting.plan(planner, limits).estimate.dollars for planner in planners]
         assert costs == pytest.approx(sorted(costs))
 
 
@@ -272,9 +267,7 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(setting=small_jobs())
-def test_a_limit_admits_its_plan_despite_the_last_bit(
-    setting: Setting,
-) -> None:
+def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:
     """Sums of floats in another order differ by as much."""
     assume(any(True for _ in every_plan(setting.request())))
     fastest, cheapest = extremes(ExactPlanner(), setting)
@@ -338,49 +331,45 @@ def test_three_offers_at_once_are_not_planned() -> None:
         ExactPlanner().plan(replace(Setting().request(), mix=3))
 
 
+def two_offers(
+    trials: int,
+    last: int,
+    one: Offer,
+    two: Offer,
+    curves: tuple[dict[float, float], ...],
+    **more: Any,
+) -> Setting:
+    """Return a job that may train on both at once, with boots of 10 s and starts of one."""
+    delays = {
+        "start": 1.0,
+        "boot": 10.0,
+        "launch": 0.0,
+        "release": 0.0,
+        "resize": more.pop("resize"),
+    }
+    first, second = (
+        Rentable(offer, profile(curve, name=offer.instance_type.name, **delays), most)
+        for offer, curve, most in zip((one, two), curves, more.pop("most"), strict=True)
+    )
+    job = Setting(trials, 1, last, 2, offer=one, profile=first.profile, max_instances=first.most)
+    return job.but(others=(second,), mix=2)
+
+
 def test_with_two_offers_whoever_stays_on_its_gpus_costs_no_resize() -> None:
     """A resize takes longer than the deadline; those that go on needn't make one."""
-
-    def speeds(name: str) -> ScalingProfile:
-        delays = {"start": 1.0, "resize": 500.0, "boot": 10.0, "launch": 0.0, "release": 0.0}
-        return profile({1.0: 8.0, 2.0: 5.0}, name=name, **delays)
-
-    other = Rentable(offer(2, 14.0, name="b"), speeds("b"), 3)
-    job = Setting(
-        4,
-        1,
-        4,
-        2,
-        offer=offer(2, 20.0, name="a"),
-        profile=speeds("a"),
-        max_instances=3,
-        others=(other,),
-        mix=2,
+    curves = ({1.0: 8.0, 2.0: 5.0},) * 2
+    a, b = offer(2, 20.0, name="a"), offer(2, 14.0, name="b")
+    plan = two_offers(4, 4, a, b, curves, most=(3, 3), resize=500.0).plan(
+        ExactPlanner(), Limits(60.0)
     )
-    plan = job.plan(ExactPlanner(), Limits(60.0))
     assert plan.estimate.seconds == pytest.approx(43.0)
     assert plan.estimate.dollars == pytest.approx(2 * 14.0 / 3600 * 60)
 
 
 def test_of_two_offers_one_may_take_several_whole_waves() -> None:
     """Nine trials: eight in two waves on four GPUs, while the ninth takes as long on one."""
-
-    def speeds(name: str, second: float) -> ScalingProfile:
-        delays = {"start": 1.0, "resize": 1.0, "boot": 10.0, "launch": 0.0, "release": 0.0}
-        return profile({1.0: second}, name=name, **delays)
-
-    other = Rentable(offer(1, 4.0, name="g.b"), speeds("g.b", 20.0), 1)
-    job = Setting(
-        9,
-        1,
-        1,
-        2,
-        offer=offer(4, 20.0, name="g.a"),
-        profile=speeds("g.a", 10.0),
-        max_instances=2,
-        others=(other,),
-        mix=2,
-    )
+    a, b = offer(4, 20.0, name="g.a"), offer(1, 4.0, name="g.b")
+    job = two_offers(9, 1, a, b, ({1.0: 10.0}, {1.0: 20.0}), most=(2, 1), resize=1.0)
     plan = job.plan(ExactPlanner(), Limits(36.0))
     assert plan.estimate.seconds == pytest.approx(10 + 2 * (10 + 1))
     assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)

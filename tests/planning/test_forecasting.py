@@ -19,6 +19,7 @@ from cloudtune.planning.proposal import propose
 from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
+from tests.builders.values import present
 
 
 def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
@@ -62,8 +63,7 @@ def test_stages_and_played_runs_forecast_the_same(
         assert one.p50 == pytest.approx(other.p50, rel=0.06)
         assert one.p95 - one.p5 == pytest.approx(other.p95 - other.p5, rel=0.25)
     shown, played = both(Limits(9 * free.seconds, 1.15 * free.dollars))
-    assert shown.within is not None
-    assert 0.5 < shown.within < 0.95
+    assert 0.5 < present(shown.within) < 0.95
     assert shown == played, "near a limit runs drop trials, which draws of stages can't know"
     poor = Limits(None, 0.7 * free.dollars)
     forced = make_plan(asked, poor, force=True).plan
@@ -139,13 +139,11 @@ def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> Non
     with pytest.raises(InfeasibleError):
         make_plan(problem("sha"), poor)
     made = make_plan(problem("rubberband"), poor)
-    assert made.plan.followed is not None
-    assert made.plan.followed.planner == "greedy"
+    assert present(made.plan.followed).planner == "greedy"
     assert made.plan.estimate.seconds <= DEADLINE
     assert made.plan.forecast.in_money == 0.0
     told = report_of(elastic_job("rubberband", poor))
-    assert told.policy.ending is not None
-    assert told.policy.ending.value == "budget"
+    assert present(told.policy.ending).value == "budget"
     assert told.figures.dollars <= 1.0
 
 
@@ -224,23 +222,22 @@ def test_a_limit_is_kept_only_with_all_of_the_work_done() -> None:
     forecast = make_plan(asked, limits, force=True, runs=7).plan.forecast
     assert forecast.dollars.p95 < 40.0
     assert forecast.in_time == forecast.in_money == forecast.within
-    assert forecast.within is not None
-    assert forecast.within < 1.0
+    assert present(forecast.within) < 1.0
 
 
-@pytest.mark.parametrize("market", ["spot", "any"])
-def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(market: str) -> None:
+def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Most runs get no instance for long; on demand the same limits are kept."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
-    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market})
     limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
-    if market == "spot":
-        with pytest.raises(InfeasibleError, match="no plan finishes"):
-            make_plan(asked, limits, sure, runs=7)
-        return
+    only_spot = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
+    with pytest.raises(InfeasibleError, match="no plan finishes"):
+        make_plan(only_spot, limits, sure, runs=7)
+    monkeypatch.setattr("cloudtune.planning.make._GLANCE", 1)
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "any", "epochs.max": 20})
     plan = make_plan(asked, limits, sure, runs=3).plan
-    assert plan.forecast.within is not None
-    assert plan.forecast.within >= 0.9
+    assert present(plan.forecast.within) >= 0.9
 
 
 def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
@@ -251,8 +248,7 @@ def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
     limits = Limits(5 * 3600.0, 40.0)
     plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
     assert {offer.market for offer in plan.offers} == {"spot"}
-    assert plan.forecast.within is not None
-    assert plan.forecast.within >= 0.9
+    assert present(plan.forecast.within) >= 0.9
 
 
 def test_stages_on_spot_are_not_called_proven() -> None:
@@ -316,17 +312,17 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool = {"losses_per_hour": 1.0, "availability": 0.8}
-    job = spot_problem(**{"trials": 64, "cloud.spot": pool})
-    limits = Limits(100 * 3600.0, 200.0)
-    hurried = Limits(40 * 3600.0, 200.0)
-    whole = make_plan(job, limits, runs=4).plan
+    job = spot_problem(**{"trials": 48, "cloud.spot": pool})
+    limits = Limits(80 * 3600.0, 200.0)
+    hurried = Limits(30 * 3600.0, 200.0)
+    whole = make_plan(job, limits, runs=3).plan
     whole_in_a_hurry = make_plan(job, hurried, runs=1).plan
-    monkeypatch.setattr("cloudtune.planning.make._MAX_TRIALS", 32)
+    monkeypatch.setattr("cloudtune.planning.make._MAX_TRIALS", 24)
     monkeypatch.setattr("cloudtune.planning.make._FEW_TRIALS", (4, 16))
-    large = make_plan(job, limits, runs=4).plan
+    large = make_plan(job, limits, runs=3).plan
     assert large.followed == whole.followed
     assert large.forecast.source == "pools"
-    assert large.forecast.trials.p50 == whole.forecast.trials.p50 == 64
+    assert large.forecast.trials.p50 == whole.forecast.trials.p50 == 48
     assert large.forecast.within == whole.forecast.within
     assert large.forecast.seconds != whole.forecast.seconds, "these are other runs"
     for name in ("seconds", "dollars", "gpu_hours"):
@@ -340,7 +336,7 @@ def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
 ) -> None:
     def compared() -> list[str]:
         planned = on_spot(**{"cloud.market": "on-demand"})
-        return [other.name for other in propose(planned).alternatives]
+        return [other.name for other in propose(planned, others="screen").alternatives]
 
     assert "on spot" in compared()
     monkeypatch.setattr("cloudtune.planning.make.MOST_EPOCHS", 1)

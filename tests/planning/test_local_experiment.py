@@ -16,13 +16,13 @@ from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make, stages
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
 from cloudtune.runs.report import simulate
+from tests.builders import profile
 
 LOCAL = """\
 name: digits
@@ -61,12 +61,7 @@ def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> N
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "instances: [g5.xlarge]",
-        "market: spot",
-        'vcpu_quotas: {"on-demand g": 8}',
-    ],
+    "line", ["instances: [g5.xlarge]", "market: spot", 'vcpu_quotas: {"on-demand g": 8}']
 )
 def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
     field = line.partition(":")[0]
@@ -123,20 +118,10 @@ def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
 
 def problem(experiment: Experiment) -> stages.Problem:
     """Return the problem of an experiment whose script takes a second for an epoch."""
-    second = Measurement(1.0)
-    profile = ScalingProfile(
-        instance_type=this_machine(2).name,
-        epoch={1.0: second, 2.0: Measurement(0.7)},
-        launch=Measurement(0.3),
-        boot=second,
-        start=second,
-        resize=second,
-        release=second,
-        script_hash="x",
-        measured_at="2026-11-20T00:00:00Z",
-        source="a test",
+    delays = {"launch": 0.3, "boot": 1.0, "start": 1.0, "resize": 1.0, "release": 1.0}
+    return problem_of(
+        experiment, [profile({1.0: 1.0, 2.0: 0.7}, name=this_machine(2).name, **delays)]
     )
-    return problem_of(experiment, [profile])
 
 
 @pytest.mark.parametrize("planner", PLANNERS)

@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    Launch,
-    Release,
-    SetTimer,
-    StopTrial,
-)
+from cloudtune.model.commands import Command, EndRun, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -46,7 +39,7 @@ from tests.builders import (
     starts,
     trials,
 )
-from tests.builders.events import tick
+from tests.builders.events import returned, tick
 
 FOUR = offer(4)
 RENTABLE = Rentable(FOUR, profile(LINEAR), 4)
@@ -162,9 +155,7 @@ def test_a_lost_instance_needs_money_for_another_boot() -> None:
 
 
 @pytest.mark.parametrize("anytime", [False, True])
-def test_an_anytime_strategy_ends_well_when_the_money_ends(
-    anytime: bool,
-) -> None:
+def test_an_anytime_strategy_ends_well_when_the_money_ends(anytime: bool) -> None:
     run = policy(limits=Limits(None, 1.0), anytime=anytime)
     begun(run, "i000")
     run.handle(epoch(18.0, "t00.1", 1))
@@ -188,7 +179,7 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
         said = run.handle(tick(at + 61.0))
         assert Release(f"i00{number}") in said
         assert launches(said) == ([f"i00{number + 1}"] if number == 0 else [])
-        said = run.handle(InstanceGone(at + 63.0, f"i00{number}", at + 63.0, "released"))
+        said = run.handle(returned(at + 63.0, f"i00{number}"))
     assert said == (EndRun(EndReason.FAILED),)
 
 

@@ -245,9 +245,7 @@ def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
 
 
 @pytest.mark.parametrize("kind", [StaticFluid, DynamicFluid])
-def test_f02_survivors_of_a_rung_are_a_group(
-    kind: Callable[[], Allocator],
-) -> None:
+def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> None:
     """Nine on eight GPUs have one each; three that go on share the eight; the last has four."""
     many = Setting(
         9, metric=final([n / 9 for n in range(9)]), offer=offer(4), max_instances=2, profile=FREE

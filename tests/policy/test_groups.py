@@ -1,7 +1,7 @@
 """A run on several offers: from stage to stage, and in one stage."""
 
 from cloudtune.model.commands import ExtendTrial, Launch, Release, StopTrial
-from cloudtune.model.events import InstanceGone, LaunchFailed, RunStarted, TrialStopped
+from cloudtune.model.events import InstanceGone, RunStarted, TrialStopped
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes
@@ -18,7 +18,7 @@ from tests.builders import (
     scripted,
     starts,
 )
-from tests.builders.events import tick
+from tests.builders.events import dry, returned, tick
 
 SMALL = offer(1, name="g.1x")
 BIG = offer(4, 144.0, name="p.4x", market="spot", zone="us-east-1b")
@@ -36,8 +36,7 @@ def big(intent: str) -> Launch:
 def test_what_a_lost_group_leaves_goes_to_the_others() -> None:
     policy = scripted(by_hand(BOTH), brakes=Brakes(avoid=1000.0))
     policy.handle(RunStarted(0.0))
-    refused = LaunchFailed(1.0, "i002", "Dry", "none left", kind="capacity")
-    policy.handle(refused)
+    policy.handle(dry(1.0, "i002"))
     assert set(starts(join(policy, 5.0, "i000", "i001"))) == {"t00.1", "t01.1"}
     assert policy.handle(epoch(6.0, "t00.1", 1)) == (StopTrial("t00.1"),)
     assert set(starts(policy.handle(TrialStopped(6.1, "t00.1")))) == {"t02.1"}
@@ -49,16 +48,15 @@ def test_one_group_that_can_train_is_enough_to_go_on() -> None:
     policy = scripted(plan, brakes=Brakes(refusals=1, avoid=15.0))
     policy.handle(RunStarted(0.0))
     join(policy, 5.0, "i000", "i002")
-    refused = LaunchFailed(6.0, "i001", "Dry", "none left", kind="capacity")
-    assert policy.handle(refused) == (), "t01 waits for the small one"
+    assert policy.handle(dry(6.0, "i001")) == (), "t01 waits for the small one"
     policy.handle(tick(22.0))
-    policy.handle(LaunchFailed(23.0, "i003", "Dry", "none left", kind="capacity"))
+    policy.handle(dry(23.0, "i003"))
     assert policy.ending is None
     policy.handle(InstanceGone(24.0, "i002", 24.0, "gone"))
     policy.handle(tick(40.0))
-    policy.handle(LaunchFailed(41.0, "i004", "Dry", "none left", kind="capacity"))
+    policy.handle(dry(41.0, "i004"))
     assert policy.ending is None, "a small one is on its way"
-    policy.handle(LaunchFailed(42.0, "i005", "Dry", "none left", kind="capacity"))
+    policy.handle(dry(42.0, "i005"))
     assert policy.ending is EndReason.NO_CAPACITY
 
 
@@ -106,8 +104,7 @@ def test_without_room_the_launch_waits_until_there_is_some_for_all_of_it() -> No
     policy, launches = handed_over(3, then=2)
     assert launches == []
     policy.handle(TrialStopped(14.1, "t01.1"))
-    one_gone = InstanceGone(15.0, "i000", 15.0, "released")
-    assert policy.handle(one_gone) == (big("i002"), big("i003"))
+    assert policy.handle(returned(15.0)) == (big("i002"), big("i003"))
 
 
 def test_a_group_that_waits_for_room_keeps_its_trials() -> None:
@@ -117,13 +114,11 @@ def test_a_group_that_waits_for_room_keeps_its_trials() -> None:
     policy = scripted(plan)
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1, 0.2))
-    assert policy.handle(epoch(13.0, "t01.1", 1, 0.9)) == (
-        StopTrial("t00.1"),
-        ExtendTrial("t01.1", 2),
-    )
+    said = policy.handle(epoch(13.0, "t01.1", 1, 0.9))
+    assert said == (StopTrial("t00.1"), ExtendTrial("t01.1", 2))
     assert policy.handle(TrialStopped(13.1, "t00.1")) == (Release("i000"),)
     assert policy.handle(epoch(14.0, "t01.1", 2, 0.9)) == (), "t00 doesn't take its place"
-    assert policy.handle(InstanceGone(15.0, "i000", 15.0, "released")) == (big("i002"),)
+    assert policy.handle(returned(15.0)) == (big("i002"),)
 
 
 def test_what_is_affordable_is_launched_group_by_group() -> None:
@@ -166,5 +161,5 @@ def test_waiting_for_room_is_not_running_out_of_money() -> None:
     policy.handle(TrialStopped(13.1, "t00.1"))
     assert Release("i001") in policy.handle(TrialStopped(13.2, "t01.1"))
     assert policy.ending is None
-    assert launches_of(policy.handle(InstanceGone(15.0, "i001", 15.0, "released"))) == [big("i002")]
+    assert launches_of(policy.handle(returned(15.0, "i001"))) == [big("i002")]
     assert set(starts(join(policy, 20.0, "i002"))) == {"t00.2"}

@@ -22,7 +22,7 @@ from cloudtune.model.plans import Plan
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.run import RunPolicy
 from tests.builders import begun, by_hand, epoch, group, grouped, join, offer, scripted, staged
-from tests.builders.events import tick
+from tests.builders.events import returned, tick
 
 A = offer(1, name="g.1x")
 B = offer(1, name="p.1x")
@@ -149,5 +149,5 @@ def test_a_hand_over_waits_for_a_vcpu_quota() -> None:
         said = [*policy.handle(epoch(20.0, "t00.1", 1))]
         said += policy.handle(TrialStopped(20.0, "t00.1"))
         assert any(isinstance(command, Launch) for command in said) is at_once
-        later = policy.handle(InstanceGone(22.0, "i000", 22.0, "released"))
+        later = policy.handle(returned(22.0))
         assert any(isinstance(command, Launch) for command in later) is not at_once

@@ -37,7 +37,7 @@ from tests.builders import (
     scripted,
     staged,
 )
-from tests.builders.events import launch, tick
+from tests.builders.events import launch, returned, tick
 
 ONE_TRIAL = staged((1, 0, 9, 1, 4.0))
 
@@ -46,13 +46,9 @@ def test_the_deadline_leaves_time_to_give_everything_back() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
     begun(policy, "i000")
     assert policy.handle(tick(92.9)) == (SetTimer("tick", 93.9),)
-    assert policy.handle(tick(93.0)) == (
-        StopTrial("t00.1"),
-        Release("i000"),
-        SetTimer("cleanup", 123.0),
-    )
-    gone = InstanceGone(95.0, "i000", 95.0, "released")
-    assert policy.handle(gone) == (EndRun(EndReason.DEADLINE),)
+    said = policy.handle(tick(93.0))
+    assert said == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 123.0))
+    assert policy.handle(returned(95.0)) == (EndRun(EndReason.DEADLINE),)
 
 
 @pytest.mark.parametrize(("last", "ending"), [(9, EndReason.DONE), (8, EndReason.DEADLINE)])
@@ -106,8 +102,7 @@ def test_the_budget_is_kept_with_everything_given_back() -> None:
     begun(policy, "i000", at=10.0)
     assert Release("i000") not in policy.handle(tick(103.0)), "until 110 it costs $1.00"
     assert Release("i000") in policy.handle(TimerFired(104.0, "brake")), "a tick later"
-    gone = InstanceGone(109.0, "i000", 109.0, "released")
-    assert policy.handle(gone) == (EndRun(EndReason.BUDGET),)
+    assert policy.handle(returned(109.0)) == (EndRun(EndReason.BUDGET),)
     assert policy.spent(200.0) == pytest.approx(0.99)
 
 
@@ -185,8 +180,7 @@ def test_interrupted_in_training(before: tuple[Event, ...]) -> None:
     )
     assert policy.handle(epoch(20.1, "t01.1", 9)) == (), "too late to count"
     assert policy.handle(Interrupted(20.2)) == (), "once is enough"
-    gone = InstanceGone(22.0, "i000", 22.0, "released")
-    assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+    assert policy.handle(returned(22.0)) == (EndRun(EndReason.INTERRUPTED),)
 
 
 def test_a_release_that_is_not_confirmed_is_repeated() -> None:
@@ -195,8 +189,7 @@ def test_a_release_that_is_not_confirmed_is_repeated() -> None:
     assert SetTimer("cleanup", 50.0) in policy.handle(Interrupted(20.0))
     again = policy.handle(TimerFired(50.0, "cleanup"))
     assert again == (Release("i000"), SetTimer("cleanup", 80.0))
-    gone = InstanceGone(51.0, "i000", 51.0, "released")
-    assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
+    assert policy.handle(returned(51.0)) == (EndRun(EndReason.INTERRUPTED),)
 
 
 def test_patience_ends() -> None:

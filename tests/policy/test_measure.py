@@ -1,5 +1,10 @@
-from collections.abc import Callable
+"""Measuring a script at shares of a GPU, on whole ones, on several instances; in virtual time."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +14,8 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.errors import CloudtuneError, NoCapacityError
+from cloudtune.errors import CloudtuneError, NoCapacityError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.model.commands import (
     Command,
     EndRun,
@@ -40,30 +46,34 @@ from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles.measurements import MeasureError, widths_of
+from cloudtune.running.measuring import widths_to_measure
 from tests.builders import NO_LIMITS, SUBLINEAR, offer, profile, trials
 
 TRUTH = profile(SUBLINEAR, launch=1.5, boot=20.0, start=4.25, resize=6.5, release=2.5)
+SHARES = {0.25: 26.0, 0.5: 14.0, 1.0: 8.0, 2.0: 5.0, 4.0: 4.0}
+SHARED = profile(SHARES, start=4.25, resize=6.5)
+WIDE = profile(
+    {1.0: 24.0, 2.0: 13.0, 3.0: 9.0, 4.0: 7.0, 6.0: 5.5, 8.0: 6.0, 12.0: 5.0},
+    launch=1.5,
+    boot=20.0,
+    start=4.0,
+    resize=6.5,
+    release=2.5,
+)
 
 
 def measuring(
-    limits: Limits = NO_LIMITS,
-    *,
-    gpus: int = 4,
-    count: int = 8,
-    epochs: int = 4,
-    charges: Charges | None = None,
+    limits: Limits = NO_LIMITS, *, gpus: int = 4, count: int = 8, **more: Any
 ) -> MeasurePolicy:
-    return MeasurePolicy(
-        trials=trials(count), offer=offer(gpus), limits=limits, epochs=epochs, charges=charges
-    )
+    return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=limits, **more)
 
 
 def measure(
-    policy: MeasurePolicy, *trouble: Event, truth: ScalingProfile = TRUTH
+    policy: MeasurePolicy, *trouble: Event, truth: ScalingProfile = TRUTH, pace: Any = None
 ) -> tuple[Entry, ...]:
     """Run a measurement in the simulated world, and check that it leaves nothing there."""
-    rentable = Rentable(policy.offer, truth, 1)
-    world, ledger = SimWorld((rentable,), "score", synthetic_metric("max", 0)), MemoryLedger()
+    rentables, ledger = (Rentable(policy.offer, truth, 4),), MemoryLedger()
+    world = SimWorld(rentables, "score", synthetic_metric("max", 0), pace_of=pace)
     for event in trouble:
         world.schedule(event)
     run(policy, world, ledger)
@@ -74,12 +84,27 @@ def measure(
     return tuple(ledger.entries)
 
 
+def profile_of(policy: MeasurePolicy) -> ScalingProfile:
+    return policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+
+
+def starts_in(entries: Sequence[Entry]) -> list[list[StartTrial]]:
+    """Return the sessions of each phase, which begin together."""
+    found = [[c for c in e.commands if isinstance(c, StartTrial)] for e in entries]
+    return [phase for phase in found if phase]
+
+
+def crews(entries: Sequence[Entry]) -> list[tuple[float, int]]:
+    """Return the width and the number of the trials of each phase."""
+    return [(phase[0].width, len(phase)) for phase in starts_in(entries)]
+
+
 @pytest.mark.parametrize("epochs", [2, 4])
 def test_the_figures_are_the_world_s(epochs: int) -> None:
     policy = measuring(epochs=epochs)
     measure(policy)
     policy.raise_if_failed()
-    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    found = profile_of(policy)
     assert found.widths == TRUTH.widths
     for width in TRUTH.widths:
         assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean, abs=1e-6)
@@ -96,44 +121,34 @@ def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
     assert policy.phases == (1.0, 1.0)
     assert policy.last_epoch == 8
     measure(policy)
-    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    found = profile_of(policy)
     assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
 
 
 @pytest.mark.parametrize(("gpus", "max_epochs"), [(1, 3), (1, 4), (1, 5), (4, 4), (4, 100)])
 def test_no_trial_is_trained_beyond_the_last_epoch(gpus: int, max_epochs: int) -> None:
-    policy = MeasurePolicy(
-        trials=trials(8), offer=offer(gpus), limits=NO_LIMITS, max_epochs=max_epochs
-    )
+    policy = measuring(gpus=gpus, max_epochs=max_epochs)
     assert policy.last_epoch <= max_epochs
-    commands = [command for entry in measure(policy) for command in entry.commands]
-    goals = [command.until_epoch for command in commands if isinstance(command, StartTrial)]
-    assert max(goals) <= max_epochs
-    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    starts = itertools.chain(*starts_in(measure(policy)))
+    assert max(start.until_epoch for start in starts) <= max_epochs
+    found = profile_of(policy)
     assert found.widths == TRUTH.only(widths_of(gpus)).widths
     assert found.resize.mean > 0
 
 
-def single(count: int = 8, gpus: int = 4) -> MeasurePolicy:
-    return MeasurePolicy(trials=trials(count), offer=offer(gpus), limits=NO_LIMITS, alone=True)
-
-
 def test_a_trial_by_itself_comes_first_where_that_is_wanted() -> None:
-    policy = single()
-    entries = measure(policy)
-    starts = [[c for c in e.commands if isinstance(c, StartTrial)] for e in entries]
-    crews = [(len(each), each[0].width) for each in starts if each]
-    assert crews == [(1, 1.0), (4, 1.0), (2, 2.0), (1, 4.0)]
+    policy = measuring(alone=True)
+    assert crews(measure(policy)) == [(1.0, 1), (1.0, 4), (2.0, 2), (4.0, 1)]
     assert policy.figures.alone == pytest.approx([8.0] * 4)
     assert policy.figures.core_seconds == pytest.approx(8.0)
     assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 12), "none of them is of that one"
-    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    found = profile_of(policy)
     assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
 
 
 def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
     """What counts is the epoch as it would be if the thread never waited for a core."""
-    policy = single()
+    policy = measuring(alone=True)
     ((session, start),) = begun(policy).items()
     for number, (seconds, waited) in enumerate([(3.0, 1.5), (4.0, 3.0), (2.5, 1.3)], start=1):
         done = EpochDone(40.0 + 5 * number, session, number, {}, None, seconds, waited=waited)
@@ -144,7 +159,7 @@ def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
 
 
 def test_if_a_trial_alone_fails_others_are_tried() -> None:
-    policy = single()
+    policy = measuring(alone=True)
     now = begun(policy)
     tried = []
     for at in (40.0, 41.0, 42.0):
@@ -164,17 +179,17 @@ def test_a_measurement_is_replayed_with_equal_commands() -> None:
 
 def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
     """Start a measurement, let its instance join at 30 s; returns the sessions started."""
-    assert policy.handle(RunStarted(0.0)) == (
-        SetTimer("tick", 1.0),
-        Launch("i000", "g.4x", "on-demand"),
-    )
+    said = policy.handle(RunStarted(0.0))
+    assert said == (SetTimer("tick", 1.0), Launch("i000", "g.4x", "on-demand"))
     assert policy.handle(InstanceLaunched(5.0, "i000", "i-1", 4.0)) == ()
     said = policy.handle(NodeJoined(30.0, "i000"))
     return {c.session: c for c in said if isinstance(c, StartTrial)}
 
 
-def told(at: float, session: str, number: int, seconds: float) -> EpochDone:
-    return EpochDone(at, session, number, {}, f"{session}/{number}", seconds)
+def told(
+    at: float, session: str, number: int, seconds: float, mib: float | None = None
+) -> EpochDone:
+    return EpochDone(at, session, number, {}, f"{session}/{number}", seconds, memory_mib=mib)
 
 
 def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
@@ -225,28 +240,34 @@ def test_trouble_ends_it_with_the_instance_returned(
     assert isinstance(error.value, NoCapacityError | MeasureError)
 
 
-moments = st.floats(0.0, 150.0)
-sessions = st.sampled_from(["t00.1", "t03.1", "t01.2", "t00.3"])
+moments = st.floats(0.0, 400.0)
+sessions = st.sampled_from(["t00.1", "t03.1", "t01.2", "t00.3", "t01.4", "t07.4", "t15.5"])
 anything = st.one_of(
     st.builds(lambda at: InstanceGone(at, "i000", at, "gone"), moments),
     st.builds(NodeLost, moments, st.just("i000"), st.just("lost")),
     st.builds(LaunchFailed, moments, st.just("i000"), st.just("Full"), st.just("none left")),
-    st.builds(TrialFailed, moments, sessions, st.just("boom"), st.just("")),
+    st.builds(TrialFailed, moments, sessions, st.just("boom"), st.just(""), st.booleans()),
     st.builds(TrialLost, moments, sessions, st.just("died")),
     st.builds(Interrupted, moments),
 )
 
 
-@settings(deadline=None, max_examples=30)
-@given(trouble=st.lists(anything, max_size=4), budget=st.none() | st.floats(0.0, 2.0))
+@settings(deadline=None, max_examples=70)
+@given(
+    trouble=st.lists(anything, max_size=4),
+    budget=st.none() | st.floats(0.0, 4.0),
+    pack=st.sampled_from([1, 4]),
+)
 def test_whatever_happens_it_ends_within_its_budget(
-    trouble: list[Event], budget: float | None
+    trouble: list[Event], budget: float | None, pack: int
 ) -> None:
-    policy = measuring(Limits(budget=budget))
-    entries = measure(policy, *trouble)
+    policy = measuring(Limits(budget=budget), count=16, pack=pack)
+    entries = measure(policy, *trouble, truth=SHARED)
     assert budget is None or policy.fleet.dollars(entries[-1].event.at) <= budget + 1e-9
     if not trouble and budget is None:
         policy.raise_if_failed()
+    if policy.ending is EndReason.DONE and "GPUs left out: the limits" not in policy.left_out:
+        assert pack == 1 or {1.0, 2.0, 4.0} <= set(policy.figures.epoch)
 
 
 def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
@@ -284,19 +305,19 @@ def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> Non
     entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
     policy.raise_if_failed()
     assert list(map(str, policy.failed)) == ["t00 (x=0) failed on 1 GPU: ValueError: lr"]
-    assert {width: len(found) for width, found in policy.figures.epoch.items()} == {
-        1.0: 3 * 3,
-        2.0: 2 * 3,
-        4.0: 3,
-    }
-    starts = [c for e in entries for c in e.commands if isinstance(c, StartTrial)]
-    later = [start for start in starts if start.width > 1]
+    counts = {width: len(found) for width, found in policy.figures.epoch.items()}
+    assert counts == {1.0: 3 * 3, 2.0: 2 * 3, 4.0: 3}
+    later = itertools.chain(*starts_in(entries)[1:])
     assert "t00" not in {start.trial for start in later}, "it isn't tried again"
 
 
-def failing(policy: MeasurePolicy, fails: Callable[[StartTrial], TrialFailed | None]) -> None:
+def failing(
+    policy: MeasurePolicy,
+    fails: Callable[[StartTrial], TrialFailed | None],
+    truth: ScalingProfile = TRUTH,
+) -> None:
     """Run a measurement in which each session that `fails` says so does, as soon as it began."""
-    world = SimWorld((Rentable(policy.offer, TRUTH, 1),), "score", synthetic_metric("max", 0))
+    world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
 
     class Failing:
         def handle(self, event: Event) -> tuple[Command, ...]:
@@ -340,7 +361,7 @@ def test_a_width_at_which_the_memory_is_too_small_is_not_used(width: float) -> N
     policy.raise_if_failed()
     assert set(policy.figures.epoch) == {1.0, 2.0, 4.0} - {width}
     assert "left out: t0" in policy.left_out
-    policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    profile_of(policy)
 
 
 def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> None:
@@ -354,9 +375,7 @@ def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> No
     assert policy.left_out == (
         "more than one GPU left out: the workers of t00 don't train one model: boom"
     )
-    strict = MeasurePolicy(
-        trials=trials(4), offer=offer(4), limits=NO_LIMITS, rules=TrialRules(sync_required=True)
-    )
+    strict = measuring(count=4, rules=TrialRules(sync_required=True))
     failing(strict, fails)
     with pytest.raises(MeasureError, match=r"don't train one model: boom\. Give the model to"):
         strict.raise_if_failed()
@@ -364,21 +383,16 @@ def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> No
 
 def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
     rules = TrialRules(stall_factor=10.0, stall_least=60.0)
-    policy = MeasurePolicy(trials=trials(4), offer=offer(1), limits=NO_LIMITS, rules=rules)
-    world = SimWorld(
-        (Rentable(policy.offer, TRUTH, 1),),
-        "score",
-        synthetic_metric("max", 0),
-        pace_of=lambda config, epoch: 1e6 if (config["x"], epoch) == (0, 2) else 1.0,
+    policy = measuring(count=4, gpus=1, rules=rules)
+    entries = measure(
+        policy, pace=lambda config, epoch: 1e6 if (config["x"], epoch) == (0, 2) else 1.0
     )
-    ledger = MemoryLedger()
-    run(policy, world, ledger)
     policy.raise_if_failed()
-    stops = [c for e in ledger.entries for c in e.commands if isinstance(c, StopTrial)]
+    stops = [c for e in entries for c in e.commands if isinstance(c, StopTrial)]
     assert stops[0] == StopTrial("t00.1", stacks=True)
     assert not any(each.stacks for each in stops[1:])
     assert "stalled: it reported nothing for 1m 2" in str(policy.failed[0])
-    assert ledger.entries[-1].event.at < 300.0
+    assert entries[-1].event.at < 300.0
 
 
 @pytest.mark.parametrize(("deadline", "epochs"), [(400.0, 4), (75.0, 2), (62.0, 1)])
@@ -393,11 +407,11 @@ def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs
 
 def test_without_a_deadline_the_first_epoch_sets_one() -> None:
     slow = profile({1.0: 3000.0, 2.0: 2000.0, 4.0: 1500.0})
-    policy = MeasurePolicy(trials=trials(4), offer=offer(4), limits=NO_LIMITS, patience=3600.0)
+    policy = measuring(count=4, patience=3600.0)
     measure(policy, truth=slow)
     policy.raise_if_failed()
     assert policy.figures.epoch[4.0] == pytest.approx([1500.0] * 3)
-    never = MeasurePolicy(trials=trials(4), offer=offer(4), limits=NO_LIMITS, patience=3600.0)
+    never = measuring(count=4, patience=3600.0)
     entries = measure(never, truth=profile({1.0: 3700.0, 2.0: 1.0, 4.0: 1.0}))
     assert never.ending is EndReason.DEADLINE
     assert 3600.0 < entries[-1].event.at < 3630.0
@@ -410,7 +424,7 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
     assert policy.ending is EndReason.INTERRUPTED
     assert policy.cut_short == "stopped: interrupted"
     policy.raise_if_failed()
-    found = policy.figures.profile("g.4x", "abc", "2026-01-01", "made up")
+    found = profile_of(policy)
     for width in found.widths:
         assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean)
     assert found.start.mean == pytest.approx(4.25)
@@ -430,3 +444,212 @@ def test_an_unconfirmed_release_is_repeated_and_at_last_given_up() -> None:
             break
     assert at == 370
     assert repeated == 11
+
+
+@pytest.mark.parametrize("count", [16, 3])
+def test_all_gpus_are_filled_at_every_share(count: int) -> None:
+    policy = measuring(count=count, pack=4)
+    starts = list(itertools.chain(*starts_in(measure(policy, truth=SHARED))))
+    policy.raise_if_failed()
+    assert policy.phases == (1.0, 2.0, 4.0, 0.5, 0.25)
+    counts = Counter(start.width for start in starts)
+    assert (counts[0.5], counts[0.25]) == (8, 16), "however few configurations there are"
+    assert len({(start.width, start.trial) for start in starts}) == len(starts)
+
+
+def test_the_shares_figures_are_the_world_s() -> None:
+    policy = measuring(count=16, pack=4)
+    measure(policy, truth=SHARED)
+    found = profile_of(policy)
+    assert found.widths == tuple(SHARES)
+    assert [found.epoch_seconds(width) for width in SHARES] == pytest.approx([*SHARES.values()])
+    assert found.epoch[0.25].n == 16 * 3
+    assert found.memory == {}, "no GPU, no figures of its memory"
+    assert policy.left_out == ""
+    whole = measuring(count=16)
+    measure(whole, truth=SHARED)
+    assert policy.figures.start == whole.figures.start, "whole GPUs alone say how long it takes"
+    assert policy.figures.resize == whole.figures.resize
+
+
+class Bench:
+    """One GPU, two epochs at each width: once whole, once more, then shared by two and four."""
+
+    def __init__(self) -> None:
+        self.policy = measuring(count=1, gpus=1, epochs=2, pack=4)
+        self.starts = list(begun(self.policy).values())
+        self.at = 30.0
+
+    def train(self, *memory: float | None) -> None:
+        """Train the two epochs of all that has begun, with the memory of each epoch."""
+        for number, mib in enumerate(memory, start=1):
+            self.at += 5.0
+            for start in self.starts:
+                done = told(self.at, start.session, start.start_epoch + number, 5.0, mib)
+                self.policy.handle(done)
+
+    def stop(self) -> None:
+        """Have all that has begun stopped, and take what begins then."""
+        said = [self.policy.handle(TrialStopped(self.at, each.session)) for each in self.starts]
+        self.starts = [c for c in said[-1] if isinstance(c, StartTrial)]
+
+
+def test_the_highest_memory_of_each_width_is_kept() -> None:
+    bench = Bench()
+    bench.train(900.0, 1000.0)
+    bench.stop()
+    bench.train(1100.0, 1050.0)
+    bench.stop()
+    assert [start.width for start in bench.starts] == [0.5, 0.5]
+    bench.train(None, 1200.0)
+    assert bench.policy.figures.memory == {1.0: 1100.0, 0.5: 1200.0}
+
+
+def test_a_shared_gpu_trains_on_until_the_last_is_measured() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.train(None, None)
+        bench.stop()
+    first, second = bench.starts
+    assert (first.start_epoch, first.until_epoch) == (4, 7), "an epoch to spare"
+    assert (second.trial, second.start_epoch, second.until_epoch) == ("t00-2", 0, 3)
+    for number in (5, 6, 7):
+        assert bench.policy.handle(told(60.0, first.session, number, 5.0)) == ()
+    bench.policy.handle(told(61.0, second.session, 1, 5.0))
+    said = bench.policy.handle(told(62.0, second.session, 2, 5.0))
+    assert said == (StopTrial(first.session), StopTrial(second.session))
+    assert bench.policy.figures.epoch[0.5] == [5.0, 5.0], "the spare one is in no figure"
+    bench.stop()
+    assert [start.width for start in bench.starts] == [0.25] * 4
+    assert bench.starts[0].start_epoch == 7, "from its last checkpoint"
+
+
+def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.train(1000.0, 1000.0)
+        bench.stop()
+    first, second = bench.starts
+    failed = TrialFailed(60.0, second.session, "CUDA out of memory", "Tb", out_of_memory=True)
+    assert bench.policy.handle(failed) == (StopTrial(first.session), Release("i000"))
+    assert bench.policy.handle(TrialStopped(61.0, first.session)) == ()
+    gone = bench.policy.handle(InstanceGone(64.0, "i000", 63.0, "released"))
+    assert gone == (EndRun(EndReason.DONE),)
+    bench.policy.raise_if_failed()
+    assert bench.policy.left_out == (
+        "2 or more trials on a GPU left out: a trial ran out of memory"
+    )
+    assert bench.policy.figures.profile("g", "abc", "2026-01-01", "").widths == (1.0,)
+
+
+def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:
+    policy = measuring(count=16, pack=4)
+    failing(policy, lambda start: BOOM if start.session == "t00.4" else None, SHARED)
+    policy.raise_if_failed()
+    assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
+    assert policy.left_out == "2 or more trials on a GPU left out: t00 failed: boom"
+
+
+@pytest.mark.parametrize("limits", [Limits(deadline=190.0), Limits(budget=1.9)])
+def test_limits_that_end_among_the_shares_keep_what_was_measured(limits: Limits) -> None:
+    policy = measuring(limits, count=16, pack=4)
+    entries = measure(policy, truth=SHARED)
+    policy.raise_if_failed()
+    assert set(policy.figures.epoch) == {0.5, 1.0, 2.0, 4.0}
+    assert policy.left_out.startswith("4 or more trials on a GPU left out: the ")
+    at = entries[-1].event.at
+    assert at <= (limits.deadline or at)
+    assert policy.fleet.dollars(at) <= (limits.budget or 99.0)
+
+
+def measured(
+    widths: Sequence[float], gpus: int, *refused: str, limits: Limits = NO_LIMITS
+) -> tuple[MeasurePolicy, tuple[Entry, ...]]:
+    """Return a measurement that has ended; the launches of some intents are refused."""
+    policy = MeasurePolicy(trials=trials(48), offer=offer(gpus, 3.6), limits=limits, widths=widths)
+    dry = [LaunchFailed(1.0, intent, "InsufficientCapacity", "none left") for intent in refused]
+    return policy, measure(policy, *dry, truth=WIDE)
+
+
+def test_widths_that_are_no_powers_of_two_are_measured_on_full_instances() -> None:
+    policy, entries = measured([1.0, 2.0, 3.0, 4.0, 6.0, 8.0], 8)
+    assert crews(entries) == [(1.0, 8), (2.0, 4), (3.0, 2), (4.0, 2), (6.0, 1), (8.0, 1)]
+    for width, seconds in policy.figures.epoch.items():
+        assert seconds == pytest.approx([WIDE.epoch[width].mean] * len(seconds))
+    assert policy.figures.epoch.keys() == {1.0, 2.0, 3.0, 4.0, 6.0, 8.0}
+
+
+def test_a_width_beyond_an_instance_is_measured_on_two_and_each_boot_counts() -> None:
+    policy, entries = measured([1.0, 4.0, 8.0], 4)
+    launches = [c for e in entries for c in e.commands if isinstance(c, Launch)]
+    assert len(launches) == 2
+    assert crews(entries) == [(1.0, 8), (4.0, 2), (8.0, 1)]
+    ((wide,),) = starts_in(entries)[2:]
+    assert [piece.gpus for piece in wide.placement] == [4, 4]
+    assert len({piece.instance for piece in wide.placement}) == 2
+    found = profile_of(policy)
+    assert (found.launch.n, found.boot.n, found.release.n) == (2, 2, 2)
+    assert found.epoch[8.0].mean == pytest.approx(6.0)
+
+
+def test_where_the_second_instance_is_refused_the_rest_is_measured() -> None:
+    policy, entries = measured([1.0, 4.0, 8.0, 12.0], 4, "i001", "i002")
+    policy.raise_if_failed()
+    assert crews(entries) == [(1.0, 4), (4.0, 1)]
+    assert policy.left_out == (
+        "12 GPUs left out: InsufficientCapacity: none left; "
+        "8 GPUs left out: InsufficientCapacity: none left"
+    )
+    policy, entries = measured([1.0, 4.0, 8.0, 12.0], 4, "i002")
+    assert crews(entries) == [(1.0, 8), (4.0, 2), (8.0, 1)]
+    assert "12 GPUs left out" in policy.left_out
+
+
+@pytest.mark.parametrize("refused", [("i000",), ("i000", "i001")])
+def test_where_nothing_that_was_asked_for_can_be_had_it_says_so(refused: tuple[str, ...]) -> None:
+    policy, entries = measured([8.0], 4, *refused)
+    assert policy.ending is EndReason.NO_CAPACITY
+    assert crews(entries) == []
+    assert isinstance(entries[-1].commands[-1], EndRun)
+
+
+def test_what_two_instances_cost_has_to_be_in_the_budget() -> None:
+    """A dollar pays for one at $3.6 an hour with its minimum of a minute, and not for a hundred."""
+    policy, entries = measured([1.0, 400.0], 4, limits=Limits(None, 1.0))
+    assert policy.ending is EndReason.BUDGET
+    assert not [c for e in entries for c in e.commands if isinstance(c, Launch)]
+    policy, entries = measured([1.0], 4, limits=Limits(None, 1.0))
+    assert policy.ending is EndReason.DONE
+
+
+def experiment(**fields: object) -> Experiment:
+    return Experiment(
+        name="made-up",
+        train="train.py:train",
+        metric={"name": "score", "mode": "max"},
+        search={"x": {"uniform": [0, 1]}},
+        trials=2,
+        epochs={"min": 1, "max": 2},
+        **{"cloud": {"instances": ["g7.12xlarge"], "max_instances": 2}, **fields},
+    )
+
+
+@pytest.mark.parametrize(
+    ("widths", "fields", "told"),
+    [
+        ((8, 3, 3), {}, (3.0, 8.0)),
+        ((), {}, (1.0, 2.0, 4.0)),
+        ((6,), {}, "--widths 6: g.4x has 4 GPUs, and a trial on several instances has all of "),
+        ((12,), {}, "--widths 12: that takes 3 g.4x, and cloud.max_instances is 2"),
+        ((2,), {"trial": {"gpus": {"min": 4}}}, "--widths 2: trial.gpus of the experiment doesn't"),
+        ((), {"trial": {"gpus": {"min": 8}}}, "g.4x has 4 GPUs, and trial.gpus.min is 8"),
+    ],
+)
+def test_which_widths_are_measured(
+    widths: tuple[int, ...], fields: dict[str, object], told: tuple[float, ...] | str
+) -> None:
+    if isinstance(told, str):
+        with pytest.raises(UsageError, match=told):
+            widths_to_measure(experiment(**fields), offer(4), widths)
+    else:
+        assert widths_to_measure(experiment(**fields), offer(4), widths) == told

@@ -30,11 +30,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
 from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
-from tests.builders.events import launch, tick
-
-
-def refusal(at: float, intent: str) -> LaunchFailed:
-    return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
+from tests.builders.events import dry, launch, returned, tick
 
 
 def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
@@ -100,11 +96,8 @@ def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
     assert policy.handle(epoch(12.0, "t01.1", 1)) == (ExtendTrial("t01.1", 2),)
     failed = policy.first_error()
     assert failed is policy.trials["t00"]
-    assert (failed.status, failed.error, failed.traceback) == (
-        "failed",
-        "ValueError: lr",
-        "Traceback …",
-    )
+    assert (failed.status, failed.error) == ("failed", "ValueError: lr")
+    assert failed.traceback == "Traceback …"
     policy.handle(epoch(13.0, "t01.1", 2))
     assert policy.ending is EndReason.DONE
 
@@ -117,12 +110,9 @@ def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     for number in range(epochs_before):
         policy.handle(epoch(11.0, "t00.1", number + 1))
     policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))
-    assert policy.handle(TrialFailed(13.0, "t01.1", "bang", "")) == (
-        Release("i000"),
-        SetTimer("cleanup", 43.0),
-    )
-    gone = InstanceGone(15.0, "i000", 15.0, "released")
-    assert policy.handle(gone) == (EndRun(EndReason.FAILED),)
+    said = policy.handle(TrialFailed(13.0, "t01.1", "bang", ""))
+    assert said == (Release("i000"), SetTimer("cleanup", 43.0))
+    assert policy.handle(returned(15.0)) == (EndRun(EndReason.FAILED),)
 
 
 def test_useless_nodes_go_back_and_three_are_tried() -> None:
@@ -134,7 +124,7 @@ def test_useless_nodes_go_back_and_three_are_tried() -> None:
         said = policy.handle(NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
         assert Release(intent) in said
         assert launches_of(said) == ([] if number == 2 else [launch(f"i00{number + 1}")])
-        policy.handle(InstanceGone(at + 6.0, intent, at + 6.0, "released"))
+        policy.handle(returned(at + 6.0, intent))
     assert policy.ending is EndReason.FAILED
     assert policy.trouble == "i-2 shows 3 of its 4 GPUs"
 
@@ -167,10 +157,8 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1))
-    assert policy.handle(InstanceGone(13.0, "i000", 12.9, "spot")) == (
-        StopTrial("t00.1"),
-        launch("i002"),
-    )
+    said = policy.handle(InstanceGone(13.0, "i000", 12.9, "spot"))
+    assert said == (StopTrial("t00.1"), launch("i002"))
     assert policy.handle(TrialStopped(13.1, "t00.1")) == ()
     assert join(policy, 20.0, "i002") == (
         StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
@@ -180,7 +168,7 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
 def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
     policy.handle(RunStarted(0.0))
-    assert policy.handle(refusal(2.0, "i000")) == ()
+    assert policy.handle(dry(2.0, "i000")) == ()
     for at in range(3, 17):
         assert policy.handle(tick(at)) == (SetTimer("tick", at + 1.0),), f"too early at {at} s"
     assert policy.handle(tick(17.0)) == (launch("i001"), SetTimer("tick", 18.0))
@@ -191,11 +179,11 @@ def test_with_something_rented_the_run_makes_do() -> None:
     policy = scripted(staged((2, 0, 1, 2, 4.0)))
     policy.handle(RunStarted(0.0))
     assert set(starts(join(policy, 1.0, "i000"))) == {"t00.1"}
-    policy.handle(refusal(2.0, "i001"))
+    policy.handle(dry(2.0, "i001"))
     for number in range(2, 7):
         at = 20.0 * number
         assert policy.handle(tick(at))[:-1] == (launch(f"i00{number}"),)
-        assert policy.handle(refusal(at + 1.0, f"i00{number}")) == ()
+        assert policy.handle(dry(at + 1.0, f"i00{number}")) == ()
     said = policy.handle(epoch(150.0, "t00.1", 1))
     assert said == (StopTrial("t00.1"),), "t01 takes its place; another one would be for nobody"
 
@@ -205,11 +193,11 @@ def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
     policy = scripted(staged((1, 0, 1, 2, 8.0)))
     policy.handle(RunStarted(0.0))
     join(policy, 1.0, "i000")
-    policy.handle(refusal(2.0, "i001"))
+    policy.handle(dry(2.0, "i001"))
     policy.handle(tick(20.0))
-    policy.handle(refusal(21.0, "i002"))
+    policy.handle(dry(21.0, "i002"))
     policy.handle(tick(40.0))
-    assert Release("i000") in policy.handle(refusal(41.0, "i003"))
+    assert Release("i000") in policy.handle(dry(41.0, "i003"))
     assert policy.ending is EndReason.NO_CAPACITY
 
 
@@ -245,12 +233,12 @@ def zoned(intent: str, zone: str) -> Launch:
 def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
     policy.handle(RunStarted(0.0))
-    assert policy.handle(refusal(2.0, "i000")) == (zoned("i001", "a"),)
-    assert policy.handle(refusal(3.0, "i001")) == (zoned("i002", "b"),)
-    assert policy.handle(refusal(4.0, "i002")) == (), "none is left"
+    assert policy.handle(dry(2.0, "i000")) == (zoned("i001", "a"),)
+    assert policy.handle(dry(3.0, "i001")) == (zoned("i002", "b"),)
+    assert policy.handle(dry(4.0, "i002")) == (), "none is left"
     assert launches_of(policy.handle(tick(181.0))) == []
     assert launches_of(policy.handle(tick(182.0))) == [zoned("i003", "")]
-    assert launches_of(policy.handle(refusal(182.5, "i003"))) == [], "a is left alone till 183"
+    assert launches_of(policy.handle(dry(182.5, "i003"))) == [], "a is left alone till 183"
     assert launches_of(policy.handle(tick(183.0))) == [zoned("i004", "a")]
 
 
@@ -315,7 +303,7 @@ def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -
         at += 1.04
         (request,) = launches_of(said)
         assert isinstance(request, Launch)
-        said, asked = policy.handle(refusal(at, request.intent)), asked + 1
+        said, asked = policy.handle(dry(at, request.intent)), asked + 1
     assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)
 
 
@@ -327,7 +315,7 @@ def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity()
         while policy.ending is None:
             at += pause
             asked = [command for command in said if isinstance(command, Launch)]
-            said = policy.handle(refusal(at, asked[0].intent) if asked else tick(at))
+            said = policy.handle(dry(at, asked[0].intent) if asked else tick(at))
         assert policy.ending is EndReason.NO_CAPACITY
         assert at > 30.0, "asked for as long as there is time"
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from cloudtune.model.catalog import InstanceType
 from cloudtune.profiles.ratios import SAME_GPU_SPREAD, between, derive, measured_ratios
 from tests.builders import profile
+from tests.builders.values import present
 
 GPUS = sorted({gpu for pair in measured_ratios() for gpu in pair})
 
@@ -20,15 +21,13 @@ EPOCH = {0.5: 12.0, 1.0: 8.0, 2.0: 4.7, 4.0: 2.5, 8.0: 3.8, 12.0: 3.0}
 
 
 def test_a_ratio_is_the_median_with_the_spread_over_programs() -> None:
-    found = between("v100", "A100")
-    assert found is not None
+    found = present(between("v100", "A100"))
     assert (found.ratio, found.spread, found.n) == (2.505, 0.413, 10)
     assert "Lambda" in found.source
 
 
 def test_two_steps_are_as_uncertain_as_both() -> None:
-    found = between("t4", "v100")
-    assert found is not None
+    found = present(between("t4", "v100"))
     assert found.ratio == pytest.approx(3.065 / 2.505)
     assert found.spread == pytest.approx((0.514**2 + 0.413**2) ** 0.5)
     assert found.source.startswith("over a100: ")
@@ -45,8 +44,7 @@ def test_there_and_back_is_one(one: str, other: str) -> None:
 
 def test_a_derived_profile_is_faster_and_less_sure() -> None:
     here = replace(profile(EPOCH, spread=0.1), error=0.1)
-    there = derive(here, V100, A100)
-    assert there is not None
+    there = present(derive(here, V100, A100))
     assert there.instance_type == "4xa100"
     assert there.epoch_seconds(1.0) == pytest.approx(8.0 / 2.505)
     assert there.epoch[1.0].sd == pytest.approx(0.8 / 2.505)
@@ -69,31 +67,26 @@ def test_a_derived_profile_is_faster_and_less_sure() -> None:
 def test_only_widths_whose_layout_was_measured_stay(
     to_type: InstanceType, widths: tuple[float, ...]
 ) -> None:
-    found = derive(profile(EPOCH), V100, to_type)
-    assert found is not None
+    found = present(derive(profile(EPOCH), V100, to_type))
     assert found.widths == widths
 
 
 def test_the_same_gpu_elsewhere_is_as_fast_within_a_stated_error() -> None:
-    found = derive(profile(EPOCH), V100, machine("V100", 8))
-    assert found is not None
+    found = present(derive(profile(EPOCH), V100, machine("V100", 8)))
     assert found.epoch_seconds(1.0) == 8.0
     assert found.error == SAME_GPU_SPREAD
 
 
 def test_memory_stays_with_the_widths_that_stay() -> None:
     here = replace(profile(EPOCH), memory={0.5: 7000.0, 1.0: 6500.0, 8.0: 2000.0})
-    packed = derive(here, V100, machine("v100", 2))
-    assert packed is not None
+    packed = present(derive(here, V100, machine("v100", 2)))
     assert packed.memory == {0.5: 7000.0, 1.0: 6500.0}
-    faster = derive(here, V100, A100)
-    assert faster is not None
+    faster = present(derive(here, V100, A100))
     assert faster.memory == {1.0: 6500.0, 8.0: 2000.0}, "no shares of another GPU"
 
 
 def test_a_smaller_memory_is_said() -> None:
-    found = derive(profile(EPOCH), V100, machine("k80", 1, memory=12288))
-    assert found is not None
+    found = present(derive(profile(EPOCH), V100, machine("k80", 1, memory=12288)))
     assert "whether the batch fits is not known" in found.source
 
 

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from cloudtune.engine.resume import replayed
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    LaunchFailed,
-)
+from cloudtune.model.events import EpochDone, Event, InstanceGone, LaunchFailed
 from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.model.trial import EndReason

@@ -56,11 +56,7 @@ def emulated(folder: Path, **cloud: Any) -> Experiment:
 
 
 def measured(
-    monkeypatch: pytest.MonkeyPatch,
-    experiment: Experiment,
-    seconds: float,
-    *,
-    pace: bool = True,
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, seconds: float, *, pace: bool = True
 ) -> ScalingProfile:
     """Return the profile of a script whose epoch takes so long on a core, whoever shares it."""
     paces: list[bool] = []

@@ -21,21 +21,10 @@ from cloudtune.runs.report import cloud_records, load
 from tests.builders import profile
 from tests.builders.live import LIMITS, RENTABLE, elastic_job, problem, report_of
 
+DEEP = "[" * 20_000
 BAD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    1e308,
-    float("nan"),
-    float("inf"),
-    DEEP := "[" * 20_000,
-    "x",
-    [],
-    {},
-    [1],
-    "\ud800",
-    10**30,
-    "t99.1",
+    *(None, True, -1, 1e308, float("nan"), float("inf"), 10**30, DEEP, "x", "\ud800", "t99.1"),
+    *([], {}, [1]),
 )
 MUTANTS = 150
 
@@ -135,21 +124,7 @@ limits: {deadline: 2h, budget: $20}
 cloud: {instances: [g4dn.12xlarge], max_instances: 2}
 """
 SCRIPT = "def train(config):\n    pass\n"
-CELLS = (
-    "nan",
-    "-inf",
-    "1e999",
-    "-1",
-    "",
-    '"',
-    "\udcff",
-    "\0",
-    "[" * 1100,
-    "9" * 5000,
-    ",",
-    "\n",
-    "x",
-)
+CELLS = (*("nan", "-inf", "1e999", "-1", "[" * 1100, "9" * 5000), *'",x', *"\udcff\0\n", "")
 
 
 def changed(text: str, chance: random.Random) -> bytes:

@@ -76,11 +76,8 @@ def test_the_report_names_its_parts_and_tells_when_the_target_was_reached() -> N
         elastic_job({"name": "random", "target": 0.3, "allocator": "static-fluid:published"})
     )
     data = to_json(told)
-    assert (data["strategy"], data["allocator"], data["fleet_rule"]) == (
-        "random",
-        "static-fluid:published",
-        "naive",
-    )
+    parts = [data[name] for name in ("strategy", "allocator", "fleet_rule")]
+    assert parts == ["random", "static-fluid:published", "naive"]
     last = [e.event for e in told.entries if isinstance(e.event, EpochDone)][-1]
     trial, _, _ = last.session.partition(".")
     where = {"trial": trial, "epoch": last.epoch, "best": last.metrics["score"]}

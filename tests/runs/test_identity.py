@@ -121,13 +121,7 @@ def test_the_constants_of_a_command_are_part_of_it(place: Place) -> None:
     ],
 )
 def test_versions(
-    place: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    package: str,
-    old: str,
-    new: str,
-    *,
-    used: bool,
+    place: Place, monkeypatch: pytest.MonkeyPatch, package: str, old: str, new: str, *, used: bool
 ) -> None:
     versions = {"torch": "2.12.0", "cloudtune": "0.3.0", package: old}
     monkeypatch.setattr(identity, "_version", lambda name: versions[name])

@@ -72,12 +72,8 @@ def test_a_grid_is_gone_through_without_them() -> None:
     asked = experiment(search=space, initial=[{"a": 2, "b": False}], strategy="grid")
     sampler = sampler_of(asked)
     begun = [trial.config for _ in range(5) if (trial := sampler.ask()) is not None]
-    assert [tuple(config.values()) for config in begun] == [
-        (2, False),
-        (1, True),
-        (2, True),
-        (1, False),
-    ]
+    values = [tuple(config.values()) for config in begun]
+    assert values == [(2, False), (1, True), (2, True), (1, False)]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Grid, Uniform
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import Interrupted, RunContinued, first_event
+from cloudtune.model.events import Interrupted, LaunchFailed, RunContinued, first_event
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.serialization import decode_kind
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
@@ -30,6 +29,7 @@ from cloudtune.runs.report import build, to_json
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
+from tests.builders.values import present
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0
@@ -82,8 +82,7 @@ def test_the_newcomers_are_tried_within_the_limits_and_the_best_of_all_wins(
     for name in newcomers:
         assert min(policy.trials[name].history) == 1, "from their begin"
     assert {name: policy.trials[name].epoch for name in trained} == trained
-    best = policy.best
-    assert best is not None
+    best = present(policy.best)
     reached = [v for t in policy.trials.values() for v in t.history.values() if v is not None]
     assert best.metric == max(reached)
     assert max(t.epoch for t in policy.trials.values()) == setting.max_epochs
@@ -97,8 +96,7 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     setting = setting.but(metric=lambda n, epoch: scores[n] + epoch / 100)
     whole, *_ = first_leg(setting, None)
-    assert whole.itinerary is not None
-    stage_2 = whole.itinerary.stage_began[1]
+    stage_2 = present(whole.itinerary).stage_began[1]
     policy, world, ledger = first_leg(setting, stage_2 + 1.0)
     assert policy.itinerary is not None
     assert policy.itinerary.members == ("t00", "t01", "t02")
@@ -110,21 +108,8 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
     # 5 newcomers to the first rung; the best 2 of them with the 3 to the second, and so on.
     assert stages[2:] == [(5, 0, 2), (5, 2, 4), (2, 4, 8)]
     epochs = {name: trial.epoch for name, trial in policy.trials.items()}
-    assert epochs == {
-        "t00": 8,
-        "t01": 4,
-        "t02": 4,
-        "t03": 2,
-        "t04": 2,
-        "t05": 2,
-        "t06": 4,
-        "t07": 2,
-        "t08": 8,
-        "t09": 2,
-        "t10": 2,
-    }
-    assert policy.best is not None
-    assert policy.best.trial == "t00"
+    assert [epochs[f"t{n:02d}"] for n in range(11)] == [8, 4, 4, 2, 2, 2, 4, 2, 8, 2, 2]
+    assert present(policy.best).trial == "t00"
     began = [
         c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
     ]
@@ -136,13 +121,11 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
 def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     whole, *_ = first_leg(setting, None)
-    assert whole.itinerary is not None
-    stage_2 = whole.itinerary.stage_began[1]
+    stage_2 = present(whole.itinerary).stage_began[1]
     policy, *_ = first_leg(setting, stage_2 + 1.0)
     at = policy.now + PAUSE
     policy.handle(RunContinued(at, at + 3000.0, None, 2))
-    assert policy.itinerary is not None
-    rest = Rest(policy.state, policy.itinerary, ExactPlanner(), Reserve(7.0))
+    rest = Rest(policy.state, present(policy.itinerary), ExactPlanner(), Reserve(7.0))
     # Two newcomers to the first rung; the better one with three to the second.
     assert [(stage.trials, stage.end_epoch) for stage in rest.later] == [(4, 4), (2, 8)]
 
@@ -185,8 +168,7 @@ def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[s
     def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
         found = []
         for _ in range(count):
-            trial = sampler.ask()
-            assert trial is not None
+            trial = present(sampler.ask())
             sampler.tell(trial, 1, float(trial.config["x"]))  # type: ignore[arg-type]
             found.append(trial)
         return found
@@ -222,18 +204,7 @@ def refused(strategy: str, more: int, limits: Limits) -> str:
     tried.handle(first_event(0.0, begun=False))
     tried.handle(Interrupted(1.0))
     for rented in list(tried.fleet.alive()):
-        tried.handle(
-            decode_kind(
-                {
-                    "type": "LaunchFailed",
-                    "at": 2.0,
-                    "intent": rented.intent,
-                    "code": "x",
-                    "message": "",
-                    "permanent": False,
-                }
-            )
-        )
+        tried.handle(LaunchFailed(2.0, rented.intent, "x", ""))
     assert tried.ended
     with pytest.raises(UsageError) as raised:
         try_more(job, tried, RunContinued(100.0, limits.deadline, limits.budget, more))

@@ -11,15 +11,7 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import Decision, Go, Verdict, View
-from tests.builders import (
-    Given,
-    Played,
-    Setting,
-    by_name,
-    final,
-    offer,
-    play,
-)
+from tests.builders import Given, Played, Setting, by_name, final, offer, play
 from tests.contracts.strategy import OrderedContract
 
 if TYPE_CHECKING:

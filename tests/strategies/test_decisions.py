@@ -1,17 +1,14 @@
-"""F15: halving, Hyperband and their kin decide as algorithms that are written apart, at any width.
-
-`hyperband` below is the paper's algorithm 1 on plain numbers (Li et al., JMLR 2018): it knows the
-trials, in the order in which the sampler gives them, and their metrics, and says how far each is
-trained. ASHA, which decides as results come in, is in `policy/test_promoted.py`.
-"""
+"""F15: each strategy decides as an algorithm that is written apart, at any width."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import Setting, by_name, offer, play, profile
+from tests.strategies.written_apart import bred, model_decisions, modelled, pbt_decisions, reached
 
 FROM_A_QUARTER = {0.25: 28.0, 0.5: 15.0, 1.0: 8.0, 2.0: 4.4, 3.0: 3.2, 4.0: 2.6, 6.0: 2.1, 8.0: 1.8}
 
@@ -120,3 +117,47 @@ def test_f15_it_decides_as_an_algorithm_written_apart(strategy: str, allocator: 
     decisions, wrong = differing(strategy, allocator, 0)
     assert decisions >= 9
     assert wrong == 0
+
+
+NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))  # which are slow
+
+
+@pytest.mark.parametrize(
+    ("allocator", "last"),
+    [*((name, 9) for name in NAMES), ("hypersched", 9), ("same", 24), ("dynamic-fluid", 24)],
+)
+def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int) -> None:
+    """Judged after each epoch, and after each second one."""
+    found = bred(allocator, 0, 32, last)
+    count, differing = pbt_decisions(found)
+    assert count > 200
+    assert len(found.exploits) >= 8
+    assert differing == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "allocator"),
+    [*(("bohb", name) for name in NAMES), ("sync-bohb", "same"), ("sync-bohb", "dynamic-fluid")],
+)
+def test_f15_bohb_proposes_what_tpe_does_and_decides_as_hyperband(
+    strategy: str, allocator: str
+) -> None:
+    found = modelled(strategy, allocator, 0, 26)
+    count, by_model, differing = model_decisions(found)
+    assert count == 26
+    assert by_model >= 6
+    assert differing == 0
+    expected, _ = hyperband(26, 3, 9, lambda number, epoch: reached(found.configs[number], epoch))
+    assert found.epochs == tuple(expected[number] for number in range(26))
+
+
+def test_f15_what_was_told_counts_and_when() -> None:
+    """The comparison notices a best result that is the worst, and one that came too late."""
+    found = modelled("sync-bohb", "dynamic-fluid", 0, 26)
+    first = [at for at, (_, epoch, _) in enumerate(found.steps) if epoch == 1][:9]  # a bracket's
+    best = max(first, key=lambda at: found.steps[at][2] or 0.0)
+    before, (trial, epoch, value), after = found.steps[:best], found.steps[best], found.steps[best:]
+    assert value is not None
+    worst = (*before, (trial, epoch, value - 9.0), *after[1:])
+    assert model_decisions(replace(found, steps=worst))[2]
+    assert model_decisions(replace(found, steps=(*before, *after[1:], after[0])))[2]

@@ -142,11 +142,8 @@ def test_who_failed_still_counts_in_the_size_of_the_next_rung() -> None:
         return math.nan if number < 4 else number / 10
 
     played = play(Setting(9, metric=metric), halving(9, 1, 3, 3))
-    assert sorted(name for name, epochs in played.epochs.items() if epochs == 3) == [
-        "t06",
-        "t07",
-        "t08",
-    ]
+    promoted = sorted(name for name, epochs in played.epochs.items() if epochs == 3)
+    assert promoted == ["t06", "t07", "t08"]
 
 
 def test_a_rung_of_which_all_fail_ends_the_bracket() -> None:
@@ -162,10 +159,8 @@ def test_a_trial_at_its_last_epoch_keeps_its_place() -> None:
     game = Setting(6, caps={5: 1, 4: 2}, metric=final([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
     played = play(game, halving(6, 1, 4, 2))
     assert played.epochs == {"t00": 1, "t01": 1, "t02": 1, "t03": 2, "t04": 2, "t05": 1}
-    assert {n: t.status for n, t in played.policy.trials.items() if t.status != "cut"} == {
-        "t04": "finished",
-        "t05": "finished",
-    }
+    statuses = {n: t.status for n, t in played.policy.trials.items() if t.status != "cut"}
+    assert statuses == {"t04": "finished", "t05": "finished"}
 
 
 def test_brackets_that_are_repeated_use_what_they_are_given() -> None:

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from cloudtune.train.checkpoint import (
     usable,
 )
 from cloudtune.train.storage import CheckpointError, StorageError, try_storage
+from tests.builders.values import present
 
 
 class BrokenError(RuntimeError):
@@ -117,6 +119,18 @@ def test_the_manifest_is_strict_json(store: CheckpointStore, tmp_path: Path) -> 
     assert read_manifest(path).metrics == {"loss": math.inf}
 
 
+def broken_off(store: CheckpointStore, at: int, change: Callable[[], object]) -> bool:
+    """Whether a change was broken off, with all that a storage is asked to do from `at` on."""
+    real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
+    try:
+        change()
+    except BrokenError:
+        return True
+    finally:
+        store._fs = real
+    return False
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["next epoch", "the same epoch again"])
 def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, again: bool) -> None:
     folder_of(tmp_path / "old", "old")
@@ -124,20 +138,14 @@ def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, agai
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         first = store.save("t", 1, {}, tmp_path / "old")
-        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
-        try:
-            store.save("t", 1 if again else 2, {}, tmp_path / "new")
-        except BrokenError:
-            store._fs = real
-        else:
+        epoch = 1 if again else 2
+        if not broken_off(store, at, partial(store.save, "t", epoch, {}, tmp_path / "new")):
             break
-        latest = store.latest("t")
-        assert latest is not None
+        latest = present(store.latest("t"))
         found = content(latest, tmp_path / f"out{at}")
         assert found in {"old", "new"}
         assert found == "new" or latest == first
     assert at > 8, "too few steps were broken to prove anything"
-    store._fs = real
     assert content(str(store.latest("t")), tmp_path / "last") == "new"
 
 
@@ -151,20 +159,16 @@ def test_staged_files_are_a_checkpoint_once_they_are_committed(
     store: CheckpointStore, tmp_path: Path, near: bool
 ) -> None:
     source = folder_of(tmp_path / "in", "one")
-    staged = store.stage("t1", 3, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 3, source))
     folder_of(source, "two")  # the script goes on
     assert store.latest("t1") is None
-    path = store.commit(staged, {"acc": 0.5})
-    assert path is not None
+    path = present(store.commit(staged, {"acc": 0.5}))
     assert path == store.latest("t1")
     assert content(path, tmp_path / "out") == "one"
     assert read_manifest(path).metrics == {"acc": 0.5}
     assert Path(staged.files).exists() == near, "what was elsewhere is gone"
-    staged = store.stage("t1", 3, source)
-    assert staged is not None
-    again = store.commit(staged, {})
-    assert again is not None
+    staged = present(store.stage("t1", 3, source))
+    again = present(store.commit(staged, {}))
     assert content(again, tmp_path / "out") == "two"
     assert len(list(Path(again).iterdir())) == 2
 
@@ -175,14 +179,8 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         store.save("t", 1, {}, tmp_path / "old")
-        staged = store.stage("t", 1, tmp_path / "new")
-        assert staged is not None
-        real, store._fs = store._fs, BreakingFileSystem(store._fs, at)
-        try:
-            store.commit(staged, {})
-        except BrokenError:
-            store._fs = real
-        else:
+        staged = present(store.stage("t", 1, tmp_path / "new"))
+        if not broken_off(store, at, partial(store.commit, staged, {})):
             break
         assert content(str(store.latest("t")), tmp_path / f"out{at}") in {"old", "new"}
     assert at > 4, "too few steps were broken to prove anything"
@@ -201,10 +199,7 @@ def test_a_name_that_is_not_utf8_costs_no_trial_and_no_report(
 
 def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
-    real, store._fs = store._fs, BreakingFileSystem(store._fs, 3)
-    with pytest.raises(BrokenError):
-        store.save("t", 1, {}, source)
-    store._fs = real
+    assert broken_off(store, 3, lambda: store.save("t", 1, {}, source))
     assert store.latest("t") is None
     store.save("t", 2, {"acc": 1.0}, source)
     store.prune("t", "acc", "max")
@@ -243,13 +238,8 @@ def test_a_prune_broken_off_leaves_the_latest_and_the_best(
     source = folder_of(tmp_path / "in", "x")
     for epoch, value in enumerate([0.1, 0.9, 0.5, 0.4], start=1):
         store.save("t", epoch, {"acc": value}, source)
-    real = store._fs
     for at in range(1, 7):  # two folders go, of three entries each
-        store._fs = BreakingFileSystem(real, at)
-        try:
-            store.prune("t", "acc", "max")
-        except BrokenError:
-            store._fs = real
+        broken_off(store, at, lambda: store.prune("t", "acc", "max"))
         assert {2, 4} <= set(store._saved("t"))
 
 
@@ -402,11 +392,9 @@ class FailingFileSystem:
 def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
-    staged = store.stage("t1", 1, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 1, source))
     store._fs = FailingFileSystem(store._fs, 2, "open_output_stream")
-    path = store.commit(staged, {})
-    assert path is not None
+    path = present(store.commit(staged, {}))
     assert content(path, tmp_path / "out") == "one"
 
 
@@ -418,14 +406,12 @@ def test_a_storage_that_stays_broken_costs_its_epochs_and_no_more(
     first = store.save("t1", 1, {}, source)
     store._fs = broken = FailingFileSystem(store._fs, 4, "open_output_stream")
     for epoch, left in ((2, 1), (3, 0)):  # three tries, and then one each
-        staged = store.stage("t1", epoch, source)
-        assert staged is not None
+        staged = present(store.stage("t1", epoch, source))
         assert store.commit(staged, {}) is None
         assert broken.times == left
     assert "epoch 3 is not saved: " in capsys.readouterr().err
     assert store.latest("t1") == first
-    staged = store.stage("t1", 4, source)
-    assert staged is not None
+    staged = present(store.stage("t1", 4, source))
     assert store.commit(staged, {}) == store.latest("t1") != first
 
 

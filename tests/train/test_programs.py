@@ -163,9 +163,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_plain_script_is_read_and_resumes_from_its_folder(
-    tmp_path: Path,
-) -> None:
+def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, WRITES, COMMAND, program=files)
     printed = it.run(until=2, last=9)
@@ -335,11 +333,8 @@ with open("m", "w") as log:
     it = trial(tmp_path, script, "python main.py {steps}", program={"file": "m"}, progress=progress)
     with pytest.raises(CommandFailedError, match="ended after step 1,500 of 4,500"):
         it.run(until=99, last=9)
-    assert [(each.epoch, each.metrics["accuracy"]) for each in it.reports] == [
-        (1, 500.0),
-        (2, 1000.0),
-        (3, 1500.0),
-    ]
+    reported = [(each.epoch, each.metrics["accuracy"]) for each in it.reports]
+    assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0)]
 
 
 def test_workers_that_never_meet_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

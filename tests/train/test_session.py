@@ -26,14 +26,10 @@ from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
-from cloudtune.train.session import (
-    MissingMetricError,
-    NeverReportedError,
-    Session,
-    StopTraining,
-)
+from cloudtune.train.session import MissingMetricError, NeverReportedError, Session, StopTraining
 from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
+from tests.builders.values import present
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,10 +72,19 @@ def make_session(hook: Callable[[EpochReport], object] = lambda _: None, **optio
     return Session(report_hook=hook, **{**names, **options})
 
 
-def run_granted(function: Callable[[dict[str, Any]], object], **options: Any) -> list[EpochReport]:
+def run_granted(
+    function: Callable[[dict[str, Any]], object],
+    hear: Callable[[EpochReport], object] = lambda _: None,
+    **options: Any,
+) -> list[EpochReport]:
     """Run a script to its end with every epoch granted."""
     reports: list[EpochReport] = []
-    session = make_session(reports.append, **options)
+
+    def take(report: EpochReport) -> None:
+        reports.append(report)
+        hear(report)
+
+    session = make_session(take, **options)
     session.grant(session.max_epoch + 1)
     session.run(function, {})
     return reports
@@ -200,14 +205,10 @@ def test_waiting_for_a_grant_and_setting_up_are_not_training(
             clock.now += 2
             cloudtune.report({"acc": 0.5})
 
-    def wait(report: EpochReport) -> None:
-        reports.append(report)
-        clock.now += 1000  # the controller thinks
+    def think(_report: EpochReport) -> None:
+        clock.now += 1000
 
-    reports: list[EpochReport] = []
-    session = make_session(wait, max_epoch=3)
-    session.grant(4)
-    session.run(script, {})
+    reports = run_granted(script, think, max_epoch=3)
     assert [report.seconds for report in reports] == [2, 2, 2]
 
 
@@ -244,24 +245,24 @@ def test_files_of_a_checkpoint_are_in_a_folder(given: Any) -> None:
         run_granted(lambda config: cloudtune.report({"acc": 1.0}, given))
 
 
-def saving(config: dict[str, Any]) -> None:
-    folder = Path(config["folder"])
-    for epoch in cloudtune.epochs():
-        (folder / "epoch.txt").write_text(str(epoch))
-        cloudtune.report({"acc": 1 / epoch}, cloudtune.Checkpoint.from_directory(folder))
+def saving(folder: Path) -> Callable[[dict[str, Any]], None]:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in cloudtune.epochs():
+            (folder / "epoch.txt").write_text(str(epoch))
+            cloudtune.report({"acc": 1 / epoch}, cloudtune.Checkpoint.from_directory(folder))
+
+    return train
 
 
 def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path) -> None:
-    first = run_granted(lambda _: saving({"folder": work}), store=store, max_epoch=4)
-    path = first[-1].checkpoint
-    assert path is not None
+    first = run_granted(saving(work), store=store, max_epoch=4)
+    path = present(first[-1].checkpoint)
     assert path == store.latest("t1")
     assert read_manifest(path).metrics == {"acc": 0.25}
     seen: list[str] = []
 
     def resumed(config: dict[str, Any]) -> None:
-        checkpoint = cloudtune.get_checkpoint()
-        assert checkpoint is not None
+        checkpoint = present(cloudtune.get_checkpoint())
         assert checkpoint.epoch == 4
         with checkpoint.as_directory() as folder:
             seen.append((Path(folder) / "epoch.txt").read_text())
@@ -280,13 +281,12 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(
 
     def deliver(report: EpochReport) -> None:
         for path in [*known[-1:], report.checkpoint]:
-            assert path is not None
-            read_manifest(path)  # the last that was known is still there, as is the new one
+            read_manifest(
+                present(path)
+            )  # the last that was known is still there, as is the new one
         known.append(report.checkpoint)
 
-    session = make_session(deliver, store=store, max_epoch=5)
-    session.grant(6)
-    session.run(saving, {"folder": work})
+    run_granted(saving(work), deliver, store=store, max_epoch=5)
     kept = sorted(path.name for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
 
@@ -302,7 +302,7 @@ def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(
 
     session = make_session(deliver, store=store, max_epoch=8, acknowledged=0)
     session.grant(9)
-    session.run(saving, {"folder": work})
+    session.run(saving(work), {})
     kept = sorted(int(path.name[-5:]) for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == [1, 6, 7, 8]  # the best, and all since the last that is known
     assert session.acknowledged == 6
@@ -350,34 +350,37 @@ def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> No
     driver.join()
 
 
-def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path, work: Path) -> None:
-    store = SlowStore(str(tmp_path / "store"))
+def saved_late(folder: Path, work: Path, granted: int, error: Exception | None = None) -> Driver:
+    """Return a driver that has begun, of a script whose first checkpoint is on its way."""
+    store = SlowStore(str(folder / "store"))
+    store.error = error
     driver = Driver(store=store)
-    driver.session.grant(1)
-    driver.start(lambda _: saving({"folder": work}))
-    driver.session.stop()
+    driver.session.grant(granted)
+    driver.start(saving(work))
+    if error is None:
+        driver.session.stop()
     store.may_commit.set()
     driver.join()
+    return driver
+
+
+def test_who_is_stopped_brings_its_checkpoint_home_first(tmp_path: Path, work: Path) -> None:
+    driver = saved_late(tmp_path, work, 1)
     driver.session.flush()
-    assert [report.checkpoint for report in driver.reports] == [store.latest("t1")]
+    latest = CheckpointStore(str(tmp_path / "store")).latest("t1")
+    assert [report.checkpoint for report in driver.reports] == [latest]
 
 
 @pytest.mark.parametrize("granted", [1, 2], ids=["while it waits", "while it trains"])
 def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, work: Path, granted: int) -> None:
-    store = SlowStore(str(tmp_path / "store"))
-    store.error = OSError("the bucket is gone")
-    driver = Driver(store=store)
-    driver.session.grant(granted)
-    driver.start(lambda _: saving({"folder": work}))
-    store.may_commit.set()
-    driver.join()
-    assert driver.error is store.error
+    error = OSError("the bucket is gone")
+    driver = saved_late(tmp_path, work, granted, error)
+    assert driver.error is error
     assert driver.reports == []
 
 
 def test_only_rank_0_saves_and_delivers(store: CheckpointStore, work: Path) -> None:
-    options = {"store": store, "rank": 1, "world_size": 2}
-    assert run_granted(lambda _: saving({"folder": work}), **options) == []
+    assert run_granted(saving(work), store=store, rank=1, world_size=2) == []
     assert store.latest("t1") is None
 
 
@@ -392,9 +395,7 @@ def test_the_epoch_hook_comes_before_the_report(
     calls: list[dict[str, Any]] = __import__("paced_machine").calls
 
     counts: list[int] = []
-    session = make_session(lambda _: counts.append(len(calls)), max_epoch=2, nodes=2)
-    session.grant(3)
-    session.run(steady, {})
+    run_granted(steady, lambda _: counts.append(len(calls)), max_epoch=2, nodes=2)
     assert counts == [2, 3]
     assert [call.pop("elapsed") >= 0 for call in calls] == [True, True, True]
     assert [call["epoch"] for call in calls] == [0, 1, 2], "epoch 0 is the set-up"
@@ -439,44 +440,34 @@ def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
     assert sorted(itertools.chain(*alone[0])) == list(range(24))
 
 
-def test_a_trial_whose_checkpoint_is_missing_goes_on_from_an_earlier_one(
-    store: CheckpointStore, work: Path
+def altered(checkpoint: Path) -> None:
+    (file,) = checkpoint.glob("*/steps")
+    file.write_text("y")
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, altered])
+def test_a_trial_whose_checkpoint_is_damaged_resumes_from_an_earlier_one(
+    store: CheckpointStore, work: Path, damage: Callable[[Path], None]
 ) -> None:
     paths = [store.save("t1", epoch, {"acc": 0.5}, work) for epoch in (1, 2)]
-    shutil.rmtree(paths[1])
-    began: list[tuple[int, bool]] = []
+    began: list[tuple[int, str]] = []
 
     def train(config: dict[str, Any]) -> None:
         for number in cloudtune.epochs():
-            began.append((number, cloudtune.get_checkpoint() is not None))
+            text = ""
+            if checkpoint := cloudtune.get_checkpoint():
+                with checkpoint.as_directory() as folder:
+                    text = Path(folder, "steps").read_text()
+            began.append((number, text))
             cloudtune.report({"acc": 0.5})
 
+    damage(Path(paths[1]))
     run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
-    assert began == [(2, True), (3, True)]
-    shutil.rmtree(paths[0])
+    assert began == [(2, "1"), (3, "1")]
+    damage(Path(paths[0]))
     began.clear()
     run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
-    assert began == [(1, False), (2, False), (3, False)]
-
-
-def test_a_trial_whose_checkpoint_was_altered_resumes_from_the_one_before(
-    store: CheckpointStore, work: Path
-) -> None:
-    paths = [store.save("t1", epoch, {"acc": 0.5}, work) for epoch in (1, 2)]
-    (file,) = Path(paths[1]).glob("*/steps")
-    file.write_text("y")
-    seen: list[tuple[int, str]] = []
-
-    def train(config: dict[str, Any]) -> None:
-        for number in cloudtune.epochs():
-            checkpoint = cloudtune.get_checkpoint()
-            assert checkpoint is not None
-            with checkpoint.as_directory() as folder:
-                seen.append((number, Path(folder, "steps").read_text()))
-            cloudtune.report({"acc": 0.5})
-
-    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=2)
-    assert seen == [(2, "1")]
+    assert began == [(1, ""), (2, ""), (3, "")]
 
 
 def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
@@ -588,11 +579,8 @@ def test_alone_a_script_prints_its_metrics(
 
     contextvars.Context().run(script)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  (")[0] for line in lines] == [
-        "epoch 1  acc 0.1",
-        "epoch 2  acc 0.2",
-        "epoch 3  acc 0.3",
-    ]
+    shown = [line.split("  (")[0] for line in lines]
+    assert shown == ["epoch 1  acc 0.1", "epoch 2  acc 0.2", "epoch 3  acc 0.3"]
     monkeypatch.setenv("CLOUDTUNE_EPOCHS", "1")
     with pytest.raises(StopTraining):  # a SystemExit: the script ends quietly
         contextvars.Context().run(endless, {})
@@ -681,8 +669,7 @@ def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path)
     middle = tmp_path / "middle"
     middle.mkdir()
     (middle / "steps").write_text("21")
-    path = store.latest("t1")
-    assert path is not None
+    path = present(store.latest("t1"))
     again = make_session(store=store, restore=path, max_epoch=3)
     with again.activate():
         assert again.save(Checkpoint.from_directory(middle)), "of a restored one, too"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from tests.builders.values import present
 
 Usage = namedtuple("Usage", "total used free")
 STATE = b"0123456789" * 100
@@ -39,11 +40,9 @@ def free(monkeypatch: pytest.MonkeyPatch, **mib: float) -> None:
 
 def test_a_checkpoint_waits_on_the_node_s_own_disk_and_is_read_there(own: Path) -> None:
     store = CheckpointStore(str(own.parent / "store"), ())
-    staged = store.stage("t", 1, own.parent / "in")
-    assert staged is not None
+    staged = present(store.stage("t", 1, own.parent / "in"))
     assert Path(staged.files).parent == own
-    path = store.commit(staged, {})
-    assert path is not None
+    path = present(store.commit(staged, {}))
     assert list(own.iterdir()) == [], "nothing stays there"
     with Checkpoint(path, 1).as_directory() as folder:
         assert Path(folder).parent == own
@@ -60,8 +59,9 @@ def test_else_where_temporary_files_are(
         own.rmdir()
     else:
         monkeypatch.setenv("CLOUDTUNE_STAGING", "")
-    staged = CheckpointStore(str(own.parent / "store"), ()).stage("t", 1, own.parent / "in")
-    assert staged is not None
+    staged = present(
+        CheckpointStore(str(own.parent / "store"), ()).stage("t", 1, own.parent / "in")
+    )
     assert Path(staged.files).parent == own.parent / "usual"
 
 

@@ -8,14 +8,7 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
-from cloudtune.model.commands import (
-    EndRun,
-    ExtendTrial,
-    Launch,
-    Release,
-    SetTimer,
-    StopTrial,
-)
+from cloudtune.model.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
@@ -111,11 +104,8 @@ def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
     again = Entry(epoch(44.0, "a.1", 2), ())
     late = Entry(epoch(46.0, "a.1", 3), ())
     found = read([*FIRST, Entry(RunResumed(43.0), ()), again, stop, late])
-    assert [(each.number, each.waited) for each in found.epochs] == [
-        (1, True),
-        (2, True),
-        (3, False),
-    ]
+    waited = [(each.number, each.waited) for each in found.epochs]
+    assert waited == [(1, True), (2, True), (3, False)]
     assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
     assert found.takeovers == [43.0]
 

@@ -1,12 +1,7 @@
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
-from cloudtune.infra.aws.errors import (
-    is_definite,
-    is_denied,
-    is_permanent,
-    refusal_kind,
-)
+from cloudtune.infra.aws.errors import is_definite, is_denied, is_permanent, refusal_kind
 
 
 def refusal(code: str, status: int = 400) -> ClientError:

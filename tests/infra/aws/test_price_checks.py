@@ -123,9 +123,7 @@ def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
     assert not any("no way" in warning for warning in alone.warnings)
 
 
-@given(
-    st.lists(st.tuples(st.floats(-50, 99), st.floats(0.01, 100)), min_size=1, max_size=20),
-)
+@given(st.lists(st.tuples(st.floats(-50, 99), st.floats(0.01, 100)), min_size=1, max_size=20))
 def test_p90_is_the_least_price_that_held_for_nine_tenths(
     changes: list[tuple[float, float]],
 ) -> None:

@@ -1,12 +1,12 @@
 """An agent as the actor that it is: it can be asked everything while it isn't ready yet."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests.bench import python
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -54,21 +54,9 @@ def test_a_node_is_ready_once_its_workers_start_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITS_FOR_THE_WRITER)
     # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="ct-ray-") as ray:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, ray],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "HOME": str(tmp_path),
-                "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9",
-            },
-            capture_output=True,
-            text=True,
-            timeout=120.0,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
+        own = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+        nowhere = "http://127.0.0.1:9"
+        done = python(PROGRAM, ray, cwd=tmp_path, AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere, **own)
     first, in_time, second = done.stdout.splitlines()
     if in_time == "False":
         pytest.skip("this machine takes longer to import torch than a node waits for it")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from cloudtune.infra.cluster.head import RayHead, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.provider import Endpoint, launch_token, provider_named
 from cloudtune.model.commands import Launch
+from tests.bench import python
 
 SPOT = Launch("i000", "p3.8xlarge", "spot", "us-east-1b")
 PLAIN = Launch("i001", "g4dn.xlarge", "on-demand")
@@ -165,15 +165,7 @@ print("goes on", flush=True)
 def test_listing_the_nodes_of_a_dead_head_does_not_end_the_process(tmp_path: Path) -> None:
     """`ray.nodes()` ends its process where another server answers at the head's address."""
     (tmp_path / "code").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", ASKING_A_DEAD_HEAD],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = python(ASKING_A_DEAD_HEAD, cwd=tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
     lines = ["answers True", "goes on", "nodes []", "nodes []"]
     assert sorted(done.stdout.splitlines()) == lines, done.stderr
 

@@ -116,12 +116,15 @@ def test_credentials_that_expire_for_a_while_end_no_run(
         watcher._look()
 
 
+def instance(**changes: Any) -> SimpleNamespace:
+    given = {"id": "i-1", "intent": "i000", "launched_at": 1.0, "billing": True, "state": "running"}
+    return SimpleNamespace(**given | changes)
+
+
 def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:
     events: list[Event] = []
-    instance = SimpleNamespace(
-        id="i-1", intent="i001", launched_at=3.0, billing=True, state="running"
-    )
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, events, lambda _: [instance])
+    began = instance(intent="i001", launched_at=3.0)
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, events, lambda _: [began])
     watcher.expect("i001", asked_at=2.0)
     watcher._look()
     assert events == [InstanceLaunched(5.0, "i001", "i-1", 3.0)]
@@ -133,9 +136,7 @@ def test_a_clock_that_is_set_changes_no_time_of_a_run(
 ) -> None:
     """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
     told: list[Event] = []
-    launched = SimpleNamespace(
-        id="i-1", intent="i000", launched_at=unix_time() - 1, billing=True, state="running"
-    )
+    launched = instance(launched_at=unix_time() - 1)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     journal = Journal(tmp_path / "provider.jsonl")
@@ -150,18 +151,10 @@ def test_a_clock_that_is_set_changes_no_time_of_a_run(
 def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = SimpleNamespace(
-        id="i-1",
-        intent="i000",
-        launched_at=1.0,
-        ended_at=3.0,
-        reason="User",
-        billing=False,
-        state="terminated",
-    )
+    ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
     told: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, told, lambda _: [instance])
+    watcher = watcher_of(journal, tmp_path, told, lambda _: [ended])
     said = (
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
@@ -207,10 +200,7 @@ def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: 
     ],
 )
 def test_a_refusal_is_told_with_its_kind(
-    code: str,
-    kind: RefusalKind,
-    permanent: bool,
-    tmp_path: Path,
+    code: str, kind: RefusalKind, permanent: bool, tmp_path: Path
 ) -> None:
     note = Note(1.0, "refused", "", code=code, message="no")
     refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)

@@ -24,6 +24,7 @@ from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
+from tests.bench import python
 from tests.strangers import answers, as_another_user, other_addresses
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")  # of a cluster that is up meanwhile
@@ -157,14 +158,7 @@ def head_pid(head: RayHead) -> int:
 
 def called(token: str, ports: dict[int, str]) -> set[str]:
     """Return what Ray's services answer, each with its call; for who has the token, or none."""
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS, token, *map(str, ports)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return set(done.stdout.splitlines())
+    return set(python(CALLS, token, *map(str, ports)).stdout.splitlines())
 
 
 def test_all_of_it_listens_on_the_loopback_only(cluster: Cluster) -> None:
@@ -190,14 +184,7 @@ def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("token", ["without", "another"])
 def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STRANGER, cluster.head.address, token],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout == "refused\n", done.stderr
+    assert python(STRANGER, cluster.head.address, token).stdout == "refused\n"
 
 
 def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:

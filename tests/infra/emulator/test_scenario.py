@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.fault_files import parse_fault, parse_faults, read_faults
-from cloudtune.infra.emulator.faults import (
-    KINDS,
-    Capacity,
-    Hidden,
-    Kill,
-    Pool,
-    Reclaim,
-    to_json,
-)
+from cloudtune.infra.emulator.faults import KINDS, Capacity, Hidden, Kill, Pool, Reclaim, to_json
 from cloudtune.infra.emulator.pools import Held, Wanted, find_room
 from cloudtune.infra.emulator.requests import Ec2Error
 from cloudtune.infra.emulator.scenario import Scenario

@@ -124,9 +124,7 @@ def test_a_token_is_replayed_until_it_is_used_otherwise_or_its_instance_is_gone(
 
 
 def test_user_data_runs_in_a_clean_environment_of_its_own(
-    emulator: Emulator,
-    ec2: EC2Client,
-    eventually: Eventually,
+    emulator: Emulator, ec2: EC2Client, eventually: Eventually
 ) -> None:
     script = "#!/bin/bash\nenv\npwd\necho TEMP ${#TMPDIR} $(stat -c %a $TMPDIR)\necho the end\n"
     (instance,) = launch(ec2, script=script)
@@ -232,14 +230,8 @@ END
 """
     (instance,) = launch(ec2, script=script, **market_request("spot", "us-east-1b"))
     eventually(lambda: "the end" in console(emulator, instance))
-    assert console(emulator, instance).splitlines()[:-1] == [
-        instance,
-        "g4dn.xlarge",
-        "127.0.0.1",
-        "us-east-1b",
-        "us-east-1",
-        "spot",
-    ]
+    printed = console(emulator, instance).splitlines()[:-1]
+    assert printed == [instance, "g4dn.xlarge", "127.0.0.1", "us-east-1b", "us-east-1", "spot"]
 
 
 def test_faults_fail_the_calls_that_match_and_start_nothing(
@@ -265,13 +257,8 @@ def test_faults_fail_the_calls_that_match_and_start_nothing(
     launch(ec2, InstanceType="g4dn.12xlarge")
     report = control(emulator, "faults")
     assert report["faults"] == []
-    assert [call["instance_type"] for call in report["calls"][-5:]] == [
-        "g4dn.12xlarge",
-        "p3.8xlarge",
-        "g4dn.12xlarge",
-        "p3.8xlarge",
-        "g4dn.12xlarge",
-    ]
+    kinds = [call["instance_type"] for call in report["calls"][-5:]]
+    assert kinds == [*["g4dn.12xlarge", "p3.8xlarge"] * 2, "g4dn.12xlarge"]
     control(emulator, "faults", [{"action": "DescribeInstances", "code": "RequestLimitExceeded"}])
     with pytest.raises(ClientError) as caught:
         describe(ec2)
@@ -288,10 +275,7 @@ def tagged(tags: dict[str, str]) -> dict[str, Any]:
     [
         ({"script": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
         ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
-        (
-            tagged({"k" * 129: ""}),
-            "InvalidParameterValue: Tag key exceeds the maximum",
-        ),
+        (tagged({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum"),
         (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
         (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
     ],

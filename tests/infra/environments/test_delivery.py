@@ -28,6 +28,7 @@ from cloudtune.infra.node.lease import first_lease
 from tests.aws_stand_in.account import Account, start
 from tests.aws_stand_in.image import aws_program, write_program
 from tests.builders.wheels import wheel
+from tests.infra.mps_stand_in import script_at
 
 READS = {
     "Version": "2012-10-17",
@@ -73,17 +74,12 @@ def node(tmp_path: Path) -> Node:
     programs = tmp_path / "bin"
     programs.mkdir()
     base = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    script(programs / "python3", f'exec {base} "$@"')
-    script(programs / f"python3.{sys.version_info.minor}", "exit 127")
-    script(programs / "shutdown", 'echo "shutdown $@"')
-    script(programs / "sleep", "exit 0")
+    script_at(programs / "python3", f'exec {base} "$@"')
+    script_at(programs / f"python3.{sys.version_info.minor}", "exit 127")
+    script_at(programs / "shutdown", 'echo "shutdown $@"')
+    script_at(programs / "sleep", "exit 0")
     write_program(programs / "aws", aws_program())
     return Node(programs)
-
-
-def script(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +193,8 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
     store = tmp_path / "dlami" / "nvme"
     store.mkdir(parents=True)
     monkeypatch.setattr(delivery, "INSTANCE_STORE", str(store))
-    script(node.bin / "lsblk", f'echo "{disk}"')
-    script(node.bin / "mountpoint", f'[ "$2" = {store} ]')
+    script_at(node.bin / "lsblk", f'echo "{disk}"')
+    script_at(node.bin / "mountpoint", f'[ "$2" = {store} ]')
     place = tmp_path / "opt" / "environments" / "e"
     pack = packed(built, str(tmp_path / "storage"), place)
     code, console = node.boots(Delivery(pack=pack))
@@ -211,7 +207,7 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
 def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Path) -> None:
     pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
     (node.bin / "aws").unlink()
-    script(node.bin / "apt-get", "exit 1")
+    script_at(node.bin / "apt-get", "exit 1")
     code, console = node.boots(Delivery(pack=pack))
     missing = "cloudtune-node: the image has no aws, which fetches the environment"
     assert (code, console) == (1, [missing, "shutdown -P now"])
@@ -222,7 +218,7 @@ def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
     assert code == 1
     assert console[0].startswith("cloudtune-node: no Python of this image has cloudtune: none of ")
     assert console[1] == "shutdown -P now"
-    script(node.bin / f"python3.{sys.version_info.minor}", f'exec {sys.executable} "$@"')
+    script_at(node.bin / f"python3.{sys.version_info.minor}", f'exec {sys.executable} "$@"')
     code, console = node.boots(Delivery())
     assert code == 0, console
     where = node.bin / f"python3.{sys.version_info.minor}"
@@ -237,7 +233,7 @@ def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
     assert console[0] == (
         f"cloudtune-node: {mine} has no cloudtune, or isn't there (setup.python_path)"
     )
-    script(mine, f'exec {sys.executable} "$@"')
+    script_at(mine, f'exec {sys.executable} "$@"')
     code, console = node.boots(Delivery(python=str(mine)))
     assert (code, console[-1]) == (0, f"python={mine}")
 
@@ -245,7 +241,7 @@ def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
 def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
     node: Node, tmp_path: Path
 ) -> None:
-    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
     done = tmp_path / "done it"
     commands = (f"echo 'a b' > '{done}' && cat '{done}'", "false", f"rm '{done}'")
     code, console = node.boots(Delivery(commands=commands))
@@ -255,10 +251,10 @@ def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
 
 
 def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) -> None:
-    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
     looks = tmp_path / "looks"
     busy = f"[ $(wc -l < {looks}) -gt 2 ] || echo activating; echo inactive; exit 3"
-    script(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
+    script_at(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
     delivery = Delivery(commands=(f"wc -l < {looks}; cat $APT_CONFIG",))
     code, console = node.boots(delivery)
     assert (code, console[1:3]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
@@ -360,7 +356,7 @@ def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(
 
 
 def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:
-    script(node.bin / "python3", f'exec {sys.executable} "$@"')
+    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
     code, console = node.runs(lay(str(tmp_path / "storage"), tmp_path / "opt").lines())
     assert (code, console[-1]) == (0, f"python={node.bin}/python3"), console
     assert not (tmp_path / "opt").exists()

@@ -1,11 +1,15 @@
 """Packages that a script imports and its environment won't have, found before renting."""
 
+from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
-from cloudtune.infra.environments.imports import missing_imports
+from cloudtune.infra.environments import imports
 from tests.infra.environments.conftest import experiment
+
+once = cache(packages_distributions)  # it reads every package that is installed
 
 
 @pytest.mark.parametrize(
@@ -21,13 +25,18 @@ from tests.infra.environments.conftest import experiment
     ],
 )
 def test_an_import_that_no_requirement_brings_is_named(
-    line: str, pip: tuple[str, ...], package: str | None, tmp_path: Path
+    line: str,
+    pip: tuple[str, ...],
+    package: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(imports, "packages_distributions", once)
     wanted = experiment(tmp_path, pip=list(pip))
     with wanted.train_file.open("a") as script:
         script.write(f"\n{line}\n")
     (tmp_path / "helper.py").write_text("import hypothesis\n")
-    lines = missing_imports(wanted)
+    lines = imports.missing_imports(wanted)
     if package is None:
         assert lines == []
     else:

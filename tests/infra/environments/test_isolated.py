@@ -36,10 +36,7 @@ ec2.run_instances(
 
 
 def statement(action: str, **more: object) -> dict[str, object]:
-    return {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Action": action, **more}],
-    }
+    return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": action, **more}]}
 
 
 def test_an_instance_fetches_its_environment_over_the_network_by_its_role(

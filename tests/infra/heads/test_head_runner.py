@@ -20,6 +20,7 @@ from cloudtune.infra.heads.head_runner import Carrier
 from cloudtune.infra.heads.launch import Remote, user_data
 from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
+from tests.infra.mps_stand_in import script_at
 
 
 @pytest.fixture
@@ -74,9 +75,6 @@ def test_a_parcel_that_was_tampered_with_leaves_its_place_alone(tmp_path: Path) 
 
 def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have heads run Python code in place of `cloudtune`."""
-    import subprocess
-    import sys
-
     start = subprocess.Popen
 
     def instead(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
@@ -174,9 +172,7 @@ def test_a_head_without_an_order_says_so_and_its_script_ends_the_machine(
     remote = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
     script = user_data(remote).replace("cloudtune.infra.heads.head_runner", "no_such_module")
     script = script[script.index("end() {") :]
-    shutdown = tmp_path / "shutdown"
-    shutdown.write_text('#!/bin/sh\necho "shutdown $@"\n')
-    shutdown.chmod(0o755)
+    script_at(tmp_path / "shutdown", 'echo "shutdown $@"')
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/bash", "-c", script],

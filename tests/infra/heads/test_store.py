@@ -10,15 +10,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
-from cloudtune.infra.heads.store import (
-    PARCEL,
-    PIECE_BYTES,
-    STATE,
-    HeadStore,
-    Mirror,
-    State,
-    fetch,
-)
+from cloudtune.infra.heads.store import PARCEL, PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
 
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
@@ -29,11 +21,26 @@ def store(tmp_path: Path) -> HeadStore:
     return HeadStore(f"{tmp_path}/storage/small-1")
 
 
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """The folder of a run on its head."""
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there"
+
+
+def brought(store: HeadStore, there: Path) -> str:
+    """Bring what is on the head to who looks on, by a new mirror; return the ledger there."""
+    here = there.with_name("here")
+    Mirror(store, there, "run/").bring()
+    fetch(store, here, "run/")
+    return (here / "ledger.jsonl").read_text()
+
+
 def test_what_grows_on_the_head_is_brought_and_fetched_once(
-    store: HeadStore, tmp_path: Path
+    store: HeadStore, tmp_path: Path, there: Path
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    (there / "logs").mkdir(parents=True)
+    here = tmp_path / "here"
+    (there / "logs").mkdir()
     (there / "ledger.jsonl").write_text("one\n")
     (there / "logs" / "t00.log").write_text("epoch 1\n")
     mirror = Mirror(store, there, "run/")
@@ -76,10 +83,9 @@ class _Counted:
 
 
 def test_following_a_long_ledger_copies_each_byte_down_once(
-    store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: HeadStore, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
+    here = tmp_path / "here"
     mirror, traffic = Mirror(store, there, "run/"), _Counted(store, monkeypatch)
     line = "x" * 999 + "\n"
     for _ in range(100):
@@ -94,43 +100,29 @@ def test_following_a_long_ledger_copies_each_byte_down_once(
 
 
 def test_a_line_that_a_crash_cut_off_is_replaced_where_it_was_fetched(
-    store: HeadStore, tmp_path: Path
+    store: HeadStore, there: Path
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
     ledger = there / "ledger.jsonl"
     whole = "y" * (PIECE_BYTES - 10) + "\n"
     ledger.write_text(f"{whole}half a line that goes on in the next piece")
-    Mirror(store, there, "run/").bring()
-    fetch(store, here, "run/")
-    ledger.write_text(whole)
-    Mirror(store, there, "run/").bring()
-    fetch(store, here, "run/")
-    assert (here / "ledger.jsonl").read_text() == whole
-    ledger.write_text(f"{whole}another\n")
-    Mirror(store, there, "run/").bring()
-    fetch(store, here, "run/")
-    assert (here / "ledger.jsonl").read_text() == f"{whole}another\n"
+    brought(store, there)
+    for text in (whole, f"{whole}another\n"):
+        ledger.write_text(text)
+        assert brought(store, there) == text
 
 
-def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, tmp_path: Path) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
+def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, there: Path) -> None:
     store.write("record/run/ledger.jsonl", b"one\n")
-    assert fetch(store, here, "run/") == 1
+    assert fetch(store, there.with_name("here"), "run/") == 1
     (there / "ledger.jsonl").write_text("one\ntwo\n")
-    Mirror(store, there, "run/").bring()
-    assert fetch(store, here, "run/") == 1
-    assert (here / "ledger.jsonl").read_text() == "one\ntwo\n"
+    assert brought(store, there) == "one\ntwo\n"
     assert store.read("record/run/ledger.jsonl") is None
 
 
 @pytest.mark.parametrize("name", ["controller.json", "ray-token", "head.json", "intents.json"])
 def test_secrets_and_processes_of_a_head_stay_there(
-    store: HeadStore, tmp_path: Path, name: str
+    store: HeadStore, tmp_path: Path, there: Path, name: str
 ) -> None:
-    there = tmp_path / "there"
-    there.mkdir()
     (there / name).write_text("its own")
     assert Mirror(store, there, "run/").bring() == 0
     store.write(f"record/run/{name}", b"put there by somebody else")

@@ -121,16 +121,14 @@ def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(n
     assert report["epoch"] == 2
     assert Path(report["checkpoint"], "manifest.json").exists()
     assert 0.0 < report["saving"] < report["seconds"]
-    node.agent.stop("a.1")
-    node.hear("a.1")
+    node.stop("a.1")
     assert not psutil.pid_exists(node.pid("a.1")), "it is gone when that is told"
 
     node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"]))
     told = node.hear("a.2", Epoch)
     assert kinds(told) == ["Ready", "Ready", "Epoch"]
     assert [(each["epoch"], each["in_sync"]) for each in reports(told)] == [(3, True)]
-    node.agent.stop("a.2")
-    node.hear("a.2")
+    node.stop("a.2")
 
 
 def test_a_script_is_told_when_a_save_is_due_by_how_often_machines_are_lost(node: Node) -> None:
@@ -139,8 +137,7 @@ def test_a_script_is_told_when_a_save_is_due_by_how_often_machines_are_lost(node
         node.hear("due.1", Epoch)
     told = [line for line in node.log("due.1").splitlines() if line.startswith("due")]
     assert told == ["due False", "due True"]
-    node.agent.stop("due.1")
-    node.hear("due.1")
+    node.stop("due.1")
 
 
 def test_words_may_come_before_the_session(node: Node) -> None:
@@ -151,8 +148,7 @@ def test_words_may_come_before_the_session(node: Node) -> None:
     node.agent.start(part_of("b.1", 1.0, until=1))  # asked twice, it is started once
     assert [node.hear("b.1", Epoch) and None for _ in range(3)] == [None] * 3
     assert node.agent.describe()["b.1"].epoch == 3
-    node.agent.stop("b.1")
-    node.hear("b.1")
+    node.stop("b.1")
     node.agent.stop("b.2")
     node.agent.start(part_of("b.2", 1.0, until=1))
     assert kinds(node.hear("b.2")) == ["Gone"]
@@ -188,8 +184,7 @@ def test_what_a_script_detaches_ends_with_its_worker(
     for _ in range(2):
         node.hear("away.1", Epoch)
     eventually(lambda: len(detached()) == 2)
-    node.agent.stop("away.1")
-    node.hear("away.1")
+    node.stop("away.1")
     eventually(lambda: not detached())
 
 
@@ -201,8 +196,7 @@ def test_workers_know_their_place_and_train_one_model_however_the_script_does_it
     node.agent.start(part_of(name, 2.0, until=2, kind=kind))
     told = [node.hear(name, Epoch) for _ in range(2)]
     assert [each["in_sync"] for some in told for each in reports(some)] == [True, True]
-    node.agent.stop(name)
-    node.hear(name)
+    node.stop(name)
     for rank in (0, 1):
         place = [str(rank), str(rank), "2", "2", "0", "127.0.0.1", "True"]
         assert node.printed(name, rank, line=1) == ["place", *place]
@@ -228,8 +222,7 @@ def test_workers_of_a_script_that_is_trusted_are_not_compared(
     monkeypatch.setattr(node.agent, "_training", trusted)
     node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
     assert [each["in_sync"] for each in reports(node.hear("tr.1", Epoch))] == [None]
-    node.agent.stop("tr.1")
-    node.hear("tr.1")
+    node.stop("tr.1")
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "holds the GIL"])
@@ -264,14 +257,11 @@ def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> No
     for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
         node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
     node.agent.start(part_of("w.1", 1.0, until=1))
-    node.agent.stop("p.1")
-    node.hear("p.1")
+    node.stop("p.1")
     assert not node.agent.describe()["w.1"].ready, "half a GPU is too little for it"
     node.agent.stop("q.1")
     assert kinds(node.hear("w.1", Epoch)) == ["Ready", "Epoch"]
-    for name in ("r.1", "s.1", "w.1"):
-        node.agent.stop(name)
-        node.hear(name)
+    node.stop("r.1", "s.1", "w.1")
 
 
 def test_a_session_for_which_no_gpu_comes_free_is_lost(
@@ -287,9 +277,7 @@ def test_a_session_for_which_no_gpu_comes_free_is_lost(
     assert kinds(told) == ["Lost", "Gone"]
     assert "no room on this node's GPUs for 0.5 s" in str(told[0])
     assert not node.agent.describe()["h.1"].gone, "who has a slot keeps it"
-    for name in ("h.1", "i.1"):
-        node.agent.stop(name)
-        node.hear(name)
+    node.stop("h.1", "i.1")
 
 
 def test_what_is_not_acknowledged_is_told_to_the_next_who_asks(node: Node) -> None:
@@ -324,8 +312,7 @@ def test_a_zygote_that_is_killed_costs_its_sessions_and_is_replaced(node: Node) 
     node.agent.start(part_of("z.2", 1.0, until=1))
     assert kinds(node.hear("z.2", Epoch)) == ["Ready", "Epoch"]
     assert "without the user's module" in str(node.agent.hello()["note"])
-    node.agent.stop("z.2")
-    node.hear("z.2")
+    node.stop("z.2")
 
 
 PROGRAM = """

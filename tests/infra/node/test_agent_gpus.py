@@ -25,7 +25,7 @@ from cloudtune.infra.node.messages import (
     WorkerSlot,
 )
 from cloudtune.infra.processes import is_running
-from tests.infra.mps_stand_in import write_control, write_smi
+from tests.infra.mps_stand_in import script_at, write_control, write_smi
 
 TRAIN = """
 import os, pathlib, threading
@@ -144,9 +144,8 @@ def test_a_node_says_what_it_lacks_and_that_the_cloud_takes_it_back(
 def test_a_node_ends_itself_when_its_lease_is_over(
     training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told, command = tmp_path / "told", tmp_path / "bin" / "shutdown"
-    command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
-    command.chmod(0o755)
+    told = tmp_path / "told"
+    command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(told))}')
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
     monkeypatch.setenv(COMMAND_VARIABLE, str(command))
     leased = Agent("127.0.0.1", 2, training, tmp_path / "leased", spares=False)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cloudtune.experiment import Experiment
-from cloudtune.infra.node.messages import Epoch, Failure, Training
+from cloudtune.infra.node.messages import Epoch, Training
 from cloudtune.running.runner import program_of
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from tests.guard import is_alive
-from tests.one_node import Node, kinds, node_in, part_of, reports
+from tests.one_node import Node, failure, kinds, node_in, part_of, reports
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -72,8 +72,7 @@ def test_a_command_goes_on_from_its_folder_on_two_workers_that_meet_by_themselve
 ) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
     told = node.hear("a.1", Epoch)
-    node.agent.stop("a.1")
-    assert kinds(node.hear("a.1"))[-1] == "Gone"
+    node.stop("a.1")
     (report,) = reports(told)
     assert report["epoch"] == 1
     node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"], lr=0.1))
@@ -81,18 +80,15 @@ def test_a_command_goes_on_from_its_folder_on_two_workers_that_meet_by_themselve
     assert [each["metrics"]["epoch"] for each in found] == [2.0, 3.0]
     pids = [node.pid("a.2", rank) for rank in range(2)]
     assert node.printed("a.2", 1)[2:] == ["of", "2", "threads", "1"]
-    node.agent.stop("a.2")
-    assert "Failure" not in kinds(node.hear("a.2"))
+    assert "Failure" not in kinds(node.stop("a.2"))
     assert not any(map(is_alive, pids))
 
 
 def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
     node.agent.start(part_of("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
-    failure = node.hear("b.1", Failure)[-1]
-    assert isinstance(failure, Failure)
-    assert failure.unsynced
-    assert "its 2 workers never met" in failure.error
-    node.hear("b.1")
+    failed = failure(node.hear("b.1"))
+    assert failed.unsynced
+    assert "its 2 workers never met" in failed.error
 
 
 def test_a_command_that_is_killed_is_a_worker_that_is_lost(node: Node) -> None:
@@ -129,8 +125,7 @@ def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
     session = f"plain-{len(gpus)}.1"
     node.agent.start(part_of(session, 1.0, until=1, lr=0.1))
     [report] = reports(node.hear(session, Epoch))
-    node.agent.stop(session)
-    node.hear(session)
+    node.stop(session)
     assert report["metrics"]["loss"] == seen
 
 

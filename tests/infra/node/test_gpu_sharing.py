@@ -12,7 +12,7 @@ import torch
 from cloudtune.infra.node import gpu_sharing
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Training
-from tests.infra.mps_stand_in import write_control, write_smi
+from tests.infra.mps_stand_in import script_at, write_control, write_smi
 
 TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
 
@@ -98,14 +98,12 @@ def test_gpus_that_are_missing_or_unknown_to_torch_are_a_problem_where_there_are
 def test_gpus_whose_fabric_manager_starts_are_waited_for(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = programs / "python"
     said = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
-    python.write_text(
-        "#!/bin/sh\n"
+    python = script_at(
+        programs / "python",
         f"[ -e {programs}/up ] && exec echo 2.9.0 2\n"
-        f"touch {programs}/up; echo '{said}' >&2; echo 2.9.0 0\n"
+        f"touch {programs}/up; echo '{said}' >&2; echo 2.9.0 0",
     )
-    python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(gpu_sharing, "_FABRIC_PAUSE", 0.01)
     script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)

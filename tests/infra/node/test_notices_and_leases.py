@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from email.message import Message
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 import pytest
@@ -38,8 +39,9 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
 from cloudtune.train.programs.program import Program
+from tests.infra.mps_stand_in import script_at
 
-SOON = 0.05
+Eventually = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture
@@ -55,17 +57,8 @@ def node(
     rented: list[str] = []
 
     def rent(market: str) -> str:
-        options = {"MarketType": "spot"} if market == "spot" else {}
-        (instance,) = ec2.run_instances(
-            ImageId="ami-12c6146b",
-            InstanceType="g5.xlarge",
-            MinCount=1,
-            MaxCount=1,
-            UserData="#!/bin/bash\nshutdown -P +15\nsleep 600\n",
-            InstanceInitiatedShutdownBehavior="terminate",
-            **({"InstanceMarketOptions": options} if options else {}),  # type: ignore[arg-type]
-        )["Instances"]
-        rented.append(instance["InstanceId"])
+        options: Any = {"InstanceMarketOptions": {"MarketType": "spot"}} if market == "spot" else {}
+        rented.append(launched(ec2, "#!/bin/bash\nshutdown -P +15\nsleep 600\n", **options))
         address = emulator.access.metadata(rented[-1])
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         return rented[-1]
@@ -74,15 +67,31 @@ def node(
     ec2.terminate_instances(InstanceIds=rented)
 
 
+def launched(ec2: EC2Client, user_data: str, **more: Any) -> str:
+    (instance,) = ec2.run_instances(
+        ImageId="ami-12c6146b",
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        UserData=user_data,
+        InstanceInitiatedShutdownBehavior="terminate",
+        **more,
+    )["Instances"]
+    return instance["InstanceId"]
+
+
+def watching(tell: Callable[[float], None]) -> NoticeWatch:
+    watch = NoticeWatch(tell, seconds=0.05)
+    watch.start()
+    return watch
+
+
 def test_the_notice_of_an_interruption_is_told_once_with_its_time(
-    node: Callable[[str], str],
-    control: EmulatorControl,
-    eventually: Callable[[Callable[[], object]], None],
+    node: Callable[[str], str], control: EmulatorControl, eventually: Eventually
 ) -> None:
     instance = node("spot")
     told: queue.SimpleQueue[float] = queue.SimpleQueue()
-    watch = NoticeWatch(told.put, seconds=SOON)
-    watch.start()
+    watch = watching(told.put)
     assert interruption() is None
     eventually(lambda: control.instance(instance)["state"] == "running")
     due = control.reclaim(instance, notice=120)
@@ -92,24 +101,21 @@ def test_the_notice_of_an_interruption_is_told_once_with_its_time(
 
 
 def test_an_instance_on_demand_is_not_watched(
-    node: Callable[[str], str], eventually: Callable[[Callable[[], object]], None]
+    node: Callable[[str], str], eventually: Eventually
 ) -> None:
     node("on-demand")
     told: list[float] = []
-    watch = NoticeWatch(told.append, seconds=SOON)
-    watch.start()
+    watch = watching(told.append)
     eventually(lambda: not watch.watching)
     assert watch.trouble == ""
     assert not told
 
 
 def test_metadata_that_can_t_be_read_are_asked_again(
-    monkeypatch: pytest.MonkeyPatch, eventually: Callable[[Callable[[], object]], None]
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
-    told: list[float] = []
-    watch = NoticeWatch(told.append, seconds=SOON)
-    watch.start()
+    watch = watching(lambda _at: None)
     eventually(lambda: "can't be read" in watch.trouble)
     assert watch.watching
     watch.stop()
@@ -150,7 +156,7 @@ def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
     node: Callable[[str], str],
     emulator: Emulator,
     control: EmulatorControl,
-    eventually: Callable[[Callable[[], object]], None],
+    eventually: Eventually,
 ) -> None:
     instance = node("on-demand")
     eventually(lambda: control.instance(instance)["power_off_at"])
@@ -174,20 +180,14 @@ def test_no_renewal_goes_past_the_hard_end_nor_what_the_limits_pay_for(tmp_path:
 
 def renewed(folder: Path, hard_end: float, until: float) -> str:
     """Return what `shutdown` is told when the run's end and its limits are so many seconds away."""
-    told, now = folder / "told", time.time()
-    told.write_text("")
-    command = folder / "shutdown"
-    command.write_text(f'#!/bin/sh\nprintf "%s" "$*" > {shlex.quote(str(told))}\n')
-    command.chmod(0o755)
-    end = Lease(now + hard_end, str(command)).renew(now + until)
+    told, now = shutdown_of(folder), time.time()
+    end = Lease(now + hard_end, str(folder / "shutdown")).renew(now + until)
     assert end <= now + min(hard_end, until - POWER_OFF_SECONDS)
-    return told.read_text()
+    return told.read_text().rstrip()
 
 
 def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
-    command = tmp_path / "shutdown"
-    command.write_text("#!/bin/sh\necho 'must be root' >&2\nexit 1\n")
-    command.chmod(0o755)
+    command = script_at(tmp_path / "shutdown", "echo 'must be root' >&2\nexit 1")
     with pytest.raises(CloudtuneError, match="must be root"):
         Lease(time.time() + 3600, str(command)).renew(math.inf)
     with pytest.raises(CloudtuneError, match="can't be renewed"):
@@ -198,9 +198,7 @@ def shutdown_of(folder: Path) -> Path:
     """Put a `shutdown` into a folder that notes what it is asked for; return where."""
     told = folder / "told"
     told.write_text("")
-    command = folder / "shutdown"
-    command.write_text(f'#!/bin/sh\necho "$*" >> {shlex.quote(str(told))}\n')
-    command.chmod(0o755)
+    script_at(folder / "shutdown", f'echo "$*" >> {shlex.quote(str(told))}')
     return told
 
 
@@ -239,7 +237,7 @@ def test_a_clock_that_is_set_moves_no_end_of_a_lease(
     jump: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    eventually: Callable[[Callable[[], object]], None],
+    eventually: Eventually,
 ) -> None:
     told = shutdown_of(tmp_path)
     monkeypatch.setenv(END_VARIABLE, "inf")
@@ -288,30 +286,19 @@ def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -
 
 
 def test_an_emulated_machine_ends_with_its_first_lease_whatever_its_script_does(
-    ec2: EC2Client, control: EmulatorControl, eventually: Callable[[Callable[[], object]], None]
+    ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     now = time.time()
     end = now + 5.0
-    (instance,) = ec2.run_instances(
-        ImageId="ami-12c6146b",
-        InstanceType="g5.xlarge",
-        MinCount=1,
-        MaxCount=1,
-        UserData=user_data(Join("127.0.0.1:9", "i1", 1), first_lease(now, end), "s").replace(
-            "exec python3", "exec sleep 600 #"
-        ),
-        InstanceInitiatedShutdownBehavior="terminate",
-    )["Instances"]
-    known = instance["InstanceId"]
+    script = user_data(Join("127.0.0.1:9", "i1", 1), first_lease(now, end), "s")
+    known = launched(ec2, script.replace("exec python3", "exec sleep 600 #"))
     eventually(lambda: control.instance(known)["state"] == "terminated")
     assert end - 3.0 < control.instance(known)["terminated_at"] <= end
 
 
 def test_a_booting_machine_ends_without_its_emulator_too(tmp_path: Path) -> None:
     mark = f"i-{tmp_path.name}"
-    command = tmp_path / "shutdown"
-    command.write_text("#!/bin/sh\nexit 1\n")
-    command.chmod(0o755)
+    script_at(tmp_path / "shutdown", "exit 1")
     path = f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"
     with subprocess.Popen(
         ["/bin/bash", "-c", first_lease(time.time(), time.time()) + "sleep 600"],
@@ -330,9 +317,7 @@ def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
     assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
     assert "shutdown -P +2\n" in first_lease(1_800_000_000.0, 1_800_000_061.0)
 
-    command = tmp_path / "shutdown"
-    command.write_text("#!/bin/sh\n")
-    command.chmod(0o755)
+    command = script_at(tmp_path / "shutdown", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     environment = node_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1", "10.0.0.2")

@@ -74,13 +74,10 @@ def test_trials_on_shares_and_on_whole_gpus_have_their_batches_loaded_once(node:
     (first,) = (name for name in names if "by this trial's" in node.log(name))
 
     # Who began it is stopped, and the others go on.
-    node.agent.stop(first)
-    node.hear(first)
+    node.stop(first)
     others = [name for name in names if name != first]
     for name in others:
         node.agent.grant(name, 2)
     assert len(set(losses(node, others).values())) == 1
     assert sum("epoch 2 is read from batch 1 on by" in node.log(name) for name in others) == 2
-    for name in others:
-        node.agent.stop(name)
-        node.hear(name)
+    node.stop(*others)

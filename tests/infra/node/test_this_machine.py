@@ -61,9 +61,7 @@ def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPat
     assert local.cores() == 1
 
 
-def test_its_name_tells_its_gpus_so_that_a_profile_of_others_is_not_taken(
-    machine: Path,
-) -> None:
+def test_its_name_tells_its_gpus_so_that_a_profile_of_others_is_not_taken(machine: Path) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
     found = this_machine()
     assert (found.name, found.gpus, found.gpu) == ("local-2x-a10g", 2, "a10g")
@@ -135,9 +133,7 @@ def test_its_shutdown_is_never_the_real_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert given["PATH"].startswith("/f/i-1/bin:")
 
 
-def test_what_the_emulator_itself_must_not_have_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_emulator_itself_must_not_have_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "work")
     past = kept_variables(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
     monkeypatch.delenv("AWS_PROFILE")

@@ -8,10 +8,10 @@ import pytest
 
 from cloudtune.infra.node.boot import Join, node_environment
 from cloudtune.infra.node.gpu_sharing import NodeGpus
-from cloudtune.infra.node.messages import Epoch, Failure, Training
+from cloudtune.infra.node.messages import Epoch, Training
 from cloudtune.infra.node.this_machine import physical_cores
 from tests.infra.mps_stand_in import write_smi
-from tests.one_node import Node, node_in, part_of, reports
+from tests.one_node import Node, failure, node_in, part_of, reports
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -87,28 +87,26 @@ def test_a_step_may_leave_parameters_out_where_the_script_says_so(node: Node) ->
     node.agent.start(part_of("unused.1", 2.0, until=2, kind="halves", options=options))
     told = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
     assert [each["in_sync"] for each in reports(told)] == [True, True]
-    node.agent.stop("unused.1")
-    node.hear("unused.1")
+    node.stop("unused.1")
 
 
 def test_else_it_is_told_in_a_line_what_to_write(node: Node) -> None:
     node.agent.start(part_of("raises.1", 2.0, until=2, kind="halves", options={}))
-    failures = [body for body in node.hear("raises.1") if isinstance(body, Failure)]
-    assert "prepare_model(model, find_unused_parameters=True)" in failures[0].error
-    assert not failures[0].peer
+    failed = failure(node.hear("raises.1"))
+    assert "prepare_model(model, find_unused_parameters=True)" in failed.error
+    assert not failed.peer
 
 
 def test_a_parameter_may_be_used_twice_in_a_static_graph(node: Node) -> None:
     wrong = {"find_unused_parameters": True}
     node.agent.start(part_of("twice.1", 2.0, until=2, kind="twice", options=wrong))
-    failures = [body for body in node.hear("twice.1") if isinstance(body, Failure)]
-    assert "prepare_model(model, static_graph=True)" in failures[0].error
+    failed = failure(node.hear("twice.1"))
+    assert "prepare_model(model, static_graph=True)" in failed.error
     options = {"static_graph": True}
     node.agent.start(part_of("static.1", 2.0, until=2, kind="twice", options=options))
     told = [*node.hear("static.1", Epoch), *node.hear("static.1", Epoch)]
     assert [each["in_sync"] for each in reports(told)] == [True, True]
-    node.agent.stop("static.1")
-    node.hear("static.1")
+    node.stop("static.1")
 
 
 def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: Node) -> None:
@@ -117,8 +115,7 @@ def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: 
     node.agent.start(part_of("alone.1", 1.0, until=3, **given))
     alone = [reports(node.hear("alone.1", Epoch))[0] for _ in range(3)]
     assert [each["metrics"]["scale"] for each in alone] == [8.0, 16.0, 64.0]
-    node.agent.stop("alone.1")
-    node.hear("alone.1")
+    node.stop("alone.1")
     first = str(alone[0]["checkpoint"])
     node.agent.start(part_of("alone.2", 2.0, until=3, checkpoint=first, **given))
     wider = [reports(node.hear("alone.2", Epoch))[0] for _ in range(2)]
@@ -126,8 +123,7 @@ def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: 
     assert all(each["in_sync"] for each in wider)
     for one, other in zip(alone[1:], wider, strict=True):
         assert one["metrics"]["weight"] == pytest.approx(other["metrics"]["weight"], abs=0.02)
-    node.agent.stop("alone.2")
-    node.hear("alone.2")
+    node.stop("alone.2")
 
 
 def test_a_worker_computes_with_its_share_of_the_cores(
@@ -143,8 +139,7 @@ def test_a_worker_computes_with_its_share_of_the_cores(
             monkeypatch.setenv("CLOUDTUNE_THREADS", said)
             node.agent.start(part_of(session, 1.0, until=1, kind="", options={}))
             node.hear(session, Epoch)
-            node.agent.stop(session)
-            node.hear(session)
+            node.stop(session)
     finally:
         node.agent.close()
     assert node.printed("said.1")[3] == "3"

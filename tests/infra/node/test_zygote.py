@@ -1,11 +1,10 @@
 """When the user's module may be imported where workers are forked, and when not."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.bench import python
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,14 +49,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("users")
     for name, (source, _) in MODULES.items():
         (folder / f"{name}.py").write_text(f"{source}\n\ndef train(config): ...\n")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *MODULES],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(PROGRAM, *MODULES, cwd=folder, PYTHONPATH=str(ROOT))
     return dict(line.split(" ", 1) for line in done.stdout.splitlines())
 
 

@@ -96,11 +96,7 @@ def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
         offer.instance_type.name: (offer.gpus, offer.instance_type.gpu, offer.usd_per_hour)
         for offer in offers
     }
-    assert found == {
-        "cpu": (2, "gpu", 0.0),
-        "gpu": (2, "tesla", 6.0),
-        "urgent": (2, "gpu", 0.0),
-    }
+    assert found == {"cpu": (2, "gpu", 0.0), "gpu": (2, "tesla", 6.0), "urgent": (2, "gpu", 0.0)}
     half = experiment(instances=("gpu",), slots=1, prices={"gpu": "$6/h"})
     (offer,) = SLURM.catalog(half.cloud, ("on-demand",), Path()).matching(("gpu",), ("on-demand",))
     assert (offer.gpus, offer.usd_per_hour) == (1, 3.0)

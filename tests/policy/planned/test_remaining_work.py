@@ -13,7 +13,6 @@ from cloudtune.model.events import (
     Event,
     InstanceGone,
     InterruptionNotice,
-    LaunchFailed,
     RunStarted,
     TimerFired,
     TrialStopped,
@@ -28,6 +27,7 @@ from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import by_plan, epoch, itinerary_of, join, offer, plan_of, profile
+from tests.builders.events import dry
 
 CHEAP = offer(gpus=4, usd_per_hour=2.0, name="cheap.4x")
 DEAR = offer(gpus=4, usd_per_hour=6.0, name="dear.4x")
@@ -61,10 +61,6 @@ def resolving(*offers: Any, limits: Limits = NO_LIMITS, zones: Sequence[str] = (
 
 def launches(said: Sequence[Command]) -> list[tuple[str, str]]:
     return [(c.instance_type, c.market) for c in said if isinstance(c, Launch)]
-
-
-def dry(at: float, intent: str) -> LaunchFailed:
-    return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,7 @@ def test_a_faster_run_is_cheaper_than_its_plan() -> None:
 
 
 @pytest.mark.parametrize("times", [0.85, 1.12])
-def test_r6_a_fast_plan_is_not_replaced_by_a_cheaper_one(
-    times: float,
-) -> None:
+def test_r6_a_fast_plan_is_not_replaced_by_a_cheaper_one(times: float) -> None:
     """Once it is looked at again, there is a plan that is cheaper within the limits."""
     limits = Limits(1200.0, 60.0)
     job = slower(times, job=SHA.but(max_epochs=32, offer=offer(1, 9.0), limits=limits))

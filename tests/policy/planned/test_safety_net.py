@@ -24,6 +24,7 @@ from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.base import View
 from tests.builders import Played, Setting, itinerary_of, offer, play, profile
+from tests.builders.values import present
 
 FOREVER = 1e6
 OF_SPOT: Mapping[str, float] = MappingProxyType({})
@@ -102,11 +103,9 @@ def rest_of(deadline: float) -> PlanRequest:
 
 def test_a_plan_is_remembered_as_long_as_narrower_limits_admit_it() -> None:
     answers = Answers()
-    long = answers.within(rest_of(9000.0))
-    assert long is not None
+    long = present(answers.within(rest_of(9000.0)))
     assert answers.within(rest_of(long.estimate.seconds)) is long
-    short = answers.within(rest_of(long.estimate.seconds - 60.0))
-    assert short is not None
+    short = present(answers.within(rest_of(long.estimate.seconds - 60.0)))
     assert short.estimate.seconds < long.estimate.seconds
     again = answers.within(rest_of(9000.0))
     assert again == long, "wider limits are asked of the planner"
@@ -199,8 +198,7 @@ def test_until_an_epoch_is_seen_a_run_that_waits_reckons_with_slow_ones() -> Non
 
 def test_money_for_on_demand_is_kept_as_time_is() -> None:
     """On demand it is $2.60 or so; what one loss on spot costs must be left besides."""
-    alone = net(job(AMPLE)).fallback
-    assert alone is not None
+    alone = present(net(job(AMPLE)).fallback)
     enough = alone.estimate.dollars / (1 - MARGIN)
     lost = net(job(AMPLE)).dollars / (1 - MARGIN)
     assert net(job(AMPLE, budget=enough + lost - 0.01)).due

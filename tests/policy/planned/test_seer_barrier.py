@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    LaunchFailed,
-)
+from cloudtune.model.events import EpochDone, LaunchFailed
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError

@@ -1,13 +1,6 @@
 """A run that goes as planned, event by event."""
 
-from cloudtune.model.commands import (
-    EndRun,
-    ExtendTrial,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
+from cloudtune.model.commands import EndRun, ExtendTrial, Release, SetTimer, StartTrial, StopTrial
 from cloudtune.model.events import (
     InstanceGone,
     RunStarted,
@@ -95,11 +88,8 @@ def test_the_end_comes_only_when_the_cloud_confirms_it() -> None:
     policy = scripted(staged((1, 0, 2, 1, 4.0)))
     begun(policy, "i000")
     assert policy.handle(epoch(12.0, "t00.1", 1, 0.4)) == ()
-    assert policy.handle(epoch(13.0, "t00.1", 2, 0.6)) == (
-        StopTrial("t00.1"),
-        Release("i000"),
-        SetTimer("cleanup", 43.0),
-    )
+    said = policy.handle(epoch(13.0, "t00.1", 2, 0.6))
+    assert said == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 43.0))
     assert policy.handle(TrialStopped(13.5, "t00.1")) == ()
     assert not policy.ended
     gone = InstanceGone(15.0, "i000", 14.5, "released")

@@ -29,12 +29,9 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Mode, Trial
 from cloudtune.policy.registry import sampler_for
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.samplers.axes import (
-    Steps,
-    axes_of,
-    perturbed,
-)
+from cloudtune.strategies.samplers.axes import Steps, axes_of, perturbed
 from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
+from tests.builders.values import present
 
 SPACE: dict[str, Domain] = {
     "lr": LogUniform(1e-5, 1.0),
@@ -65,8 +62,7 @@ def told(sampler: Sampler, count: int, sign: float = 1.0, epoch: int = 1) -> lis
     """Ask for so many trials, and tell of each how it did before the next."""
     found = []
     for _ in range(count):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         sampler.tell(trial, epoch, sign * loss(trial.config))
         found.append(trial)
     return found
@@ -94,8 +90,7 @@ def test_every_domain_gives_values_that_it_allows(kind: str) -> None:
     count = 12 if kind == "gp" else 30
     sampler = SpaceSampler(SPACE, kind, seed=3, most=count)
     for number in range(count):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         assert trial.id == f"t{number:02d}"
         assert list(trial.config) == list(SPACE)
         for name, domain in SPACE.items():
@@ -110,8 +105,7 @@ def test_grids_are_gone_through_as_a_plain_sample_does(kind: str) -> None:
     sampler = SpaceSampler(space, kind)
     asked = []
     for _ in range(13):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         sampler.tell(trial, 1, 0.0)
         asked.append((trial.config["a"], trial.config["b"]))
     assert asked == [(each["a"], each["b"]) for each in sample(space, 13, 0)]
@@ -155,8 +149,7 @@ def test_a_failed_trial_is_the_worst(kind: str) -> None:
     sampler, asked = SpaceSampler(space, kind, mode="min", seed=1), []
     values = itertools.cycle([None, math.nan, math.inf])
     for _ in range(9 if kind == "gp" else 100):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         x = trial.config["x"]
         assert isinstance(x, float)
         sampler.tell(trial, 1, 1.0 if x < 0.5 else next(values))
@@ -168,8 +161,7 @@ def test_a_failed_trial_is_the_worst(kind: str) -> None:
 def test_all_failing_is_no_end() -> None:
     sampler = SpaceSampler(FLAT, "tpe")
     for _ in range(20):
-        trial = sampler.ask()
-        assert trial is not None
+        trial = present(sampler.ask())
         sampler.tell(trial, 0, None)
     assert told(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
 
@@ -200,8 +192,7 @@ def test_the_highest_epoch_with_enough_trials_is_learned_from() -> None:
 def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
     sampler = SpaceSampler(FLAT, "cma-es")
     trials = told(sampler, 8, epoch=2)
-    late = sampler.ask()
-    assert late is not None
+    late = present(sampler.ask())
     for epoch in (1, 2, 2, 3):
         sampler.tell(late, epoch, 0.5)
     sampler.tell(late, 3, None)
@@ -251,8 +242,7 @@ def asked(space: dict[str, Domain], kind: str) -> list[Any]:
 @settings(max_examples=20)
 def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
     sampler = SpaceSampler(SPACE, seed=seed % 5)
-    parent = sampler.ask()
-    assert parent is not None
+    parent = present(sampler.ask())
     child = perturbed(axes_of(SPACE), parent.config, np.random.default_rng(seed))
     assert list(child) == list(SPACE)
     for name, domain in SPACE.items():
@@ -280,9 +270,7 @@ def test_numbers_change_by_a_fifth_and_listed_ones_to_the_neighbour() -> None:
 
 def test_clones_count_as_trials() -> None:
     sampler = SpaceSampler(FLAT, most=2)
-    parent = sampler.ask()
-    assert parent is not None
-    clone = sampler.explore(parent)
-    assert clone is not None
+    parent = present(sampler.ask())
+    clone = present(sampler.explore(parent))
     assert clone.id == "t01"
     assert sampler.explore(parent) is None

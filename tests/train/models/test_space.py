@@ -1,8 +1,6 @@
 """Networks from a search over them: drawn, trained, and built again from what the record has."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
+from tests.bench import python
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/models"
@@ -71,14 +70,7 @@ def test_the_winners_network_comes_back_from_its_record_in_another_process(tmp_p
     best, winner = max(ended, key=lambda each: each[0].metrics["val_accuracy"])
 
     record = json.dumps({"config": dict(winner.config), "checkpoint": best.checkpoint})
-    done = subprocess.run(
-        [sys.executable, "-c", REBUILD, str(EXAMPLE), record],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(REBUILD, str(EXAMPLE), record, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
 
     script = load_function(EXAMPLE, "train.py:train").__globals__
     network = script["MODEL"].build(nested(winner.config)["model"])

@@ -21,13 +21,8 @@ def again(frame: Frame) -> Frame:
 
 
 KINDS = [
-    torch.bool,
-    torch.uint8,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.complex64,
+    *(torch.bool, torch.uint8, torch.int64, torch.float16),
+    *(torch.bfloat16, torch.float32, torch.complex64),
 ]
 
 

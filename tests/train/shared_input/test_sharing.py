@@ -325,9 +325,7 @@ def test_after_a_broken_epoch_all_begin_the_next_together(
     assert len(trials.loaders()) == 1
 
 
-def test_the_server_ends_with_its_last_reader(
-    tmp_path: Path,
-) -> None:
+def test_the_server_ends_with_its_last_reader(tmp_path: Path) -> None:
     numbers = list(range(40))
     batches = Batches(
         numbers, BatchOrder(numbers, 0, shuffles=True), 2, drop_last=False, collate=list

@@ -1,19 +1,21 @@
-"""`cloudtune aws`: what an account needs, created, checked and deleted, by the command."""
+"""`cloudtune aws`: what an account needs, created, checked (`--live`, too) and deleted."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.api.experiments import for_renting
+from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.aws.account import policies
+from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
-from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
@@ -21,6 +23,7 @@ from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import allow, found_by_boto3, start
 from tests.bench import called
 from tests.builders.experiments import FIELDS
+from tests.builders.values import present
 from tests.infra.aws.account.test_policies import types_of
 
 REGION = "us-east-1"
@@ -117,12 +120,7 @@ def test_setup_shows_creates_and_then_has_nothing_to_create(
 def renting(tmp_path: Path, **more: Any) -> Experiment:
     """Return an experiment on AWS that names nothing but a type, and `more`."""
     (tmp_path / "train.py").write_text("def train(config): ...\n")
-    fields = {
-        **FIELDS,
-        "limits": {"budget": "$1"},
-        "directory": str(tmp_path),
-        **more,
-    }
+    fields = {**FIELDS, "limits": {"budget": "$1"}, "directory": str(tmp_path), **more}
     cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], **more.get("cloud", {})}
     return for_renting({**fields, "cloud": cloud}, {})
 
@@ -194,8 +192,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
     request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
-    emulator = find_emulator(tmp_path / "emulator")
-    assert emulator is not None
+    emulator = present(find_emulator(tmp_path / "emulator"))
     EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
     (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]
     assert instance["MetadataOptions"]["HttpTokens"] == "required", "IMDSv2"
@@ -310,8 +307,7 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     s3, ec2 = boto3.client("s3", REGION), boto3.client("ec2", REGION)
     s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
     tags: Any = [{"Key": "cloudtune:run", "Value": "r"}]
-    image = account_now().image
-    assert image is not None
+    image = present(account_now().image)
     launched = ec2.run_instances(
         ImageId=image,
         InstanceType="g4dn.xlarge",
@@ -319,8 +315,7 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
         MaxCount=1,
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )["Instances"][0]["InstanceId"]
-    emulator = find_emulator(tmp_path / "emulator")
-    assert emulator is not None
+    emulator = present(find_emulator(tmp_path / "emulator"))
     EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
     refused = called(capsys, "aws", "teardown", "--yes")
     assert refused.code == 2
@@ -338,3 +333,57 @@ def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
     with pytest.raises(ClientError):
         s3.head_bucket(Bucket=BUCKET)
     assert "nothing to delete" in called(capsys, "aws", "teardown", "--yes").out
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Clients of an AWS that accepts everything; `see` says what becomes of the stack."""
+    clients = MagicMock()
+    described = {"Status": "CREATE_COMPLETE", "Changes": []}
+    clients["cloudformation"].describe_change_set.return_value = described
+    monkeypatch.setattr(stack, "_PAUSE_SECONDS", 0.0)
+    return clients
+
+
+def see(monkeypatch: pytest.MonkeyPatch, *statuses: str) -> Iterator[Stack | None]:
+    """Let the stack be in these states, one for each look; "" if there is none."""
+    looks = iter([Stack(status) if status else None for status in statuses])
+    monkeypatch.setattr(stack, "read", lambda _clients: next(looks))
+    return looks
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        ("", "REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE"),
+        ("UPDATE_IN_PROGRESS", "CREATE_COMPLETE", "UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"),
+        ("REVIEW_IN_PROGRESS", "CREATE_COMPLETE"),  # its change set was never executed
+    ],
+)
+def test_a_change_is_waited_for(
+    clients: Any, monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...]
+) -> None:
+    looks = see(monkeypatch, *statuses)
+    with ChangeSet(clients, {}, {}) as change_set:
+        change_set.execute()
+    assert list(looks) == []
+    clients["cloudformation"].delete_change_set.assert_not_called()
+
+
+def test_a_deletion_is_waited_for(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = see(monkeypatch, "CREATE_COMPLETE", "DELETE_IN_PROGRESS", "")
+    stack.delete(clients)
+    assert list(looks) == []
+    see(monkeypatch, "DELETE_IN_PROGRESS", "DELETE_FAILED")
+    with pytest.raises(CloudtuneError, match="stack cloudtune was not deleted"):
+        stack.delete(clients)
+
+
+def test_an_interrupt_before_it_is_executed_leaves_nothing(
+    clients: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see(monkeypatch, "")
+    with pytest.raises(KeyboardInterrupt), ChangeSet(clients, {}, {}):
+        raise KeyboardInterrupt
+    clients["cloudformation"].delete_change_set.assert_called_once()
+    clients["cloudformation"].delete_stack.assert_called_once()
