@@ -170,10 +170,8 @@ def tests_of(module: str) -> list[str]:
 
 def wide_of(module: str) -> tuple[str, ...]:
     """Return the folders whose tests run where those that are nearest notice nothing."""
-    beside = Path("tests", *Path(module.removeprefix("cloudtune/")).parent.parts)
-    return tuple(
-        dict.fromkeys((*WIDE, str(beside) if (ROOT / beside).is_dir() else "tests/planners"))
-    )
+    package = Path(module.removeprefix("cloudtune/")).parts[0]
+    return tuple(dict.fromkeys((*WIDE, f"tests/{package}")))
 
 
 def notices(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:

@@ -46,12 +46,18 @@ def test_another_offer_stands_in_for_one_that_is_refused_just_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loads", "going"), [((3.0, 1.0), ["b"]), ((3.0, 2.0), []), ((0.0, 4.0), ["a"])]
+    ("loads", "target", "going"),
+    [
+        ((3.0, 1.0), {FOUR: 1}, ["b"]),
+        ((3.0, 2.0), {FOUR: 1}, []),
+        ((0.0, 4.0), {FOUR: 1}, ["a"]),
+        ((0.0, 0.0), {OTHER: 1}, ["a", "b"]),
+    ],
 )
 def test_an_instance_too_many_goes_only_if_its_trials_fit_elsewhere(
-    loads: tuple[float, float], going: list[str]
+    loads: tuple[float, float], target: Mapping[Offer, int], going: list[str]
 ) -> None:
-    """Two of four GPUs are held where one is to be: the emptier one goes, or none."""
+    """Two of four GPUs are held where one is to be, or none: the emptier ones go."""
     usable = [SimpleNamespace(instance=name, offer=FOUR) for name in "ab"]
     trials = [
         SimpleNamespace(placement=(Slice(name, load),))
@@ -60,4 +66,4 @@ def test_an_instance_too_many_goes_only_if_its_trials_fit_elsewhere(
     ]
     fleet = SimpleNamespace(usable=lambda: usable)
     view = SimpleNamespace(fleet=fleet, running=trials, held={FOUR: 2})
-    assert list(emptied(cast("View", view), {FOUR: 1})) == going
+    assert list(emptied(cast("View", view), target)) == going
