@@ -110,7 +110,8 @@ class HyperSchedAllocator(ByWidth):
         recharge: int = 5,
     ) -> None:
         if policy not in POLICIES:
-            raise ValueError(f"no allocation policy {policy!r}: {', '.join(POLICIES)}")
+            names = ", ".join(POLICIES)
+            raise ValueError(f"unknown allocation policy {policy!r}; choose one of {names}")
         self.name = "hypersched" if policy == "UNIFORM" else f"hypersched:{policy}"
         self._policy = policy
         self._atom = atom

@@ -155,7 +155,7 @@ def test_h7_h8_never_more_than_there_is_and_an_atom_each_first(
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="no allocation policy 'BEST': UNIFORM"):
+    with pytest.raises(ValueError, match="unknown allocation policy 'BEST'; choose one of UNIFORM"):
         HyperSchedAllocator(policy="BEST")
 
 
