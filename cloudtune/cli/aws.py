@@ -70,7 +70,7 @@ ROLE_PATH = click.option(
     callback=lambda _context, _option, text: _path(text),
     help="Path of the two roles and instance profiles, such as /team/ (default: /).",
 )
-_KEY = re.compile(r"arn:[\w-]+:kms:([\w-]+):\d{12}:key/[\w-]+")
+_KEY = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
 _OK = 0
 _LACKING = 1
 

@@ -161,8 +161,8 @@ def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
 
     `only` are further filters of the price list; a type that they name counts as ours.
     """
-    named = {only["instanceType"]} if "instanceType" in only else set()
-    names = {HEAD_TYPE, *(listing.instance_type.name for listing in rentable()), *named}
+    ours = (listing.instance_type.name for listing in rentable())
+    names = {HEAD_TYPE, only.get("instanceType", HEAD_TYPE), *ours}
     prices: dict[str, float] = {}
     place = {**_FILTERS, "regionCode": endpoint.region, **only}
     texts = (text for family in _FAMILIES for text in _products(endpoint, {**place, **family}))

@@ -238,28 +238,26 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
         "tags": settings.tags,
         "head_type": settings.head_type or None,
     }
-    disk = None if image is None else reader("", partial(root_disk, clients, image))
+    name = own_image or image
+    disk = None if name is None else root_disk(clients, name)
     return RunDefaults(
         cloud=cloud,
         storage=settings.storage,
         disk_gb=None if disk is None else disk.gb,
-        request=disk_request(clients, own_image or image, settings.kms),
+        request={} if disk is None else disk_request(disk, settings.kms),
     )
 
 
-def disk_request(clients: Clients, image: str | None, kms: str) -> dict[str, Any]:
+def disk_request(disk: "Disk", kms: str) -> dict[str, Any]:
     """Return what a launch asks for so that a key encrypts its root disk; {} without a key.
 
     Raises:
         UsageError: AWS doesn't say what the image's root disk is.
     """
-    if not kms or image is None:
+    if not kms:
         return {}
-    reader = _Reader(clients)
-    disk = reader(image, partial(root_disk, clients, image))
-    if disk is None:
-        why = reader.unknown.get(image, "it has none")
-        raise UsageError(f"the root disk of {image}, which {kms} is to encrypt: {why}")
+    if not disk.device:
+        raise UsageError(f"the root disk of {disk.image}, which {kms} is to encrypt: {disk.why}")
     volume: dict[str, Any] = {"Encrypted": True, "KmsKeyId": kms, "DeleteOnTermination": True}
     if disk.gb is not None:
         volume["VolumeSize"] = disk.gb
@@ -276,20 +274,24 @@ def quota(endpoint: Endpoint, name: str) -> float | None:
 
 
 class Disk(NamedTuple):
-    """A disk of an image: its device, and its size if AWS says it."""
+    """The root disk of an image: its device, or "" and `why` not; its size if AWS says it."""
 
+    image: str
     device: str
-    gb: int | None
+    gb: int | None = None
+    why: str = ""
 
 
-def root_disk(clients: Clients, image: str) -> Disk | None:
-    """Return the root disk of an image; None where AWS names none."""
-    (described,) = clients["ec2"].describe_images(ImageIds=[image])["Images"] or [{}]
+def root_disk(clients: Clients, image: str) -> Disk:
+    """Return the root disk of an image, as far as AWS lets the caller see it."""
+    reader = _Reader(clients)
+    asked = partial(clients["ec2"].describe_images, ImageIds=[image])
+    (described,) = (reader(image, asked) or {}).get("Images") or [{}]
     for disk in described.get("BlockDeviceMappings", ()):
         if disk.get("DeviceName") == described.get("RootDeviceName"):
             size = disk.get("Ebs", {}).get("VolumeSize")
-            return Disk(disk["DeviceName"], None if size is None else int(size))
-    return None
+            return Disk(image, disk["DeviceName"], None if size is None else int(size))
+    return Disk(image, "", why=reader.unknown.get(image, "it has none"))
 
 
 class _Reader:

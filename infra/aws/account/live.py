@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.aws.account.inventory import Inventory, disk_request
+from cloudtune.infra.aws.account.inventory import Inventory, disk_request, root_disk
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import error_code
@@ -84,7 +84,8 @@ class LiveCheck:
         self.run = f"{RUN}-{self.stamp}"
         self._type = self.account.place.head_types[0]
         kms = self.account.place.kms
-        self._disk = disk_request(self.clients, self.account.image, kms)
+        image = self.account.image or ""
+        self._disk = disk_request(root_disk(self.clients, image), kms) if kms else {}
         self._key = f"{RUN}/{self.stamp}.json"
         self._instance = ""
         self._has_launched = False
@@ -149,12 +150,13 @@ class LiveCheck:
 
     def _tags(self) -> dict[str, str]:
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began + LIVES_SECONDS))
+        dollars = pricing.HEAD_USD_PER_HOUR.get(self._type)
         return {
             **self.account.settings.tags,
             RUN_TAG: self.run,
             INTENT_TAG: "check",
             LEASE_TAG: end,
-            PRICE_TAG: f"{pricing.HEAD_USD_PER_HOUR.get(self._type, 0.0):g}",
+            **({} if dollars is None else {PRICE_TAG: f"{dollars:g}"}),
         }
 
     def _request(self, more: str = "") -> dict[str, Any]:
