@@ -199,6 +199,15 @@ def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
     assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"
 
 
+def test_trials_that_were_lost_alike_go_on_together() -> None:
+    run = policy(4)
+    begun(run, "i000")
+    run.handle(NodeLost(20.0, "i000", "no heartbeat"))
+    for number in range(4):
+        assert run.handle(TrialStopped(20.5, f"t0{number}.1")) == ()
+    assert set(starts(join(run, 40.0, "i001"))) == {f"t0{number}.2" for number in range(4)}
+
+
 def test_an_instance_is_emptied_before_it_goes() -> None:
     run = policy(5, fleet_rule=Packed())
     said = begun(run, "i000", "i001")
