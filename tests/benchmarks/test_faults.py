@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fault_world import OutlivingCloud
-from benchmarks.faults import campaign
+from benchmarks.faults import campaign, case
 from cloudtune.engine.resume import InFlight
 from cloudtune.policy.run import RunPolicy
 
@@ -17,6 +17,12 @@ def test_no_run_of_a_short_campaign_loses_or_overspends_anything() -> None:
     assert tally.deaths > 40
     assert tally.compared > 5
     assert set(tally.endings) >= {"done", "deadline", "budget"}
+
+
+def test_hypersched_goes_on_while_a_lost_trial_waits() -> None:
+    """Another trial reports, and its share is worked out with that of one that is nowhere."""
+    assert case(4610).strategy == "hypersched"
+    assert campaign(1, seed=4610).seeds == {}
 
 
 def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
