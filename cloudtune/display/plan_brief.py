@@ -293,6 +293,12 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
             continue
         label = "one fixed cluster" if name == STATIC else name
         broken = proposal.broken(other.plan)
+        forecast = other.plan.forecast
+        if broken and forecast.source != "stages":
+            # Its runs drop trials to end in time: what they cost isn't the price of the same work.
+            label += f" (all of the work fits in {percent(forecast.within or 0.0)} of the runs)"
+            yield label, fleet(other.plan.followed), "", "", ""
+            continue
         if broken:
             label += f" (over the {broken[0]})"
         elif name != STATIC:

@@ -33,8 +33,9 @@ _POOL_RUNS = 5
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
 STATIC = "best static cluster"
+ON_SPOT = "on spot"
 # The names of what else stages could be.
-ALL = (STATIC, "naive elastic", "cheapest", "fastest", "on spot", "on-demand")
+ALL = (STATIC, "naive elastic", "cheapest", "fastest", ON_SPOT, "on-demand")
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def for_one_screen(plan: RunPlan) -> tuple[str, ...]:
     Of a plan whose forecast plays the policy only the other market: figures of others' stages would
     differ from its own by how they were made.
     """
-    markets = ("on spot", "on-demand")
+    markets = (ON_SPOT, "on-demand")
     return (STATIC, *markets) if plan.forecast.source == "stages" else markets
 
 
@@ -300,7 +301,7 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
     problem = planned.problem
     on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
     profiles = [rentable.profile for rentable in problem.rentables]
-    name, market = ("on-demand", "on-demand") if on_spot else ("on spot", "spot")
+    name, market = ("on-demand", "on-demand") if on_spot else (ON_SPOT, "spot")
     try:
         elsewhere = problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
     except CloudtuneError:

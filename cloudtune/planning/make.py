@@ -73,7 +73,7 @@ class Planned:
     `derived` says why the deadline is what it is, where the user has only set a budget. `asked` is
     None where nothing goes by stages. The experiment of the problem may have other
     trials than the user's: as many as possible. `remarks` say why it is this plan, and what is
-    beyond the edge of a limit.
+    beyond the edge of a limit. `left_spot` where simulated runs spoke against spot.
     """
 
     problem: Problem
@@ -84,6 +84,7 @@ class Planned:
     asked: Asked | None = None
     derived: str = ""
     remarks: tuple[str, ...] = ()
+    left_spot: bool = False
 
     @property
     def rentables(self) -> tuple[Rentable, ...]:
@@ -359,7 +360,9 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
         costs, instead = (format_dollars(it.estimate.dollars) for it in (plan, other))
         why = f"{costs} would be expected, and {instead} on demand"
     remark = f"not on spot: with its outages {why}"
-    return replace(planned, problem=without, plan=other, asked=asked, remarks=(remark,))
+    return replace(
+        planned, problem=without, plan=other, asked=asked, remarks=(remark,), left_spot=True
+    )
 
 
 def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> float:

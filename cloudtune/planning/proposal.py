@@ -14,7 +14,7 @@ from cloudtune.model.serialization import encode
 from cloudtune.model.text import Scale, fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import (
-    ALL,
+    ON_SPOT,
     Alternative,
     Point,
     alternatives,
@@ -188,7 +188,12 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
 def _alternatives(planned: Planned, others: Others) -> tuple[Alternative, ...]:
     if others == "none":
         return ()
-    return tuple(alternatives(planned, ALL if others == "all" else for_one_screen(planned.plan)))
+    if others == "all":
+        return tuple(alternatives(planned))
+    shown = for_one_screen(planned.plan)
+    if planned.left_spot:  # a remark says what spot would cost
+        shown = tuple(name for name in shown if name != ON_SPOT)
+    return tuple(alternatives(planned, shown))
 
 
 def _front(planned: Planned, others: Others) -> tuple[Point, ...]:

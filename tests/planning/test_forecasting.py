@@ -11,6 +11,7 @@ from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Forecast, Limits
+from cloudtune.model.text import percent
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
@@ -343,6 +344,27 @@ def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
     assert "on spot" in compared(), "a small one stands for it"
     monkeypatch.setattr("cloudtune.planning.make.has_time", lambda *_: False)
     assert "on spot" not in compared()
+
+
+def test_spot_that_a_remark_speaks_of_has_no_row_of_its_own() -> None:
+    """It was simulated to decide: simulated once more, it would have another price."""
+    pool = {"losses_per_hour": 2.0, "availability": 0.01}
+    made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": 1, "cloud.market": "any"})
+    assert "not on spot" in made.remarks[0]
+    assert "on spot" not in [other.name for other in propose(made, others="screen").alternatives]
+
+
+def test_a_run_that_drops_trials_is_no_price_for_all_of_the_work() -> None:
+    """Its runs end at the deadline with less trained: what they cost isn't comparable."""
+    pool = {"losses_per_hour": 60.0, "availability": 0.2}
+    steady = on_spot(**{"cloud.spot": pool, "cloud.market": "on-demand"})
+    shown = propose(steady, others="screen")
+    (other,) = [it for it in shown.alternatives if it.name == "on spot"]
+    kept = percent(present(other.plan.forecast.within))
+    rows = present(plan_brief.instead(shown)).rows
+    (row,) = [row for row in rows if row[0].startswith("on spot")]
+    assert row[0] == f"on spot (all of the work fits in {kept} of the runs)"
+    assert row[2:] == ("", "", "")
 
 
 def test_a_search_over_a_catalogue_is_played_with_the_cheapest_of_each_size(tmp_path: Path) -> None:
