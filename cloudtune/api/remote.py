@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,7 +23,7 @@ from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
 from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
-from cloudtune.infra.node.boot import UPLOAD_SECONDS, telling_lines
+from cloudtune.infra.node.boot import SCRIPT_SAYS, UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
@@ -45,7 +44,6 @@ T = TypeVar("T")
 LONGEST_SECONDS = 14 * 24 * 3600.0
 _CARRIED = ("--here", "--yes")
 _LOOK_SECONDS = 2.0
-_HEAD_SAYS = re.compile("cloudtune-(head|node): ")
 _DEAD_SECONDS = 15.0
 _GONE_SECONDS = 120.0
 _BOOT_SECONDS = 900.0
@@ -248,7 +246,7 @@ class Following:
         """Report what the head does until it runs the command."""
         lines = _boot_log(self._store)
         for line in lines[self._boot_lines :]:
-            if said := _HEAD_SAYS.match(line):
+            if said := SCRIPT_SAYS.match(line):
                 self._say(f"head: {line[said.end() :]}")
         self._boot_lines = len(lines)
 

@@ -138,6 +138,8 @@ class RunScreen:
         match event:
             case events.InstanceLaunched():
                 self._say(event.at, f"{event.instance} launched; {self._instances()}")
+            case events.InstanceBooting():
+                self._say(event.at, f"{self._name(event.intent)}: {event.line}")
             case events.NodeJoined():
                 self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
             case events.InstanceGone():

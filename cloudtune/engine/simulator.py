@@ -25,6 +25,7 @@ from cloudtune.model.commands import (
 from cloudtune.model.events import (
     EpochDone,
     Event,
+    InstanceBooting,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -238,9 +239,12 @@ class SimWorld:
             case TimerFired():
                 return self._timers.get(event.name) == event.at
             case RunStarted() | RunResumed() | RunContinued() | TrialStopped() | Interrupted():
-                return True
+                pass
+            case InstanceBooting():
+                pass
             case _:
                 assert_never(event)
+        return True
 
     def _state(self, intent: str) -> str:
         return self._intents[intent].state if intent in self._intents else "unknown"
@@ -267,7 +271,7 @@ class SimWorld:
                 del self._timers[event.name]
             case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
                 pass
-            case InterruptionNotice() | RunResumed() | RunContinued():
+            case InstanceBooting() | InterruptionNotice() | RunResumed() | RunContinued():
                 pass
             case _:
                 assert_never(event)

@@ -35,6 +35,15 @@ class InstanceLaunched:
 
 
 @dataclass(frozen=True)
+class InstanceBooting:
+    """What an instance that is to join does just now, in its boot script's words; for people."""
+
+    at: float
+    intent: str
+    line: str
+
+
+@dataclass(frozen=True)
 class NodeJoined:
     """The instance has joined the cluster and takes trials."""
 
@@ -225,6 +234,7 @@ class RunContinued:
 Event: TypeAlias = (
     RunStarted
     | InstanceLaunched
+    | InstanceBooting
     | NodeJoined
     | NodeLost
     | InterruptionNotice

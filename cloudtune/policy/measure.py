@@ -29,6 +29,7 @@ from cloudtune.model.commands import (
 from cloudtune.model.events import (
     EpochDone,
     Event,
+    InstanceBooting,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -239,7 +240,7 @@ class MeasurePolicy:
                 return self._note_epoch(event)
             case TrialStarted():
                 self._sessions[event.session].reported_at = event.at
-            case InterruptionNotice() | RunResumed() | RunContinued():
+            case InstanceBooting() | InterruptionNotice() | RunResumed() | RunContinued():
                 pass
             case TrialStopped():
                 self._sessions[event.session].live = False

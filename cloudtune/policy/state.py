@@ -13,6 +13,7 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.events import (
     EpochDone,
     Event,
+    InstanceBooting,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -267,6 +268,8 @@ class RunState:
                     self._note_no_shows()
             case Interrupted():
                 self.interrupted = True
+            case InstanceBooting():
+                pass  # for people
             case RunResumed() | RunContinued():
                 pass  # what its controller missed comes as any other event
             case _:

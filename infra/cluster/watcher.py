@@ -12,6 +12,7 @@ from typing import Protocol
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode, RunCluster
+from cloudtune.infra.cluster.boot_lines import BootLines
 from cloudtune.infra.cluster.node_provider import GIVEN_UP, Note
 from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
@@ -81,13 +82,16 @@ class Watcher:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+        self._boot_lines = BootLines(head.rental.boot_log, emit)
 
     def start(self) -> None:
         self._blind_since = time.monotonic()
         self._thread.start()
+        self._boot_lines.start()
 
     def stop(self) -> None:
         self._stopping.set()
+        self._boot_lines.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
 
@@ -171,6 +175,7 @@ class Watcher:
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
+            self._boot_lines.end(intent)
             self._emit(lambda at: events.InstanceGone(at, intent, at, events.FORGOTTEN))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
@@ -180,8 +185,11 @@ class Watcher:
         self._emit(
             lambda at: events.InstanceLaunched(at, intent, instance.id, min(at, launched_at))
         )
+        if not watched.joined:
+            self._boot_lines.begin(intent)
 
     def _tell_end(self, intent: str, watched: _Intent, instance: Instance) -> None:
+        self._boot_lines.end(intent)
         ended = None
         if instance.ended_at is not None:
             ended = instance.ended_at
@@ -229,6 +237,7 @@ class Watcher:
             self._note_notice(intent, node.instance)
             if ready and not watched.joined:
                 watched.joined = True
+                self._boot_lines.end(intent)
                 self._emit(lambda at, intent=intent: events.NodeJoined(at, intent))  # type: ignore[misc]
 
     def note_lost(self, instance: str, reason: str) -> None:

@@ -69,7 +69,8 @@ class Delivery:
         else:
             python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
-        commands = "".join(["await_apt\n" if self.commands else "", *map(_run, self.commands)])
+        says = 'echo "cloudtune-node: runs setup.commands"\nawait_apt\n'
+        commands = "".join([says if self.commands else "", *map(_run, self.commands)])
         return AWAIT_APT + end_lines("cloudtune-node") + python + commands + took
 
     def check(self) -> None:
@@ -169,6 +170,7 @@ install() {
 if [ -e "$into/.complete" ]; then
   echo "cloudtune-node: environment $name is there already"
 else
+  echo "cloudtune-node: fetches environment $name"
   command -v $zip > /dev/null || install $zip
   command -v $client > /dev/null || install awscli
   command -v $client > /dev/null || end "the image has no $client, which fetches the environment"

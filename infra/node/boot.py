@@ -40,6 +40,8 @@ _METADATA = "http://169.254.169.254"
 _METADATA_SECONDS = 120.0
 _METADATA_PAUSE = 0.5
 _BY_CLOUD_INIT = re.compile(r"^.*?cloud-init\[\d+\]: ")
+# Our scripts begin their lines so; the rest is the system's.
+SCRIPT_SAYS = re.compile("cloudtune-(head|node): ")
 _FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
@@ -272,6 +274,7 @@ def main() -> int:
     instance, address = identity(join)
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     environment = node_environment(join, instance, address)
+    say(f"cloudtune-node: joins the cluster at {join.address}")
     with subprocess.Popen(
         ray_command(join, instance, address),
         env=environment,

@@ -10,6 +10,7 @@ from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model.events import (
+    InstanceBooting,
     InstanceLaunched,
     InterruptionNotice,
     NodeJoined,
@@ -73,6 +74,7 @@ def test_trouble_is_told() -> None:
         for event in (
             RunStarted(0.0),
             InstanceLaunched(1.0, "i000", "i-000", 1.0),
+            InstanceBooting(4.0, "i000", "fetches environment 3f2"),
             NodeJoined(10.0, "i000"),
             full,
             InterruptionNotice(12.0, "i000", 132.0),
@@ -82,6 +84,7 @@ def test_trouble_is_told() -> None:
             screen.watch(event, policy.handle(event))
 
     lines = [line[7:] for line in printed(show)]
+    assert "i-000: fetches environment 3f2" in lines
     assert "t01 ran out of memory; continues with 1/2 GPU or more" in lines
     assert "the cloud takes i-000 back in 2m" in lines
     assert "i-000 left the cluster: its heartbeats have stopped" in lines

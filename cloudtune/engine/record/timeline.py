@@ -26,6 +26,7 @@ from cloudtune.model.commands import (
 from cloudtune.model.events import (
     EpochDone,
     Event,
+    InstanceBooting,
     InstanceGone,
     InstanceLaunched,
     Interrupted,
@@ -332,8 +333,8 @@ class Timeline:
                 self.began = event.at
             case RunResumed():
                 self.takeovers.append(event.at)
-            case RunContinued():
-                pass  # `read` has dealt with it
+            case InstanceBooting() | RunContinued():
+                pass  # the one is for people; `read` has dealt with the other
             case Interrupted():
                 self.interrupted = event.at
             case _:

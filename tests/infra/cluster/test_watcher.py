@@ -20,6 +20,7 @@ from cloudtune.infra.cluster.watcher import Watcher
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.events import (
     Event,
+    InstanceBooting,
     InstanceGone,
     InstanceLaunched,
     LaunchFailed,
@@ -119,6 +120,35 @@ def test_credentials_that_expire_for_a_while_end_no_run(
 def instance(**changes: Any) -> SimpleNamespace:
     given = {"id": "i-1", "intent": "i000", "launched_at": 1.0, "billing": True, "state": "running"}
     return SimpleNamespace(**given | changes)
+
+
+def test_what_the_first_instance_does_as_it_boots_is_reported_once(tmp_path: Path) -> None:
+    said: list[Event] = []
+    there = [instance(), instance(id="i-2", intent="i001")]
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, said, lambda _: there)
+    watcher.expect("i001")
+    watcher._look()
+    logs = tmp_path / "boot"
+    logs.mkdir()
+    fetches = "Get:1 http://archive\ncloudtune-node: fetches environment e1\n"
+
+    def booting() -> list[tuple[str, str]]:
+        watcher._boot_lines.look()
+        return [(it.intent, it.line) for it in said if isinstance(it, InstanceBooting)]
+
+    assert booting() == [], "it has uploaded nothing yet"
+    for intent in ("i000", "i001"):
+        (logs / f"{intent}.log").write_text(f"{fetches}cloudtune-node: fetched in 8 s\ncloudt")
+    assert booting() == [("i000", "fetches environment e1"), ("i000", "fetched in 8 s")]
+    watcher._boot_lines.end("i000")
+    with (logs / "i001.log").open("a") as log:
+        log.write("une-node: it ended with 1\n")
+    assert booting()[2:] == [("i001", "it ended with 1")], "the rest the other has said"
+    there[1] = instance(id="i-2", intent="i001", billing=False, ended_at=4.0, reason="")
+    watcher._look()
+    with (logs / "i001.log").open("a") as log:
+        log.write("cloudtune-node: never read\n")
+    assert len(booting()) == 3
 
 
 def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:

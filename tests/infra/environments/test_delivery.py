@@ -133,8 +133,9 @@ def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
     code, console = node.boots(Delivery(pack=pack), **cloud)
     assert code == 0, console
     name = built.place.name
-    assert console[0].startswith(f"cloudtune-node: environment {name} fetched and unpacked in ")
-    assert console[1] == f"python={pack.into}/venv/bin/python"
+    assert console[0] == f"cloudtune-node: fetches environment {name}"
+    assert console[1].startswith(f"cloudtune-node: environment {name} fetched and unpacked in ")
+    assert console[2] == f"python={pack.into}/venv/bin/python"
     there = built_at(Path(pack.into))
     assert there is not None
     assert there.packages == built.packages
@@ -147,7 +148,7 @@ def test_a_pack_that_is_gone_is_told_and_ends_the_machine(
     pack = packed(built, "s3://bucket/runs", tmp_path / "e")
     code, console = node.boots(Delivery(pack=replace(pack, uri="s3://bucket/none.tar.gz")), **cloud)
     assert code == 1
-    assert console[0].startswith("download failed: s3://bucket/none.tar.gz"), "as the CLI says"
+    assert console[1].startswith("download failed: s3://bucket/none.tar.gz"), "as the CLI says"
     assert console[-2:] == [f"{FAILED} s3://bucket/none.tar.gz{OR_OTHER}", "shutdown -P now"]
     assert not (tmp_path / "e").exists()
 
@@ -210,7 +211,7 @@ def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Pat
     script_at(node.bin / "apt-get", "exit 1")
     code, console = node.boots(Delivery(pack=pack))
     missing = "cloudtune-node: the image has no aws, which fetches the environment"
-    assert (code, console) == (1, [missing, "shutdown -P now"])
+    assert (code, console[1:]) == (1, [missing, "shutdown -P now"])
 
 
 def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
@@ -246,7 +247,7 @@ def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
     commands = (f"echo 'a b' > '{done}' && cat '{done}'", "false", f"rm '{done}'")
     code, console = node.boots(Delivery(commands=commands))
     assert code == 1
-    assert console[1:] == ["a b", "cloudtune-node: setup.commands failed: false", "shutdown -P now"]
+    assert console[2:] == ["a b", "cloudtune-node: setup.commands failed: false", "shutdown -P now"]
     assert done.exists()
 
 
@@ -257,10 +258,10 @@ def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) 
     script_at(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
     delivery = Delivery(commands=(f"wc -l < {looks}; cat $APT_CONFIG",))
     code, console = node.boots(delivery)
-    assert (code, console[1:3]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
+    assert (code, console[2:4]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
     looks.write_text("")
     console = node.boots(delivery, CLOUDTUNE_MACHINE="i-1", APT_CONFIG="/dev/null")[1]
-    assert console[1] == "0", "an emulated machine shares its systemd"
+    assert console[2] == "0", "an emulated machine shares its systemd"
 
 
 def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None:

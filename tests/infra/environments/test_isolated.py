@@ -65,8 +65,8 @@ def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
         subprocess.run(world.on("laptop", "python3", "-c", LAUNCH), check=True)
         eventually(lambda: "took" in console(home))
     lines = console(home).splitlines()
-    assert lines[0].startswith(f"cloudtune-node: environment {built.place.name} ")
-    assert lines[1:3] == ["first", f"uses 42 {built.place}/venv"]
+    assert lines[1].startswith(f"cloudtune-node: environment {built.place.name} ")
+    assert lines[3:5] == ["first", f"uses 42 {built.place}/venv"]
 
 
 def console(home: Path) -> str:

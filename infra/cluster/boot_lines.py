@@ -1,0 +1,77 @@
+"""What instances print as they boot, passed on while the run waits for them."""
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable
+
+from cloudtune.infra.cluster.trial_session import Emit
+from cloudtune.infra.node.boot import SCRIPT_SAYS
+from cloudtune.model import events
+from cloudtune.train.storage import StorageError, content
+
+_LOOK_SECONDS = 4.0
+_LETTERS = 200
+
+
+class BootLines:
+    """Reports what the instance does that has booted longest; others beside it do the same.
+
+    A line is reported once a run, whatever its figures are. Logs are read in a thread of its own,
+    so that a storage that stalls holds nothing else up.
+    """
+
+    def __init__(self, uri_of: Callable[[str], str], emit: Emit) -> None:
+        """`uri_of(intent)` is where the instance of an intent uploads what it prints."""
+        self._uri_of = uri_of
+        self._emit = emit
+        self._booting: dict[str, int] = {}  # lines that were read, by intent
+        self._reported: set[str] = set()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._read_on, name="boot-lines", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def begin(self, intent: str) -> None:
+        """Read the log of an instance that boots from now on."""
+        with self._lock:
+            self._booting[intent] = 0
+
+    def end(self, intent: str) -> None:
+        """Read it no more: the instance has joined, or is gone."""
+        with self._lock:
+            self._booting.pop(intent, None)
+
+    def _read_on(self) -> None:
+        while not self._stopping.wait(_LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Report what is new in the log of the first instance that still boots."""
+        with self._lock:
+            intent = next(iter(self._booting), None)
+        if intent is None:
+            return
+        lines: list[str] = []
+        with contextlib.suppress(StorageError):  # it hasn't uploaded any yet
+            text = content(self._uri_of(intent)).decode(errors="replace")
+            lines = text.rpartition("\n")[0].splitlines()
+        with self._lock:
+            if intent not in self._booting:
+                return
+            new = lines[self._booting[intent] :]
+            self._booting[intent] = len(lines)
+        for line in new:
+            said = SCRIPT_SAYS.match(line)
+            kind = re.sub(r"\d+", "", line)
+            if said and kind not in self._reported:
+                self._reported.add(kind)
+                self._report(intent, line[said.end() :][:_LETTERS])
+
+    def _report(self, intent: str, line: str) -> None:
+        self._emit(lambda at: events.InstanceBooting(at, intent, line))
