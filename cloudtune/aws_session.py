@@ -62,6 +62,9 @@ def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
 
     del variables
     core = botocore.session.get_session()
+    # To assume a role, or to log in by SSO, boto3 asks STS of a region of its own choice.
+    named = os.environ.get("AWS_REGION") or core.get_config_variable("region")
+    core.set_config_variable("region", named or FALLBACK_REGION)
     session = boto3.Session(botocore_session=core)
     roles = core.get_component("credential_provider").get_provider("assume-role")
     roles.cache = JSONFileCache(str(_CACHE.expanduser()))

@@ -77,6 +77,11 @@ class Account:
 
     def person(self, name: str, *policies: Mapping[str, Any]) -> Callable[[str], Any]:
         """Return what makes clients of a user with these policies alone."""
+        keys = self.keys(name, *policies)
+        return lambda service: self.client(service, *keys)
+
+    def keys(self, name: str, *policies: Mapping[str, Any]) -> tuple[str, str]:
+        """Return the only key of a user with these policies alone, and its secret."""
         iam = self.client("iam")
         if name not in {user["UserName"] for user in iam.list_users()["Users"]}:
             iam.create_user(UserName=name)
@@ -88,7 +93,7 @@ class Account:
         for old in iam.list_access_keys(UserName=name)["AccessKeyMetadata"]:
             iam.delete_access_key(UserName=name, AccessKeyId=old["AccessKeyId"])
         key = iam.create_access_key(UserName=name)["AccessKey"]
-        return lambda service: self.client(service, key["AccessKeyId"], key["SecretAccessKey"])
+        return key["AccessKeyId"], key["SecretAccessKey"]
 
     def role(self, name: str, *policies: Mapping[str, Any]) -> None:
         """Make a role for EC2 with these policies, and the instance profile of its name."""

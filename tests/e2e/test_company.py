@@ -137,8 +137,14 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     assert running.stdout is not None
     head = until(running.stdout, r"(i-\w+) \(m6i.large, \$[\d.]+ an hour\) controls run ")
     passed("the head is launched")
-    first = until(running.stdout, "^(head: .*)")
-    passed(f"its first line: {first}")
+    for part in (
+        "^(head: .*)",  # its first line
+        "^(head: carries .*)",
+        "(asks for .*)",
+        r"(i-\w+ launched)",
+        r"(i-\w+: joins the cluster at .*)",
+    ):
+        passed(until(running.stdout, part))
     until(running.stdout, "(joined the cluster)")
     passed("the first GPU instance has joined")
     for number in (1, 2):
@@ -169,7 +175,8 @@ def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -
     done = company("carl", "cloudtune", "aws", "teardown", "--yes", "--bucket")
     assert done.code == 0, done.out + done.err
     assert json.loads(company.python("owner", LEFT)) == []
-    passed(f"nothing is left: {len(instances)} instances have ended")
+    paid = report["dollars"]["actual"]
+    passed(f"nothing is left of {len(instances)} instances; the run cost ${paid:.4f}")
 
 
 def account_for_carl(company: Outside) -> tuple[str, str, str]:

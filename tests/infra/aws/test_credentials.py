@@ -1,0 +1,257 @@
+"""Every way to log in to AWS, from the files of a home to what the commands say."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.provider import Endpoint
+from cloudtune.profiles import store
+from cloudtune.profiles.store import script_hash
+from tests.aws_stand_in.account import Account, found_by_boto3, set_up, start
+from tests.aws_stand_in.test_principals import EVERYTHING, IMAGE
+from tests.builders.machines import profile
+
+BUCKET = "cloudtune-123456789012-us-east-1"
+MFA_CODE = "123456"
+END = "2031-01-01T00:00:00Z"
+EXPERIMENT = f"""\
+name: small
+train: train.py:train
+metric: {{name: loss, mode: min}}
+search: {{lr: {{loguniform: [1e-4, 1]}}}}
+trials: 4
+epochs: {{min: 1, max: 4}}
+cloud: {{provider: aws, region: us-east-1, instances: [g4dn.xlarge]}}
+storage: s3://{BUCKET}/cloudtune
+"""
+# Checks the account, plans with live prices, and writes and reads the bucket, in one process.
+COMMANDS = f"""
+import os, sys
+from cloudtune.cli.main import main
+from cloudtune.train.storage import try_storage
+for words in (["aws", "check"], ["plan", "experiment.yaml", "--profile", "speeds.json"]):
+    sys.argv = ["cloudtune", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            sys.exit(ended.code)
+try_storage("s3://{BUCKET}/login")
+print("stored")
+"""
+Home = Path
+
+
+@pytest.fixture(scope="module")
+def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
+    """An account that `cloudtune aws setup` has been used on."""
+    folder = tmp_path_factory.mktemp("logins")
+    account = Account(start(folder, boot_seconds=0.2))
+    with pytest.MonkeyPatch.context() as patch:
+        found_by_boto3(account.access, patch)
+        set_up(Clients(Endpoint("us-east-1")))
+    account.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
+    yield account
+    account.close()
+    assert stop_emulator(folder, only_if_idle=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home with a folder for AWS's files, and an experiment beside it."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    script = tmp_path / "train.py"
+    script.write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    speeds = replace(profile({1: 20.0}, name="g4dn.xlarge"), script_hash=script_hash(script))
+    store.write(tmp_path / "speeds.json", [speeds])
+    return tmp_path
+
+
+def runs(home: Home, access: Access, said: str = "", **variables: str) -> str:
+    """Run the commands as someone with that home; return what they print, all of them succeed."""
+    done = commands(home, access, said, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("stored\n")
+    return done.stdout + done.stderr
+
+
+def commands(
+    home: Home, access: Access, said: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    own = {"HOME": str(home), "CLOUDTUNE_HOME": str(home / "home")}
+    aws = {"AWS_ENDPOINT_URL": access.endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
+    return subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=home,
+        env={**kept, **own, **aws, **variables},
+        input=said,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def write(home: Home, name: str, text: str) -> None:
+    (home / ".aws" / name).write_text(text)
+
+
+def role_of(account: Account) -> str:
+    """Return the ARN of a role that may do everything, and that everyone may take."""
+    iam = account.client("iam")
+    if "dev" not in {role["RoleName"] for role in iam.list_roles()["Roles"]}:
+        statement = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        iam.create_role(RoleName="dev", AssumeRolePolicyDocument=trust)
+        iam.put_role_policy(RoleName="dev", PolicyName="all", PolicyDocument=json.dumps(EVERYTHING))
+    return str(iam.get_role(RoleName="dev")["Role"]["Arn"])
+
+
+def of_role(account: Account) -> dict[str, str]:
+    """Return temporary keys of that role."""
+    sts = account.client("sts")
+    made = sts.assume_role(RoleArn=role_of(account), RoleSessionName="carl")["Credentials"]
+    names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+    return {name: str(made[name]) for name in names}
+
+
+def static_keys(home: Home, account: Account, profile: str = "default") -> None:
+    key, secret = account.keys("carl", EVERYTHING)
+    keys = f"aws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+    write(home, "credentials", f"[{profile}]\n{keys}")
+
+
+def test_static_keys(home: Home, account: Account) -> None:
+    static_keys(home, account)
+    assert "carl" in runs(home, account.access)
+
+
+def test_a_role_asks_for_its_mfa_code_once(home: Home, account: Account) -> None:
+    static_keys(home, account, "base")
+    role = f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\nregion = us-east-1\n"
+    write(home, "config", f"{role}mfa_serial = arn:aws:iam::123456789012:mfa/carl\n")
+    first = runs(home, account.access, f"{MFA_CODE}\n")
+    assert first.count("Enter MFA code for arn:aws:iam::123456789012:mfa/carl") == 1
+    assert "Enter MFA code" not in runs(home, account.access), "the aws command's cache has it"
+
+
+def test_a_role_without_mfa(home: Home, account: Account) -> None:
+    static_keys(home, account, "base")
+    write(home, "config", f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\n")
+    assert "assumed-role/dev" in runs(home, account.access)
+
+
+def test_a_credential_process(home: Home, account: Account) -> None:
+    write(home, "keys", json.dumps({"Version": 1, "Expiration": END, **of_role(account)}))
+    process = f"credential_process = cat {home}/.aws/keys"
+    write(home, "config", f"[profile work]\n{process}\nregion = us-east-1\n")
+    runs(home, account.access, AWS_PROFILE="work")
+
+
+@contextmanager
+def portal(keys: dict[str, str]) -> Iterator[str]:
+    """Yield the address of a portal of IAM Identity Center that gives these keys for a token."""
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.headers["x-amz-sso_bearer_token"] == "valid"
+            names = {"accessKeyId": "AccessKeyId", "secretAccessKey": "SecretAccessKey"}
+            given: dict[str, Any] = {name: keys[key] for name, key in names.items()}
+            given |= {"sessionToken": keys["SessionToken"], "expiration": 1924992000000}
+            body = json.dumps({"roleCredentials": given} if known else {}).encode()
+            self.send_response(200 if known else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Portal)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_sso_and_what_to_do_once_its_login_is_over(home: Home, account: Account) -> None:
+    profile = "sso_session = corp\nsso_account_id = 123456789012\nsso_role_name = dev\n"
+    session = "sso_region = us-east-1\nsso_start_url = https://corp.awsapps.com/start\n"
+    write(home, "config", f"[default]\n{profile}region = us-east-1\n[sso-session corp]\n{session}")
+    cache = home / ".aws" / "sso" / "cache"
+    cache.mkdir(parents=True)
+    login = cache / f"{hashlib.sha1(b'corp', usedforsecurity=False).hexdigest()}.json"
+    with portal(of_role(account)) as address:
+        login.write_text(json.dumps({"accessToken": "valid", "expiresAt": END}))
+        runs(home, account.access, AWS_ENDPOINT_URL_SSO=address)
+        login.write_text(json.dumps({"accessToken": "old", "expiresAt": "2026-01-01T00:00:00Z"}))
+        over = commands(home, account.access, AWS_ENDPOINT_URL_SSO=address)
+    assert over.returncode == 2
+    assert "aws sso login" in over.stderr
+    assert "Traceback" not in over.stderr
+
+
+def test_aws_login(home: Home, account: Account) -> None:
+    session = "arn:aws:iam::123456789012:user/carl"
+    write(home, "config", f"[default]\nlogin_session = {session}\nregion = us-east-1\n")
+    cache = home / ".aws" / "login" / "cache"
+    cache.mkdir(parents=True)
+    keys = of_role(account)
+    token = {
+        "accessToken": {
+            "accessKeyId": keys["AccessKeyId"],
+            "secretAccessKey": keys["SecretAccessKey"],
+            "sessionToken": keys["SessionToken"],
+            "accountId": "123456789012",
+            "expiresAt": END,
+        },
+        "refreshToken": "r",
+        "dpopKey": "k",
+        "clientId": "c",
+    }
+    name = hashlib.sha256(session.encode()).hexdigest()
+    (cache / f"{name}.json").write_text(json.dumps(token))
+    runs(home, account.access, BOTO_DISABLE_CRT="false")
+    (cache / f"{name}.json").unlink()
+    over = commands(home, account.access, BOTO_DISABLE_CRT="false")
+    assert over.returncode == 2
+    assert "Please reauthenticate with 'aws login'" in over.stderr
+
+
+def test_the_role_of_an_instance(home: Home, account: Account) -> None:
+    account.role("box", EVERYTHING)
+    answer = account.client("ec2").run_instances(
+        ImageId=IMAGE,
+        InstanceType="g4dn.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        IamInstanceProfile={"Name": "box"},
+    )
+    metadata = account.access.metadata(str(answer["Instances"][0]["InstanceId"]))
+    runs(
+        home,
+        account.access,
+        AWS_EC2_METADATA_DISABLED="false",
+        AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata,
+        AWS_REGION="us-east-1",
+    )
