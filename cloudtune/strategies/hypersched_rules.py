@@ -60,12 +60,21 @@ def open_rungs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     return tuple(epochs)
 
 
-def quantile(ordered: Sequence[float], part: int, of: int) -> float:
-    """Return the part/of quantile of ascending numbers, interpolated as numpy.percentile does."""
-    below, rest = divmod((len(ordered) - 1) * part, of)
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return a percentile of ascending numbers, to the last digit as numpy.percentile does.
+
+    The published code asks it for 66.66666666666667, so that of 10 scores the fourth doesn't reach
+    the cut-off that is its own: who plays as published has to round as published.
+    """
+    at = (len(ordered) - 1) * (percent / 100)
+    below = int(at)
+    share = at - below
     low = ordered[below]
-    high = ordered[below + 1] if rest else low
-    return low if low == high else low + (high - low) * rest / of
+    high = ordered[below + 1] if share else low
+    gap = high - low
+    if math.isinf(gap):
+        return high
+    return low + gap * share if share < 0.5 else high - gap * (1 - share)
 
 
 class Cutoff:
@@ -101,7 +110,7 @@ class Cutoff:
         """The score that has to be reached; None with fewer than two records."""
         if len(self._ordered) < 2:
             return None
-        return quantile(self._ordered, self._eta - 1, self._eta)
+        return percentile(self._ordered, (1 - 1 / self._eta) * 100)
 
     def passes(self, trial: TrialId) -> bool:
         """Whether the record of a trial is good enough now."""
@@ -166,7 +175,7 @@ class Overhead:
         for at in range(self._seen, len(setups)):
             bisect.insort(self._ordered, setups[at])
         self._seen = len(setups)
-        return quantile(self._ordered, 9, 10) if self._ordered else 0.0
+        return percentile(self._ordered, 90) if self._ordered else 0.0
 
 
 class Admission:
