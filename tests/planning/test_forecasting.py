@@ -252,6 +252,16 @@ def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
     assert present(plan.forecast.within) >= 0.9
 
 
+def test_limits_kept_exactly_as_often_as_asked_are_kept_often_enough() -> None:
+    pool = {"losses_per_hour": 2.0, "availability": 0.5}
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
+    limits = Limits(4 * 3600.0, 40.0)
+    within = present(make_plan(asked, limits, force=True, runs=7).plan.forecast.within)
+    assert 0.0 < within < 1.0
+    plan = make_plan(asked, limits, PlanOptions(confidence=within), runs=7).plan
+    assert present(plan.forecast.within) >= within
+
+
 def test_stages_on_spot_are_not_called_proven() -> None:
     shown = [fact.text for fact in plan_brief.facts(propose(on_spot(), others="none"))]
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
