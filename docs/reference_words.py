@@ -102,6 +102,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "limits.gpu_hours": ("budget where GPUs have [no price](ray.md)", "none"),
     "cloud.provider": ("[provider](#providers)",),
     "cloud.region": ("region of the cloud",),
+    "cloud.regions": ("AWS: [regions](aws.md#regions) to choose from; `any`: all enabled", "none"),
     "cloud.instances": ("instance types to choose from, or patterns such as `g5.*`",),
     "cloud.market": ("where to rent; `any`: the cheaper of the two",),
     "cloud.zones": ("availability zones to choose from, each at its own spot price", "any"),

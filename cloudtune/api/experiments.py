@@ -164,12 +164,6 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
         yield Mistake(("setup", "pip"), str(error))
 
 
-def for_renting(source: Source, given: Mapping[str, Any]) -> Experiment:
-    """Return an experiment (`load_experiment`), completed with its cloud account's resources."""
-    wanted = load_experiment(source, given)
-    return provider_named(wanted.cloud.provider).with_account_defaults(wanted)
-
-
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.api.experiments import (
     Source,
     checked_options,
-    for_renting,
     head_for,
     limits_of,
     load_problem,
     with_head,
 )
+from cloudtune.api.regions import for_renting
 from cloudtune.api.tables import frame
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning import make, plan_file, proposal
@@ -259,9 +259,10 @@ def plan(
         InfeasibleError: no plan meets the limits; its attributes have the nearest plans.
     """
     home.close()
-    wanted = for_renting(experiment, {**checked_options(given), "objective": objective})
-    wanted = with_head(wanted, head_for(wanted))
     options = PlanOptions(objective, planner, confidence)
+    asked = {**checked_options(given), "objective": objective}
+    wanted = for_renting(experiment, asked, profile, options)
+    wanted = with_head(wanted, head_for(wanted))
     options.check(choice_of(wanted))
     with home.with_module(wanted):
         problem = load_problem(wanted, profile)

@@ -14,11 +14,12 @@ from cloudtune.api import flow
 from cloudtune.api.experiments import (
     Source,
     checked_options,
-    for_renting,
     head_for,
+    load_experiment,
     refuse_while_loading,
 )
 from cloudtune.api.plans import Plan
+from cloudtune.api.regions import after, ranked
 from cloudtune.api.results import Result, load_run
 from cloudtune.api.watching import screen_of
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
@@ -105,11 +106,17 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            wanted = for_renting(experiment, {**checked_options(given), "objective": objective})
+            asked = {**checked_options(given), "objective": objective}
+            wanted, *elsewhere = ranked(load_experiment(experiment, asked), profile, options)
             offer = head_for(wanted)
+            words = {**vars(options), "profile": profile}
             if offer is not None:
-                words = {**vars(options), "profile": profile}
-                return _carried(wanted, offer, onlooker, words, pace=pace, force=force)
+                result = _carried(wanted, offer, onlooker, words, pace=pace, force=force)
+                while elsewhere and (following := after(result.report, elsewhere.pop(0))):
+                    offer = head_for(following, force=True)
+                    assert offer is not None
+                    result = _carried(following, offer, onlooker, words, pace=pace, force=force)
+                return result
             ended = flow.tune(wanted, options, onlooker, profile=profile, pace=pace, force=force)
         else:
             changed = [name for name, value in given.items() if value is not None]

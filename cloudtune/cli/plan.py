@@ -86,20 +86,20 @@ def plan(
 ) -> int:
     """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
     from cloudtune.api import experiments
+    from cloudtune.api.regions import for_renting
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning import alternatives, plan_file
     from cloudtune.planning.make import make_plan
 
     check_page(html)
     experiment = options.file_of(experiment, given)
-    wanted = experiments.for_renting(experiment, given)
+    planning = options.plan_options_of(given)
+    wanted = for_renting(experiment, given, profile, planning)
     wanted = experiments.with_head(wanted, experiments.head_for(wanted))
     problem = experiments.load_problem(wanted, profile)
     limits = experiments.limits_of(wanted)
     try:
-        planned = make_plan(
-            problem, limits, options.plan_options_of(given), wanted.charges.head_start
-        )
+        planned = make_plan(problem, limits, planning, wanted.charges.head_start)
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
     if point is not None:

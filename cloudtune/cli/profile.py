@@ -109,8 +109,9 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales on rented instances of each type."""
-    from cloudtune.api.experiments import for_renting, limits_of
+    from cloudtune.api.experiments import limits_of
     from cloudtune.api.flow import limits_left, refuse_interrupted
+    from cloudtune.api.regions import for_renting
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner

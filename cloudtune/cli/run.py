@@ -15,6 +15,7 @@ from cloudtune.cli import options
 from cloudtune.display.terminal import console
 from cloudtune.errors import CloudtuneError, UnsavedError, UsageError
 from cloudtune.model.plans import PRICE_TOLERANCE
+from cloudtune.model.trial import EndReason
 from cloudtune.runs import control, home
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def run(
     others can reach.
     """
     from cloudtune.api import flow
-    from cloudtune.api.experiments import for_renting
+    from cloudtune.api.experiments import load_experiment
+    from cloudtune.api.regions import ranked
     from cloudtune.api.scripts import is_script
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning.plan_file import load_plan, refuse_moved_prices
@@ -94,14 +96,15 @@ def run(
             return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
-    wanted = for_renting(options.file_of(experiment, given), given)
     planning = options.plan_options_of(given)
+    asked = load_experiment(options.file_of(experiment, given), given)
+    wanted, *elsewhere = ranked(asked, profile, planning)
     if not here and _needs_head(wanted, force=here is False):
         onlooker.confirm(wanted, None)
         words = _words(pace=pace, force=force, quiet=quiet, output=output)
         for name, value in {**vars(planning), "profile": profile}.items():
             words += [] if value is None else [f"--{name}={value}"]
-        return _carry(wanted, words)
+        return _carry(wanted, words, elsewhere=elsewhere)
     runner.enter_environment(wanted)
     try:
         ended = flow.tune(wanted, planning, onlooker, profile=profile, pace=pace, force=force)
@@ -232,15 +235,26 @@ def _needs_head(wanted: Experiment, *, force: bool) -> bool:
     return head_for(wanted, force=force) is not None
 
 
-def _carry(wanted: Experiment, words: Sequence[str], plan: Path | None = None) -> int:
+def _carry(
+    wanted: Experiment,
+    words: Sequence[str],
+    plan: Path | None = None,
+    elsewhere: Sequence[Experiment] = (),
+) -> int:
     """Run an experiment, or its saved plan, on a head and print its output; return its exit code.
 
-    `words` are further options of `cloudtune run`.
+    `words` are further options of `cloudtune run`. Where there is no room at all, the run goes to
+    the first region of those `elsewhere`, then to the next.
     """
-    from cloudtune.api import remote
+    from cloudtune.api import regions, remote
+    from cloudtune.runs import report
 
     saved = None if plan is None else plan.read_bytes()
-    return _followed(wanted, lambda offer: remote.send(wanted, offer, words, saved))
+    code, folder = _followed(wanted, lambda offer: remote.send(wanted, offer, words, saved))
+    if code != EndReason.NO_CAPACITY.exit_code or not elsewhere:
+        return code
+    following = regions.after(report.load(folder), elsewhere[0])
+    return code if following is None else _carry(following, words, elsewhere=elsewhere[1:])
 
 
 def _carry_on(
@@ -256,10 +270,11 @@ def _carry_on(
     job = job_of_ledger(folder / home.LEDGER)
     confirm(job.experiment, job)
     wanted = job.experiment
-    return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))
+    return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))[0]
 
 
-def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
+def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> tuple[int, Path]:
+    """Send a run to a head and print its output; return its exit code, and its folder."""
     from cloudtune.api import remote
     from cloudtune.api.experiments import head_for
 
@@ -282,9 +297,9 @@ def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> int:
         )
     except KeyboardInterrupt:
         click.echo(f"\nThe run continues. Stop it with `cloudtune stop {name}`.", err=True)
-        return _INTERRUPTED
+        return _INTERRUPTED, sent.folder
     click.echo(f"Head {sent.head} has terminated.", err=True)
-    return code
+    return code, sent.folder
 
 
 @click.command("try", cls=options.GroupedCommand)

@@ -36,6 +36,10 @@ def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _or_any(value: object) -> object:
+    return [value] if value == "any" else value
+
+
 def _own_tags(tags: dict[str, str]) -> dict[str, str]:
     for name in tags:
         if name.startswith(("aws:", "cloudtune:")):
@@ -126,9 +130,10 @@ def _named_billing(value: object) -> object:
 class CloudSettings(Section):
     """Where instances are rented; `image` and the seven after it are for AWS alone.
 
-    What isn't said of them is what `cloudtune aws setup` made. `subnets` are by zone, where each
-    has its own; `tags` go onto instances and volumes; `request` has further fields of EC2's
-    RunInstances, as EC2 calls them.
+    Of `regions` a run takes one: that of the best plan, or the next where the first has no room;
+    "any" is each that the account has enabled. What isn't said of them is what `cloudtune aws
+    setup` made. `subnets` are by zone, where each has its own; `tags` go onto instances and
+    volumes; `request` has further fields of EC2's RunInstances, as EC2 calls them.
     `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
     by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
     this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
@@ -141,6 +146,9 @@ class CloudSettings(Section):
 
     provider: Annotated[str, BeforeValidator(_known_provider)] = next(iter(PROVIDERS))
     region: Text = Field(default="us-east-1", examples=["us-east-1"])
+    regions: Annotated[tuple[Text, ...], BeforeValidator(_or_any), AfterValidator(_different)] = (
+        Field(default=(), examples=["[us-east-1, us-east-2]", "any"])
+    )
     instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
         default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
     )
@@ -212,6 +220,14 @@ class CloudSettings(Section):
     def usd_per_hour(self, gpus: int, price: float | None) -> float:
         """Return the dollars of an hour: the price, or the GPUs where GPU-hours count."""
         return gpus if self._counted else price or 0.0
+
+    @model_validator(mode="after")
+    def _of_no_region_alone(self) -> CloudSettings:
+        its_own = ("region", "zones", "image", "subnet", "subnets", "security_group")
+        for name in its_own if self.regions else ():
+            if name in self.model_fields_set:
+                raise refuse("is of one region; leave it out, or leave regions out", name)
+        return self
 
     @model_validator(mode="after")
     def _one_zone_a_subnet(self) -> CloudSettings:

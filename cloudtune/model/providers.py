@@ -43,7 +43,7 @@ class Registered:
 # By the name that stands in experiments; the first is the default.
 PROVIDERS: dict[str, Registered] = {
     "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED", here=True),
-    "aws": Registered("cloudtune.infra.aws.provider:AWS", own=frozenset({"head_type"})),
+    "aws": Registered("cloudtune.infra.aws.provider:AWS", own=frozenset({"head_type", "regions"})),
     "local": Registered(
         "cloudtune.infra.local.provider:LOCAL",
         defaults={"instances": ("local-*",), "max_instances": 1},

@@ -1,0 +1,144 @@
+"""Which region a run goes to, where its experiment names several."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloudtune.api.experiments import (
+    Source,
+    head_for,
+    limits_of,
+    load_experiment,
+    load_problem,
+    with_head,
+)
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.infra.provider import Provider, provider_named
+from cloudtune.model.events import EpochDone
+from cloudtune.model.text import counted
+from cloudtune.model.trial import EndReason
+from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planning.make import Planned, make_plan
+from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
+from cloudtune.planning.stages import PlanOptions
+from cloudtune.runs.control import to_stderr
+from cloudtune.runs.report import Report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidate:
+    """An experiment in one region; `worth` is less where it is better, `figure` says it."""
+
+    experiment: Experiment
+    worth: tuple[float, ...]
+    figure: str
+
+
+def for_renting(
+    source: Source,
+    given: Mapping[str, Any],
+    profile: str | None = None,
+    options: PlanOptions | None = None,
+) -> Experiment:
+    """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
+    return ranked(load_experiment(source, given), profile, options)[0]
+
+
+def ranked(
+    wanted: Experiment, profile: str | None = None, options: PlanOptions | None = None
+) -> Sequence[Experiment]:
+    """Return an experiment for each region that can take it, the best region's first.
+
+    Each is completed with its account's resources there. The best region is that of the best plan
+    by the experiment's objective; while the script has no profile, that of the cheapest GPU-hour.
+    The figures go to standard error. An experiment of one region comes back alone.
+
+    Raises:
+        UsageError: no region can take it; the message says why of each.
+    """
+    provider = provider_named(wanted.cloud.provider)
+    names = wanted.cloud.regions
+    if not names:
+        return [provider.with_account_defaults(wanted)]
+    candidates: list[_Candidate] = []
+    lacking: list[str] = []
+    for name in _enabled(provider) if names == ("any",) else names:
+        try:
+            candidates.append(_candidate(provider, wanted, name, profile, options))
+        except CloudtuneError as error:
+            lacking.append(f"{name}: {error}")
+    if not candidates:
+        raise UsageError(f"cloud.regions: none can take this run. {'. '.join(lacking)}")
+    candidates.sort(key=lambda candidate: candidate.worth)
+    first, *others = [f"{it.experiment.cloud.region} ({it.figure})" for it in candidates]
+    to_stderr(f"Region {first}; next {', '.join(others)}\n" if others else f"Region {first}\n")
+    for why in lacking:
+        to_stderr(f"  not {why}\n")
+    return [candidate.experiment for candidate in candidates]
+
+
+def _enabled(provider: Provider) -> Sequence[str]:
+    try:
+        return provider.regions()
+    except provider.errors() as error:
+        raise UsageError(f"cloud.regions: can't list the account's: {error}. Name some") from error
+
+
+def _candidate(
+    provider: Provider,
+    wanted: Experiment,
+    region: str,
+    profile: str | None,
+    options: PlanOptions | None,
+) -> _Candidate:
+    """Return an experiment in a region, and what it would come to there.
+
+    Raises:
+        CloudtuneError: it can't run there.
+    """
+    cloud = wanted.cloud.model_copy(update={"region": region, "regions": ()})
+    there = provider.with_account_defaults(wanted.model_copy(update={"cloud": cloud}))
+    provider.check(there)
+    if profile is None and not stored_profiles(there):
+        named = (there.cloud.instances, markets_of(there), there.cloud.zones)
+        usd = min(it.usd_per_hour / it.gpus for it in catalog_of(there).matching(*named))
+        return _Candidate(there, (usd,), f"from {format_dollars(usd)} a GPU-hour")
+    priced = with_head(there, head_for(there))
+    problem = load_problem(priced, profile)
+    planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
+    return _Candidate(there, _worth(planned), _figure(planned))
+
+
+def _worth(planned: Planned) -> tuple[float, ...]:
+    forecast = planned.plan.forecast
+    estimate = planned.plan.estimate
+    aim = "best" if planned.asked is None else planned.asked.aim
+    if aim == "time":
+        return (estimate.seconds, estimate.dollars)
+    if aim == "cost":
+        return (estimate.dollars, estimate.seconds)
+    return (-forecast.epochs.p50, -forecast.trials.p50, estimate.dollars)
+
+
+def _figure(planned: Planned) -> str:
+    estimate = planned.plan.estimate
+    trials = counted(round(planned.plan.forecast.trials.p50), "trial")
+    return f"{trials}, {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
+
+
+def after(before: Report, following: Experiment) -> Experiment | None:
+    """Return an experiment in another region with what a run has left of its limits.
+
+    None unless that run found no room at all, and so trained nothing.
+    """
+    trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
+    if trained or before.ended is not EndReason.NO_CAPACITY:
+        return None
+    place = following.cloud.region
+    to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.\n")
+    limits = following.limits
+    deadline = None if limits.deadline is None else limits.deadline - before.seconds
+    budget = None if limits.budget is None else limits.budget - before.dollars
+    left = limits.model_copy(update={"deadline": deadline, "budget": budget})
+    return following.model_copy(update={"limits": left})

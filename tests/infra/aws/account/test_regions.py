@@ -1,0 +1,140 @@
+"""`cloud.regions`: the region of the best plan is taken, and the next where that has no room."""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloudtune.api import remote
+from cloudtune.infra.aws import price_refresh
+from cloudtune.infra.aws.price_checks import Quotes
+from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.provider import Endpoint
+from cloudtune.model.events import EpochDone
+from cloudtune.model.trial import EndReason
+from cloudtune.profiles import store
+from cloudtune.profiles.store import script_hash
+from cloudtune.runs import report
+from tests.aws_stand_in.account import found_by_boto3, start
+from tests.bench import called
+from tests.builders.machines import profile
+
+PRICES = {"us-east-1": 0.526, "us-east-2": 0.2, "eu-west-1": 0.1}
+EXPERIMENT = """\
+name: small
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {loguniform: [1e-4, 1]}}
+trials: 4
+epochs: {min: 1, max: 4}
+limits: {deadline: 2h, budget: $5}
+cloud:
+  provider: aws
+  instances: [g4dn.xlarge]
+"""
+
+
+@pytest.fixture(autouse=True)
+def account(
+    warm_emulators: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[None]:
+    """An account that is set up in two regions, with prices of three."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    found_by_boto3(start(tmp_path / "emulator").access, monkeypatch)
+
+    def quoted(endpoint: Endpoint, *_: object) -> Quotes:
+        prices = {"g4dn.xlarge": PRICES[endpoint.region], "m7i.large": 0.1}
+        return Quotes(endpoint.region, "", time.time(), prices, {}, {})
+
+    monkeypatch.setattr(price_refresh, "latest_quotes", quoted)
+    for region in ("us-east-1", "us-east-2"):
+        assert called(capsys, "aws", "setup", "--yes", "--region", region).code == 0
+    yield
+    stop_emulator(tmp_path / "emulator", only_if_idle=False)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """An experiment of several regions, and the profile of its script."""
+    script = tmp_path / "train.py"
+    script.write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    speeds = replace(profile({1: 20.0}, name="g4dn.xlarge"), script_hash=script_hash(script))
+    store.write(tmp_path / "speeds.json", [speeds])
+    path = tmp_path / "experiment.yaml"
+    path.write_text(f"{EXPERIMENT}  regions: [us-east-1, us-east-2, eu-west-1]\n")
+    return path
+
+
+def test_a_plan_is_made_in_the_region_where_it_is_cheapest(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
+    planned = called(capsys, "plan", *words, "-o", "json")
+    assert planned.code == 0, planned.err
+    assert planned.json["storage"] == "s3://cloudtune-123456789012-us-east-2/cloudtune"
+    said = r"Region us-east-2 \((.*)\); next us-east-1 \((.*)\)\n"
+    (figures,) = re.findall(said, planned.err)
+    cheaper, dearer = (float(text.rpartition("$")[2]) for text in figures)
+    assert cheaper == pytest.approx(planned.json["plan"]["estimate"]["dollars"], abs=0.01)
+    assert cheaper < dearer
+    assert "  not eu-west-1: storage: instances on AWS need a shared one" in planned.err
+    assert "`cloudtune aws setup --region eu-west-1`" in planned.err
+
+
+def test_what_is_of_one_region_is_refused_beside_several(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = experiment.read_text()
+    for line in ("region: us-east-1", "image: ami-1", "zones: [us-east-1a]"):
+        experiment.write_text(f"{text}  {line}\n")
+        refused = called(capsys, "plan", experiment)
+        assert refused.code == 2
+        name = line.partition(":")[0]
+        assert f"cloud.{name}: is of one region; leave it out, or leave regions out" in refused.err
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
+    experiment: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    trained: bool,
+) -> None:
+    """Heads are stand-ins: the first comes back without an instance, after 10 minutes for $0.02."""
+    sent: list[Any] = []
+
+    def send(wanted: Any, *_: object) -> Any:
+        sent.append(wanted)
+        place = SimpleNamespace(storage=wanted.storage)
+        return SimpleNamespace(folder=tmp_path / wanted.cloud.region, remote=place, head="i-1")
+
+    def load(folder: Path) -> Any:
+        events = [SimpleNamespace(event=EpochDone(9.0, "t00.1", 1, {}, None, 9.0))] * trained
+        job = SimpleNamespace(experiment=sent[-1])
+        ended = EndReason.NO_CAPACITY
+        assert folder.name == "us-east-2"
+        return SimpleNamespace(job=job, entries=events, ended=ended, seconds=600.0, dollars=0.02)
+
+    codes = {"us-east-2": 6, "us-east-1": 0}
+    monkeypatch.setattr(remote, "send", send)
+    monkeypatch.setattr(remote, "follow", lambda run, *_: codes[run.folder.name])
+    monkeypatch.setattr(report, "load", load)
+    words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost", "--yes")
+    done = called(capsys, "run", *words)
+    regions = [wanted.cloud.region for wanted in sent]
+    if trained:
+        assert (done.code, regions) == (6, ["us-east-2"]), "what it trained is worth resuming"
+        return
+    assert (done.code, regions) == (0, ["us-east-2", "us-east-1"]), done.err
+    assert "No room in us-east-2: the run goes to us-east-1." in done.err
+    assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1/cloudtune"
+    assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
