@@ -25,6 +25,9 @@ from cloudtune.planning.stages import PlanOptions
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.report import Report
 
+# As many regions at most are named that lack the same.
+_NAMED = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class _Candidate:
@@ -62,20 +65,26 @@ def ranked(
     if not names:
         return [provider.with_account_defaults(wanted)]
     candidates: list[_Candidate] = []
-    lacking: list[str] = []
+    lacking: dict[str, list[str]] = {}
     for name in _enabled(provider) if names == ("any",) else names:
         try:
             candidates.append(_candidate(provider, wanted, name, profile, options))
         except CloudtuneError as error:
-            lacking.append(f"{name}: {error}")
+            lacking.setdefault(str(error).replace(name, "REGION"), []).append(name)
+    refused = [f"{_some(names)}: {why}" for why, names in lacking.items()]
     if not candidates:
-        raise UsageError(f"cloud.regions: none can take this run. {'. '.join(lacking)}")
+        raise UsageError(f"cloud.regions: none can take this run. {'. '.join(refused)}")
     candidates.sort(key=lambda candidate: candidate.worth)
     first, *others = [f"{it.experiment.cloud.region} ({it.figure})" for it in candidates]
-    to_stderr(f"Region {first}; next {', '.join(others)}\n" if others else f"Region {first}\n")
-    for why in lacking:
-        to_stderr(f"  not {why}\n")
+    to_stderr(f"Region {first}; next {', '.join(others)}" if others else f"Region {first}")
+    for text in refused:
+        to_stderr(f"  not {text}")
     return [candidate.experiment for candidate in candidates]
+
+
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _enabled(provider: Provider) -> Sequence[str]:
@@ -136,7 +145,7 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
     place = following.cloud.region
-    to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.\n")
+    to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.")
     limits = following.limits
     deadline = None if limits.deadline is None else limits.deadline - before.seconds
     budget = None if limits.budget is None else limits.budget - before.dollars

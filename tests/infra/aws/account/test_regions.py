@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cloudtune.api import remote
+import cloudtune
+from cloudtune.api import remote, runs
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.emulator.service import stop_emulator
@@ -86,7 +87,17 @@ def test_a_plan_is_made_in_the_region_where_it_is_cheapest(
     assert cheaper == pytest.approx(planned.json["plan"]["estimate"]["dollars"], abs=0.01)
     assert cheaper < dearer
     assert "  not eu-west-1: storage: instances on AWS need a shared one" in planned.err
-    assert "`cloudtune aws setup --region eu-west-1`" in planned.err
+    assert "`cloudtune aws setup --region REGION`" in planned.err
+
+
+def test_any_is_each_region_that_the_account_has_enabled(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment.write_text(f"{EXPERIMENT}  regions: any\n")
+    planned = called(capsys, "plan", experiment, "--profile", tmp_path / "speeds.json")
+    assert planned.code == 0, planned.err
+    assert planned.err.startswith("Region us-east-2 (")
+    assert re.search(r"\n  not af-south-1, ap-\S+, ap-\S+ and \d+ more: storage: ", planned.err)
 
 
 def test_what_is_of_one_region_is_refused_beside_several(
@@ -101,6 +112,14 @@ def test_what_is_of_one_region_is_refused_beside_several(
         assert f"cloud.{name}: is of one region; leave it out, or leave regions out" in refused.err
 
 
+def without_room(wanted: Any, *, trained: bool = False) -> Any:
+    """Return the report of a run that had no instance, after 10 minutes for $0.02."""
+    events = [SimpleNamespace(event=EpochDone(9.0, "t00.1", 1, {}, None, 9.0))] * trained
+    job = SimpleNamespace(experiment=wanted)
+    ended = EndReason.NO_CAPACITY
+    return SimpleNamespace(job=job, entries=events, ended=ended, seconds=600.0, dollars=0.02)
+
+
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
     experiment: Path,
@@ -109,7 +128,7 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
     monkeypatch: pytest.MonkeyPatch,
     trained: bool,
 ) -> None:
-    """Heads are stand-ins: the first comes back without an instance, after 10 minutes for $0.02."""
+    """Heads are stand-ins."""
     sent: list[Any] = []
 
     def send(wanted: Any, *_: object) -> Any:
@@ -118,11 +137,8 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
         return SimpleNamespace(folder=tmp_path / wanted.cloud.region, remote=place, head="i-1")
 
     def load(folder: Path) -> Any:
-        events = [SimpleNamespace(event=EpochDone(9.0, "t00.1", 1, {}, None, 9.0))] * trained
-        job = SimpleNamespace(experiment=sent[-1])
-        ended = EndReason.NO_CAPACITY
         assert folder.name == "us-east-2"
-        return SimpleNamespace(job=job, entries=events, ended=ended, seconds=600.0, dollars=0.02)
+        return without_room(sent[-1], trained=trained)
 
     codes = {"us-east-2": 6, "us-east-1": 0}
     monkeypatch.setattr(remote, "send", send)
@@ -138,3 +154,18 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
     assert "No room in us-east-2: the run goes to us-east-1." in done.err
     assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1/cloudtune"
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
+
+
+def test_so_does_a_run_from_python(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    def carried(wanted: Any, *_: object, **__: object) -> Any:
+        sent.append(wanted)
+        return SimpleNamespace(report=without_room(wanted))
+
+    monkeypatch.setattr(runs, "_carried", carried)
+    cloudtune.run(experiment, profile=str(tmp_path / "speeds.json"), objective="cost", yes=True)
+    assert [wanted.cloud.region for wanted in sent] == ["us-east-2", "us-east-1"]
+    assert sent[1].limits.budget == 5.0 - 0.02
