@@ -340,10 +340,20 @@ class Rest:
         request = self.request(self.work, self.training, self.not_now)
         wished = self._in_wished_time(request)
         if wished is not None:
-            plan = plan_within(self.planner, wished)
+            plan = self._best_within(wished)
             going_on = self.going_on()
             if plan is not None or (going_on is not None and going_on.within):
                 return plan
+        return self._best_within(request)
+
+    def _best_within(self, request: PlanRequest) -> Plan | None:
+        """Return the best plan; bills by the second are searched as if by the instant.
+
+        That second is far less than noise, and to search over rounded bills takes as long again.
+        """
+        by_second = all(it.offer.granularity_seconds <= 1.0 for it in request.rentables)
+        if by_second and isinstance(self.planner, ExactPlanner):
+            return self.planner.nearly(request)
         return plan_within(self.planner, request)
 
     def not_now(self, offer: Offer) -> bool:
