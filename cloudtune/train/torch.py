@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+    from cloudtune.train.session import Session
+
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 
@@ -35,7 +37,7 @@ def get_devices() -> list[torch.device]:
 def prepare_model(
     model: ModelT,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: Literal["ddp"] | None = "ddp",
+    parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
     *,
     find_unused_parameters: bool = False,
@@ -52,20 +54,27 @@ def prepare_model(
     of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them. At
     one worker none of them does anything.
 
+    "fsdp" shards the model in place by torch's `fully_shard`, whose options are then
+    `parallel_strategy_kwargs`: each worker holds its part of each parameter, and what is in a
+    ModuleList or Sequential is whole while it computes. Create the optimizer afterwards. Call the
+    model, `state_dict()` and `load_state_dict()` on all ranks: states are whole, on the CPU.
+
     Raises:
-        UsageError: another strategy.
+        UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
     """
     import torch  # noqa: PLC0415
 
-    if parallel_strategy not in ("ddp", None):
+    if parallel_strategy not in ("ddp", "fsdp", None):
         raise UsageError(
-            f"prepare_model() knows no parallel_strategy {parallel_strategy!r}; give it None, and "
-            "shard the model that you get yourself, by torch.distributed.fsdp"
+            f"prepare_model() knows no parallel_strategy {parallel_strategy!r}; give it "
+            '"ddp", "fsdp" or None'
         )
     session = current_session()
     device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if parallel_strategy == "fsdp":
+        return _sharded(model, device, parallel_strategy_kwargs or {})
     if move_to_device:
         model = model.to(device)
     if parallel_strategy is None:
@@ -73,9 +82,7 @@ def prepare_model(
     session.models.append(model)
     if session.world_size == 1:
         return model
-    # The ranks begin with equal parameters; from here on, dropout and augmentation of one
-    # rank must not repeat those of another.
-    torch.manual_seed(session.derived_seed + session.rank)
+    _part_seeds(session)
     options = {
         "device_ids": [device] if device.type == "cuda" else None,
         "find_unused_parameters": find_unused_parameters,
@@ -83,6 +90,33 @@ def prepare_model(
     }
     wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
     return cast("ModelT", wrapped)
+
+
+def _part_seeds(session: Session) -> None:
+    """Have each rank draw numbers of its own from here on: the ranks begin with equal parameters.
+
+    Dropout and augmentation of one rank must not repeat those of another.
+    """
+    import torch  # noqa: PLC0415
+
+    torch.manual_seed(session.derived_seed + session.rank)
+
+
+def _sharded(model: ModelT, device: torch.device, options: Mapping[str, Any]) -> ModelT:
+    from cloudtune.train import sharding  # noqa: PLC0415
+
+    session = current_session()
+    sharding.refuse_optimizers_of(model)
+    session.models.append(model)
+    if session.world_size == 1:
+        return model.to(device)
+    sharding.shard(model, device, options)
+    session.sharded = True
+    _part_seeds(session)
+    model.register_forward_hook(
+        lambda _module, _inputs, outputs: _weight_gradients(outputs, session.batch_weight)
+    )
+    return model
 
 
 @functools.cache
@@ -97,8 +131,7 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
             outputs = super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
-            weight = current_session().batch_weight
-            return outputs if weight == 1.0 else _weight_gradients(outputs, weight)
+            return _weight_gradients(outputs, current_session().batch_weight)
 
         def state_dict(self, *arguments: Any, **named: Any) -> Any:
             return self.module.state_dict(*arguments, **named)
@@ -115,7 +148,7 @@ def _weight_gradients(outputs: Any, weight: float) -> Any:
     """Have gradients that come back through what a model gave count that much."""
     from torch.utils import _pytree as trees  # noqa: PLC0415
 
-    for tensor in trees.tree_leaves(outputs):
+    for tensor in trees.tree_leaves(outputs) if weight != 1.0 else ():
         if getattr(tensor, "requires_grad", False):
             tensor.register_hook(lambda gradient: gradient * weight)
     return outputs
