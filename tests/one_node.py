@@ -1,4 +1,4 @@
-"""A node with two GPUs that are slots of this machine: real workers, told what to train."""
+"""A node whose GPUs are slots of this machine: real workers, told what to train."""
 
 from __future__ import annotations
 
@@ -40,12 +40,18 @@ def part_of(
 
 @contextmanager
 def node_in(
-    folder: Path, script: str, training: Training, *, spares: bool = True, name: str = "train.py"
+    folder: Path,
+    script: str,
+    training: Training,
+    *,
+    spares: bool = True,
+    name: str = "train.py",
+    gpus: int = 2,
 ) -> Iterator[Node]:
     """A node that trains by a script in a folder, where this process is meanwhile."""
     (folder / name).write_text(script)
     with chdir(folder):
-        node = Node(folder, training, spares=spares)
+        node = Node(folder, training, spares=spares, gpus=gpus)
         yield node
         node.agent.close()
 

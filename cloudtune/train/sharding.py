@@ -16,7 +16,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as trees
 
@@ -26,36 +26,39 @@ from cloudtune.train.calls import current_session
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from cloudtune.train.session import Session
 
-def refuse_optimizers_of(model: nn.Module) -> None:
-    """Look for an optimizer of parameters that sharding is about to replace.
+
+def shard(
+    model: nn.Module, device: torch.device, session: Session, options: Mapping[str, Any]
+) -> None:
+    """Share a model out in place, block by block: a device has one whole block at a time.
+
+    All workers get the parameters and buffers of rank 0. `options` are those of `fully_shard`.
 
     Raises:
-        UsageError: there is one; it would change parameters that no model has.
+        UsageError: an optimizer has the parameters that this replaces, and would change no model.
     """
-    own = _uses(model)
+    uses = _uses(model)
     # By their types: other objects may compute something where they are asked for their class.
     for item in (item for item in gc.get_objects() if issubclass(type(item), Optimizer)):
-        if any(parameter in own for group in item.param_groups for parameter in group["params"]):
+        if any(parameter in uses for group in item.param_groups for parameter in group["params"]):
             raise UsageError(
                 'prepare_model(parallel_strategy="fsdp") replaces the parameters of the model; '
                 "create the optimizer after it"
             )
-
-
-def shard(model: nn.Module, device: torch.device, options: Mapping[str, Any]) -> None:
-    """Share a model out in place, block by block: a device has one whole block at a time.
-
-    All workers get the parameters and buffers of rank 0. `options` are those of `fully_shard`.
-    """
+    if session.world_size == 1:
+        model.to(device)
+        return
     workers: Any = distributed.group.WORLD
     options = {"mesh": DeviceMesh.from_group(workers, device.type), **options}
-    for part in (*_blocks(model, _uses(model)), model):
+    for part in (*_blocks(model, uses), model):
         part.to(device)
         for tensor in itertools.chain(part.parameters(), part.buffers()):
             if not isinstance(tensor, DTensor):
                 distributed.broadcast(tensor.detach(), 0)
         fully_shard(part, **options)
+    session.sharded = True
     root: Any = model  # torch gives these methods no types
     root.register_state_dict_pre_hook(_meet)
     for module in root.modules():
@@ -73,9 +76,9 @@ def _blocks(module: nn.Module, uses: Counter[nn.Parameter]) -> Iterator[nn.Modul
     """Give the outermost modules in lists and sequences that share no parameter with others."""
     for child in module.children():
         own = _uses(child)
-        is_list = isinstance(child, nn.ModuleList | nn.ModuleDict)  # nothing calls it
         in_list = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
-        if in_list and not is_list and own and all(own[item] == uses[item] for item in own):
+        called = not isinstance(child, nn.ModuleList | nn.ModuleDict)
+        if in_list and called and own and all(own[item] == uses[item] for item in own):
             yield child
         else:
             yield from _blocks(child, uses)
@@ -88,27 +91,23 @@ def _meet(*_: object) -> None:
         session.ranks.wait_for_states(session.epoch + 1)
 
 
-def _whole(tensor: DTensor) -> torch.Tensor:
-    return tensor.full_tensor().cpu()
+def _whole(value: Any) -> Any:
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def _part_of(whole: Any, parameter: torch.Tensor) -> Any:
-    """Return this worker's part of what belongs to a parameter; a scalar, say, as it is."""
-    if not isinstance(parameter, DTensor) or not isinstance(whole, torch.Tensor):
-        return whole
-    if isinstance(whole, DTensor) or whole.dim() == 0:
-        return whole
-    mesh = parameter.device_mesh
-    if whole.shape == parameter.shape:
-        return distribute_tensor(whole, mesh, parameter.placements)
-    return distribute_tensor(whole, mesh, [Replicate()] * mesh.ndim)
+def _part_of(value: Any, parameter: torch.Tensor) -> Any:
+    """Return this worker's part of what belongs to a parameter; a count of steps as it is."""
+    if not isinstance(parameter, DTensor) or isinstance(value, DTensor):
+        return value
+    if getattr(value, "shape", None) != parameter.shape:
+        return value
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
 def _gather(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
-    for name, _parameter in module.named_parameters(recurse=False):
-        value = state.get(prefix + name)
-        if isinstance(value, DTensor):
-            state[prefix + name] = _whole(value)
+    for name in (prefix + name for name, _ in module.named_parameters(recurse=False)):
+        if name in state:
+            state[name] = _whole(state[name])
 
 
 def _spread(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
@@ -129,7 +128,7 @@ def _make_optimizer_states_whole() -> None:
         state = save(self)
         if any(isinstance(leaf, DTensor) for leaf in trees.tree_leaves(state)):
             _meet()
-        whole: dict[str, Any] = trees.tree_map_only(DTensor, _whole, state)
+        whole: dict[str, Any] = trees.tree_map(_whole, state)
         return whole
 
     def load_state_dict(self: Optimizer, state_dict: Mapping[str, Any]) -> None:

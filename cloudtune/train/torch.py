@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-    from cloudtune.train.session import Session
-
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 
@@ -74,15 +72,22 @@ def prepare_model(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if parallel_strategy == "fsdp":
-        return _sharded(model, device, parallel_strategy_kwargs or {})
-    if move_to_device:
+        from cloudtune.train import sharding  # noqa: PLC0415
+
+        sharding.shard(model, device, session, parallel_strategy_kwargs or {})
+    elif move_to_device:
         model = model.to(device)
     if parallel_strategy is None:
         return model
     session.models.append(model)
     if session.world_size == 1:
         return model
-    _part_seeds(session)
+    # The ranks begin with equal parameters; from here on, dropout and augmentation of one
+    # rank must not repeat those of another.
+    torch.manual_seed(session.derived_seed + session.rank)
+    if parallel_strategy == "fsdp":
+        model.register_forward_hook(lambda *of: _weight_gradients(of[-1], session.batch_weight))
+        return model
     options = {
         "device_ids": [device] if device.type == "cuda" else None,
         "find_unused_parameters": find_unused_parameters,
@@ -90,33 +95,6 @@ def prepare_model(
     }
     wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
     return cast("ModelT", wrapped)
-
-
-def _part_seeds(session: Session) -> None:
-    """Have each rank draw numbers of its own from here on: the ranks begin with equal parameters.
-
-    Dropout and augmentation of one rank must not repeat those of another.
-    """
-    import torch  # noqa: PLC0415
-
-    torch.manual_seed(session.derived_seed + session.rank)
-
-
-def _sharded(model: ModelT, device: torch.device, options: Mapping[str, Any]) -> ModelT:
-    from cloudtune.train import sharding  # noqa: PLC0415
-
-    session = current_session()
-    sharding.refuse_optimizers_of(model)
-    session.models.append(model)
-    if session.world_size == 1:
-        return model.to(device)
-    sharding.shard(model, device, options)
-    session.sharded = True
-    _part_seeds(session)
-    model.register_forward_hook(
-        lambda _module, _inputs, outputs: _weight_gradients(outputs, session.batch_weight)
-    )
-    return model
 
 
 @functools.cache
