@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from cloudtune.infra.node.agent import Agent
@@ -66,7 +67,9 @@ class Node:
         self.agent = Agent("127.0.0.1", gpus, training, folder / "logs", spares=spares)
         self.last = 0
 
-    def hear(self, session: str, until: type[Body] = Gone, seconds: float = 100.0) -> list[Told]:
+    def hear(
+        self, session: str, until: type[Body] | UnionType = Gone, seconds: float = 100.0
+    ) -> list[Told]:
         """Give the messages of a session up to the first of that kind; others are passed over."""
         told: list[Told] = []
         while not told or not isinstance(told[-1], until):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cloudtune
-from cloudtune.infra.node.messages import Epoch, Training
+from cloudtune.infra.node.messages import Epoch, Gone, Training
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
@@ -19,7 +19,7 @@ from cloudtune.planning.problem import problem_of
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 from tests.builders.experiments import small_experiment
-from tests.one_node import Node, failure, node_in, part_of, reports
+from tests.one_node import Node, failure, node_in, part_of
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -53,6 +53,9 @@ def train(config):
     torch.manual_seed(1)
     points = torch.randn(60, 5)
     labels = (points.sum(dim=1) > 0).long() + (points[:, 0] > 1).long()
+    rank = cloudtune.get_context().get_world_rank()
+    if rank > 0:
+        torch.manual_seed(2)  # all get rank 0's parameters
     model = Net()
     whole = held(model)
     if config.get("trouble") == "optimizer first":
@@ -82,7 +85,6 @@ def train(config):
         with torch.no_grad():
             loss = nn.functional.cross_entropy(net(points), labels)
         with tempfile.TemporaryDirectory() as folder:
-            rank = cloudtune.get_context().get_world_rank()
             if rank == 0 or config.get("trouble") != "rank 0 saves":
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save(state, Path(folder) / "state.pt")
@@ -120,7 +122,9 @@ def trained(
     node.agent.start(part_of(session, width, until, checkpoint, strategy=strategy, **config))
     losses: list[float] = []
     while True:
-        (report,) = reports(node.hear(session, Epoch))
+        told = node.hear(session, Epoch | Gone)
+        assert isinstance(told[-1], Epoch), told
+        report = vars(told[-1].report)
         losses.append(report["metrics"]["loss"])
         if report["epoch"] == until:
             node.stop(session)
@@ -162,13 +166,13 @@ def test_an_optimizer_of_the_parameters_before_is_refused_at_any_width(node: Nod
     for width in (1, 2):
         session = f"early.{width}"
         node.agent.start(part_of(session, width, 1, strategy="fsdp", trouble="optimizer first"))
-        why = failure(node.hear(session)).error
+        why = failure(node.hear(session, Epoch | Gone)).error
         assert "replaces the parameters of the model; create the optimizer after it" in why
 
 
 def test_a_state_that_one_rank_asks_for_is_an_error_and_no_wait(node: Node) -> None:
     node.agent.start(part_of("alone.1", 2, 1, strategy="fsdp", trouble="rank 0 saves"))
-    failed = failure(node.hear("alone.1"))
+    failed = failure(node.hear("alone.1", seconds=20.0))
     assert "reported epoch 1 without a state_dict() that rank 0 asks for" in failed.error
 
 
@@ -183,7 +187,7 @@ def test_rank_0_saves_in_mid_epoch_only_what_it_has_whole(
 
 def test_a_model_too_large_for_one_gpu_gets_two(node: Node, tmp_path: Path) -> None:
     node.agent.start(part_of("large.1", 1, 1, strategy="fsdp", room=0.6))
-    assert failure(node.hear("large.1")).out_of_memory
+    assert failure(node.hear("large.1", Epoch | Gone)).out_of_memory
 
     experiment = small_experiment(
         tmp_path,
