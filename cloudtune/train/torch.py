@@ -49,13 +49,11 @@ def prepare_model(
     `find_unused_parameters` is for models of which a step may leave parts out: without it torch
     waits for their gradients, and raises in the next step. `static_graph` says that each step uses
     the same ones: of a model that checkpoints activations, or uses a parameter twice. Other options
-    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them. At
-    one worker none of them does anything.
+    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them; with
+    "fsdp" those of its `fully_shard`. At one worker none of them does anything.
 
-    "fsdp" shards the model in place by torch's `fully_shard`, whose options are then
-    `parallel_strategy_kwargs`: each worker holds its part of each parameter, and what is in a
-    ModuleList or Sequential is whole while it computes. Create the optimizer afterwards. Call the
-    model, `state_dict()` and `load_state_dict()` on all ranks: states are whole, on the CPU.
+    "fsdp" shards the model in place. Create the optimizer afterwards. Call the model, state_dict()
+    and load_state_dict() on all ranks: states are whole, on the CPU.
 
     Raises:
         UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
@@ -63,10 +61,8 @@ def prepare_model(
     import torch  # noqa: PLC0415
 
     if parallel_strategy not in ("ddp", "fsdp", None):
-        raise UsageError(
-            f"prepare_model() knows no parallel_strategy {parallel_strategy!r}; give it "
-            '"ddp", "fsdp" or None'
-        )
+        given = f"prepare_model() knows no parallel_strategy {parallel_strategy!r}"
+        raise UsageError(f'{given}; give it "ddp", "fsdp" or None')
     session = current_session()
     device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if device.type == "cuda":
@@ -82,8 +78,7 @@ def prepare_model(
     session.models.append(model)
     if session.world_size == 1:
         return model
-    # The ranks begin with equal parameters; from here on, dropout and augmentation of one
-    # rank must not repeat those of another.
+    # The ranks begin with equal parameters, but dropout of one must not repeat that of another.
     torch.manual_seed(session.derived_seed + session.rank)
     if parallel_strategy == "fsdp":
         model.register_forward_hook(lambda *of: _weight_gradients(of[-1], session.batch_weight))
