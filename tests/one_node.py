@@ -1,10 +1,11 @@
-"""A node with two GPUs that are slots of this machine: real workers, told what to train."""
+"""A node whose GPUs are slots of this machine: real workers, told what to train."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from cloudtune.infra.node.agent import Agent
@@ -40,12 +41,18 @@ def part_of(
 
 @contextmanager
 def node_in(
-    folder: Path, script: str, training: Training, *, spares: bool = True, name: str = "train.py"
+    folder: Path,
+    script: str,
+    training: Training,
+    *,
+    spares: bool = True,
+    name: str = "train.py",
+    gpus: int = 2,
 ) -> Iterator[Node]:
     """A node that trains by a script in a folder, where this process is meanwhile."""
     (folder / name).write_text(script)
     with chdir(folder):
-        node = Node(folder, training, spares=spares)
+        node = Node(folder, training, spares=spares, gpus=gpus)
         yield node
         node.agent.close()
 
@@ -60,7 +67,9 @@ class Node:
         self.agent = Agent("127.0.0.1", gpus, training, folder / "logs", spares=spares)
         self.last = 0
 
-    def hear(self, session: str, until: type[Body] = Gone, seconds: float = 100.0) -> list[Told]:
+    def hear(
+        self, session: str, until: type[Body] | UnionType = Gone, seconds: float = 100.0
+    ) -> list[Told]:
         """Give the messages of a session up to the first of that kind; others are passed over."""
         told: list[Told] = []
         while not told or not isinstance(told[-1], until):

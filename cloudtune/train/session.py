@@ -115,6 +115,8 @@ class Session:
     _hook: EpochHook | None = field(default=None, init=False)
     models: list[torch.nn.Module] = field(default_factory=list, init=False)
     """What is trained, as far as it is known; else what torch's optimizers change is taken."""
+    sharded: bool = field(default=False, init=False)
+    """Whether a state is gathered from all ranks, so that none can save without the others."""
 
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
@@ -276,7 +278,9 @@ class Session:
     @property
     def save_due(self) -> bool:
         """Whether to save now; see the function of this name."""
-        return self._kept is not None and self.rank == 0 and (self.leaving or self.saves.due())
+        if self._kept is None or self.rank > 0 or self.sharded:
+            return False
+        return self.leaving or self.saves.due()
 
     def _begin(self) -> None:
         self._began, self._waited = time.monotonic(), waited_seconds()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import json
+import time
 import weakref
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,7 @@ _SHARDING: Final = frozenset(
 )
 # How long a report of rank 0 waits for those of the others, as torch's own collectives do.
 _PATIENCE: Final = dt.timedelta(minutes=30)
+_POLL_SECONDS: Final = 0.005
 
 
 class NotOneModelError(UsageError):
@@ -82,6 +84,7 @@ class Ranks:
         self._steps = weakref.WeakKeyDictionary()
         self._exchanged = 0
         self._shards: bool | None = None
+        self._states = 0
         self._hook: Any = None
 
     def watch(self) -> None:
@@ -109,6 +112,7 @@ class Ranks:
             NotOneModelError: on rank 0: they don't.
             UsageError: on rank 0: another hasn't reported.
         """
+        self._store.set(f"reported/{self._rank}", str(epoch))
         mine = self._work(models)
         if self._rank > 0:
             self._store.set(f"{epoch}/{self._rank}", json.dumps(asdict(mine)))
@@ -118,6 +122,29 @@ class Ranks:
         if why:
             raise NotOneModelError(f"in epoch {epoch} {why}")
         return True if mine.model else None
+
+    def wait_for_states(self, epoch: int) -> None:
+        """Wait until all ranks ask for a state of a sharded model, in the epoch that is trained.
+
+        Raises:
+            UsageError: another rank has reported that epoch, so it never will.
+        """
+        self._states += 1
+        self._store.set(f"states/{self._rank}", str(self._states))
+        for rank in range(self._world_size):
+            reported = False  # looked at first: a rank asks before it reports
+            while self._number(f"states/{rank}") < self._states:
+                if reported:
+                    raise UsageError(
+                        f"rank {rank} reported epoch {epoch} without a state_dict() that rank "
+                        f"{self._rank} asks for; a model under fsdp is gathered from all ranks, so "
+                        "call state_dict() on each"
+                    )
+                reported = self._number(f"reported/{rank}") >= epoch
+                time.sleep(_POLL_SECONDS)
+
+    def _number(self, key: str) -> int:
+        return int(self._store.get(key)) if self._store.check([key]) else 0
 
     def _hear(self, epoch: int, rank: int) -> Work:
         key = f"{epoch}/{rank}"

@@ -35,7 +35,7 @@ def get_devices() -> list[torch.device]:
 def prepare_model(
     model: ModelT,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: Literal["ddp"] | None = "ddp",
+    parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
     *,
     find_unused_parameters: bool = False,
@@ -49,33 +49,40 @@ def prepare_model(
     `find_unused_parameters` is for models of which a step may leave parts out: without it torch
     waits for their gradients, and raises in the next step. `static_graph` says that each step uses
     the same ones: of a model that checkpoints activations, or uses a parameter twice. Other options
-    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them. At
-    one worker none of them does anything.
+    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them; with
+    "fsdp" those of its `fully_shard`. At one worker none of them does anything.
+
+    "fsdp" shards the model in place. Create the optimizer afterwards. Call the model, state_dict()
+    and load_state_dict() on all ranks: states are whole, on the CPU.
 
     Raises:
-        UsageError: another strategy.
+        UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
     """
     import torch  # noqa: PLC0415
 
-    if parallel_strategy not in ("ddp", None):
-        raise UsageError(
-            f"prepare_model() knows no parallel_strategy {parallel_strategy!r}; give it None, and "
-            "shard the model that you get yourself, by torch.distributed.fsdp"
-        )
+    if parallel_strategy not in ("ddp", "fsdp", None):
+        given = f"prepare_model() knows no parallel_strategy {parallel_strategy!r}"
+        raise UsageError(f'{given}; give it "ddp", "fsdp" or None')
     session = current_session()
     device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if move_to_device:
+    if parallel_strategy == "fsdp":
+        from cloudtune.train import sharding  # noqa: PLC0415
+
+        sharding.shard(model, device, session, parallel_strategy_kwargs or {})
+    elif move_to_device:
         model = model.to(device)
     if parallel_strategy is None:
         return model
     session.models.append(model)
     if session.world_size == 1:
         return model
-    # The ranks begin with equal parameters; from here on, dropout and augmentation of one
-    # rank must not repeat those of another.
+    # The ranks begin with equal parameters, but dropout of one must not repeat that of another.
     torch.manual_seed(session.derived_seed + session.rank)
+    if parallel_strategy == "fsdp":
+        model.register_forward_hook(lambda *of: _weight_gradients(of[-1], session.batch_weight))
+        return model
     options = {
         "device_ids": [device] if device.type == "cuda" else None,
         "find_unused_parameters": find_unused_parameters,
@@ -97,8 +104,7 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
             outputs = super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
-            weight = current_session().batch_weight
-            return outputs if weight == 1.0 else _weight_gradients(outputs, weight)
+            return _weight_gradients(outputs, current_session().batch_weight)
 
         def state_dict(self, *arguments: Any, **named: Any) -> Any:
             return self.module.state_dict(*arguments, **named)
@@ -115,7 +121,7 @@ def _weight_gradients(outputs: Any, weight: float) -> Any:
     """Have gradients that come back through what a model gave count that much."""
     from torch.utils import _pytree as trees  # noqa: PLC0415
 
-    for tensor in trees.tree_leaves(outputs):
+    for tensor in trees.tree_leaves(outputs) if weight != 1.0 else ():
         if getattr(tensor, "requires_grad", False):
             tensor.register_hook(lambda gradient: gradient * weight)
     return outputs

@@ -51,8 +51,8 @@ def test_a_model_is_only_moved_where_no_strategy_is_asked_for(session: Session) 
     assert session.models == []
     elsewhere = cloudtune.prepare_model(model, torch.device("meta"), None)
     assert next(elsewhere.parameters()).device.type == "meta"
-    unknown: Any = "fsdp"
-    with pytest.raises(UsageError, match="knows no parallel_strategy 'fsdp'; give it None"):
+    unknown: Any = "deepspeed"
+    with pytest.raises(UsageError, match='strategy \'deepspeed\'; give it "ddp", "fsdp" or None'):
         cloudtune.prepare_model(model, parallel_strategy=unknown)
 
 
