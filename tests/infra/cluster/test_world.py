@@ -55,7 +55,7 @@ class Deaf:
 
 def world_in(folder: Path) -> CloudWorld:
     """Return a world that is not entered: no cluster, no thread."""
-    rental = SimpleNamespace(run="a-run")
+    rental = SimpleNamespace(run="a-run", boot_log=lambda intent: f"{folder}/{intent}.log")
     head = cast(
         "Any", SimpleNamespace(alive=lambda: True, running=True, rental=rental, folder=folder)
     )
