@@ -1,6 +1,7 @@
 """Which region a run goes to, where its experiment names several."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.text import counted
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions
@@ -55,7 +57,8 @@ def ranked(
 
     Each is completed with its account's resources there. The best region is that of the best plan
     by the experiment's objective; while the script has no profile, that of the cheapest GPU-hour.
-    The figures go to standard error. An experiment of one region comes back alone.
+    Those where no plan meets the limits come last. The figures go to standard error. An experiment
+    of one region comes back alone.
 
     Raises:
         UsageError: no region can take it; the message says why of each.
@@ -66,10 +69,11 @@ def ranked(
         return [provider.with_account_defaults(wanted)]
     candidates: list[_Candidate] = []
     lacking: dict[str, list[str]] = {}
+    errors: tuple[type[Exception], ...] = (CloudtuneError, *provider.errors())
     for name in _enabled(provider) if names == ("any",) else names:
         try:
             candidates.append(_candidate(provider, wanted, name, profile, options))
-        except CloudtuneError as error:
+        except errors as error:
             lacking.setdefault(str(error).replace(name, "REGION"), []).append(name)
     refused = [f"{_some(names)}: {why}" for why, names in lacking.items()]
     if not candidates:
@@ -115,7 +119,10 @@ def _candidate(
         return _Candidate(there, (usd,), f"from {format_dollars(usd)} a GPU-hour")
     priced = with_head(there, head_for(there))
     problem = load_problem(priced, profile)
-    planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
+    try:
+        planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
+    except InfeasibleError:
+        return _Candidate(there, (math.inf,), "no plan meets the limits")
     return _Candidate(there, _worth(planned), _figure(planned))
 
 
@@ -139,15 +146,17 @@ def _figure(planned: Planned) -> str:
 def after(before: Report, following: Experiment) -> Experiment | None:
     """Return an experiment in another region with what a run has left of its limits.
 
-    None unless that run found no room at all, and so trained nothing.
+    None where nothing is left, and unless that run found no room at all, and so trained nothing.
     """
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    place = following.cloud.region
-    to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.")
     limits = following.limits
     deadline = None if limits.deadline is None else limits.deadline - before.seconds
     budget = None if limits.budget is None else limits.budget - before.dollars
+    if any(left is not None and left <= 0 for left in (deadline, budget)):
+        return None
+    place = following.cloud.region
+    to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.")
     left = limits.model_copy(update={"deadline": deadline, "budget": budget})
     return following.model_copy(update={"limits": left})

@@ -12,6 +12,7 @@ import pytest
 
 import cloudtune
 from cloudtune.api import remote, runs
+from cloudtune.api.regions import after
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.emulator.service import stop_emulator
@@ -90,6 +91,16 @@ def test_a_plan_is_made_in_the_region_where_it_is_cheapest(
     assert "`cloudtune aws setup --region REGION`" in planned.err
 
 
+def test_where_no_plan_meets_the_limits_the_first_region_says_why(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
+    planned = called(capsys, "plan", *words, "--budget", "$0.005", "-o", "json")
+    assert (planned.code, planned.json["feasible"]) == (3, False)
+    unfit = "no plan meets the limits"
+    assert f"Region us-east-1 ({unfit}); next us-east-2 ({unfit})" in planned.err
+
+
 def test_any_is_each_region_that_the_account_has_enabled(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +162,9 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
         assert (done.code, regions) == (6, ["us-east-2"]), "what it trained is worth resuming"
         return
     assert (done.code, regions) == (0, ["us-east-2", "us-east-1"]), done.err
+    little = sent[1].limits.model_copy(update={"deadline": 500.0})
+    late = sent[1].model_copy(update={"limits": little})
+    assert after(without_room(sent[0]), late) is None
     assert "No room in us-east-2: the run goes to us-east-1." in done.err
     assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1/cloudtune"
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
