@@ -214,7 +214,8 @@ def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -
 def test_the_first_lease_ends_the_machine_in_time_to_be_gone_by_its_end(tmp_path: Path) -> None:
     began = time.time()
     assert first(tmp_path, POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
-    assert 0.9 < time.time() - began < POWER_OFF_SECONDS + 2.0
+    # A shell counts whole seconds: it sleeps for half a second at least, where there are two.
+    assert 0.5 < time.time() - began < POWER_OFF_SECONDS + 2.0
     assert first(tmp_path, 1.0) == ["-P +1", "-P now"], "it came up too late"
 
 
