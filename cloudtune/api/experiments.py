@@ -211,6 +211,15 @@ def limits_of(experiment: Experiment) -> Limits:
     return Limits(experiment.limits.deadline, experiment.limits.budget)
 
 
+def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
+    """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
+    deadline = limits.deadline
+    budget = limits.budget
+    return Limits(
+        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
+    )
+
+
 def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     """Return the planning problem of an experiment.
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from cloudtune.api.experiments import limits_of, plan_or_forced
+from cloudtune.api.experiments import limits_left, limits_of, plan_or_forced
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -163,15 +163,6 @@ def refuse_interrupted(measured: Measured) -> None:
     """
     if measured.ending is EndReason.INTERRUPTED:
         raise MeasureError("interrupted; the measurements so far are saved", measured.ending)
-
-
-def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
-    """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
-    deadline = limits.deadline
-    budget = limits.budget
-    return Limits(
-        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
-    )
 
 
 def tune(

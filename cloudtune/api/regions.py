@@ -1,20 +1,21 @@
 """Which region a run goes to, where its experiment names several."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtune.api.experiments import (
     Source,
     head_for,
+    limits_left,
     limits_of,
     load_experiment,
     load_problem,
     with_head,
 )
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Provider, provider_named
 from cloudtune.model.events import EpochDone
 from cloudtune.model.text import counted
@@ -23,9 +24,14 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
-from cloudtune.planning.stages import PlanOptions
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.planning.stages import PlanOptions
+    from cloudtune.runs.report import Report
 
 # As many regions at most are named that lack the same.
 _NAMED = 3
@@ -151,12 +157,10 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    limits = following.limits
-    deadline = None if limits.deadline is None else limits.deadline - before.seconds
-    budget = None if limits.budget is None else limits.budget - before.dollars
-    if any(left is not None and left <= 0 for left in (deadline, budget)):
+    left = vars(limits_left(limits_of(following), before.dollars, before.seconds))
+    if any(value is not None and value <= 0 for value in left.values()):
         return None
     place = following.cloud.region
     to_stderr(f"No room in {before.job.experiment.cloud.region}: the run goes to {place}.")
-    left = limits.model_copy(update={"deadline": deadline, "budget": budget})
-    return following.model_copy(update={"limits": left})
+    limits = following.limits.model_copy(update=left)
+    return following.model_copy(update={"limits": limits})

@@ -109,8 +109,8 @@ def profile(
     **given: Any,
 ) -> int:
     """Measure how the script scales on rented instances of each type."""
-    from cloudtune.api.experiments import limits_of
-    from cloudtune.api.flow import limits_left, refuse_interrupted
+    from cloudtune.api.experiments import limits_left, limits_of
+    from cloudtune.api.flow import refuse_interrupted
     from cloudtune.api.regions import for_renting
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store

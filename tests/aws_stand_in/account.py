@@ -16,6 +16,7 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator
 
+IMAGE = "ami-12c6146b"
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
 
 
@@ -107,6 +108,17 @@ class Account:
             iam.put_role_policy(RoleName=name, PolicyName=f"p{number}", PolicyDocument=document)
         iam.create_instance_profile(InstanceProfileName=name)
         iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+
+    def instance(self, role: str) -> str:
+        """Launch an instance that has a role; return its id."""
+        answer = self.client("ec2").run_instances(
+            ImageId=IMAGE,
+            InstanceType="g4dn.xlarge",
+            MinCount=1,
+            MaxCount=1,
+            IamInstanceProfile={"Name": role},
+        )
+        return str(answer["Instances"][0]["InstanceId"])
 
     def close(self) -> None:
         for client in self._clients:

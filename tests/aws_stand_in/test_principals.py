@@ -9,27 +9,19 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cloudtune.infra.emulator.requests import Access, Ec2Error
-from tests.aws_stand_in.account import Account
+from tests.aws_stand_in.account import IMAGE, Account
 
 EVERYTHING = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
-IMAGE = "ami-12c6146b"
 
 
 @pytest.fixture(scope="module")
 def node(account: Account) -> str:
     """An instance that was launched with a role's profile."""
     account.role("cloudtune-node", EVERYTHING)
-    answer = account.client("ec2").run_instances(
-        ImageId=IMAGE,
-        InstanceType="g4dn.xlarge",
-        MinCount=1,
-        MaxCount=1,
-        IamInstanceProfile={"Name": "cloudtune-node"},
-    )
-    return str(answer["Instances"][0]["InstanceId"])
+    return account.instance("cloudtune-node")
 
 
 def metadata(account: Account, node: str, path: str, *, token: bool = True) -> str:

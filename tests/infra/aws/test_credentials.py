@@ -22,7 +22,7 @@ from cloudtune.infra.provider import Endpoint
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
 from tests.aws_stand_in.account import Account, found_by_boto3, set_up, start
-from tests.aws_stand_in.test_principals import EVERYTHING, IMAGE
+from tests.aws_stand_in.test_principals import EVERYTHING
 from tests.builders.machines import profile
 
 BUCKET = "cloudtune-123456789012-us-east-1"
@@ -240,14 +240,7 @@ def test_aws_login(home: Home, account: Account) -> None:
 
 def test_the_role_of_an_instance(home: Home, account: Account) -> None:
     account.role("box", EVERYTHING)
-    answer = account.client("ec2").run_instances(
-        ImageId=IMAGE,
-        InstanceType="g4dn.xlarge",
-        MinCount=1,
-        MaxCount=1,
-        IamInstanceProfile={"Name": "box"},
-    )
-    metadata = account.access.metadata(str(answer["Instances"][0]["InstanceId"]))
+    metadata = account.access.metadata(account.instance("box"))
     runs(
         home,
         account.access,

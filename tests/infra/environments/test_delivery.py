@@ -37,7 +37,6 @@ READS = {
         {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::bucket"},
     ],
 }
-IMAGE = "ami-0c1000000000e8664"
 FAILED = "cloudtune-node: environment e can't be fetched from"
 OR_OTHER = ", or isn't what was packed"
 
@@ -102,14 +101,7 @@ def cloud(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
         "AWS_SECRET_ACCESS_KEY": account.access.secret,
     }.items():
         monkeypatch.setenv(name, value)
-    answer = account.client("ec2").run_instances(
-        ImageId=IMAGE,
-        InstanceType="g4dn.xlarge",
-        MinCount=1,
-        MaxCount=1,
-        IamInstanceProfile={"Name": "reads"},
-    )
-    instance = answer["Instances"][0]["InstanceId"]
+    instance = account.instance("reads")
     yield {
         "AWS_ENDPOINT_URL": account.access.endpoint,
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": account.access.metadata(instance),
