@@ -63,8 +63,8 @@ def open_rungs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile of ascending numbers, to the last digit as numpy.percentile does.
 
-    The published code asks it for 66.66666666666667, so that of 10 scores the fourth doesn't reach
-    the cut-off that is its own: who plays as published has to round as published.
+    The published code asks for 66.66666666666667, so the fourth of 10 scores fails its own cut-off.
+    To decide as that code does, a cut-off has to round as it does.
     """
     at = (len(ordered) - 1) * (percent / 100)
     below = int(at)

@@ -73,7 +73,7 @@ def _uses(model: nn.Module) -> Counter[nn.Parameter]:
 
 
 def _blocks(module: nn.Module, uses: Counter[nn.Parameter]) -> Iterator[nn.Module]:
-    """Give the outermost modules in lists and sequences that share no parameter with others."""
+    """Yield the outermost modules in lists and sequences that share no parameter with others."""
     for child in module.children():
         own = _uses(child)
         in_list = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)

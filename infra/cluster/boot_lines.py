@@ -15,9 +15,9 @@ _LETTERS = 200
 
 
 class BootLines:
-    """Reports what the instance does that has booted longest; others beside it do the same.
+    """Reports what the first of the booting instances does; the others do the same.
 
-    A line is reported once a run, whatever its figures are. Logs are read in a thread of its own,
+    A line is reported once a run, whatever figures are in it. Logs are read in a thread of its own,
     so that a storage that stalls holds nothing else up.
     """
 
