@@ -10,3 +10,8 @@ _OFFSET = time.time() - time.clock_gettime(_CLOCK)
 def unix_time() -> float:
     """Return the seconds since 1970, by the clock as it was when this process began."""
     return _OFFSET + time.clock_gettime(_CLOCK)
+
+
+def utc_date(at: float | None = None) -> str:
+    """Return the date of a Unix time (default: now) in UTC, YYYY-MM-DD, as ledgers write dates."""
+    return time.strftime("%Y-%m-%d", time.gmtime(unix_time() if at is None else at))

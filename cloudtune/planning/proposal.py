@@ -1,11 +1,11 @@
 """The finding of `cloudtune plan`, with all figures that the screen and the JSON show."""
 
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from cloudtune.clock import utc_date
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
 from cloudtune.model.plans import Limits, Rentable, RunPlan
@@ -146,7 +146,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
     asked = planned.asked
     catalog = planned.problem.catalog
     staged = plan.staged
-    today = time.strftime("%Y-%m-%d")
+    today = utc_date()
     worst, why = worst_bill(plan, planned.limits, planned.rentables)
     notes = (profile_note(rentable.profile, today) for rentable in planned.rentables)
     return Proposal(

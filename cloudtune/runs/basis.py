@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import utc_date
 from cloudtune.infra.provider import provider_named
 from cloudtune.profiles.provenance import basis
 
@@ -21,5 +21,5 @@ def basis_of(
 ) -> Basis:
     """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
     profiles = (rentable.profile for rentable in rentables)
-    today = day or time.strftime("%Y-%m-%d")
+    today = day or utc_date()
     return basis(profiles, today, paced=provider_named(experiment.cloud.provider).paced)

@@ -4,7 +4,6 @@ import bisect
 import contextlib
 import json
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount, accounted
@@ -120,8 +120,7 @@ class Report:
     @cached_property
     def basis(self) -> Basis:
         """What its plan rests on, as of the day that it began."""
-        began = self.job.began
-        day = time.strftime("%Y-%m-%d", time.gmtime(began)) if began else time.strftime("%Y-%m-%d")
+        day = utc_date(self.job.began or None)
         return basis_of(self.job.experiment, self.job.rentables, day)
 
     @property

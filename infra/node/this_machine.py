@@ -8,7 +8,6 @@ user's own, with their home, their caches and their GPUs.
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import Gpu, own_gpus
@@ -68,7 +68,7 @@ def catalog(region: str, slots: int | None, usd_per_hour: float) -> Catalog:
     """Return the one offer there is: this machine, by the second, with no minimum."""
     machine = this_machine(slots)
     offer = Offer(machine, "on-demand", region, usd_per_hour, minimum_seconds=0.0)
-    today = time.strftime("%Y-%m-%d", time.gmtime())
+    today = utc_date()
     source = "this machine" if usd_per_hour else "this machine, which costs nothing"
     return Catalog((offer,), source, today)
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
 from cloudtune.model.catalog import Catalog, InstanceType, Offer
@@ -41,7 +41,7 @@ class RayCluster(Provider):
             Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
             for kind, price in _kinds(settings, _view(settings).nodes())
         )
-        today = time.strftime("%Y-%m-%d", time.gmtime())
+        today = utc_date()
         return Catalog(offers, f"the Ray cluster at {_view(settings).address}", today)
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:

@@ -1,11 +1,10 @@
 # ruff: noqa: ARG002  a cluster needs few of the arguments
 """A Slurm cluster as a cloud: its partitions are instance types, and its jobs are instances."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from cloudtune.clock import unix_time
+from cloudtune.clock import unix_time, utc_date
 from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
@@ -32,7 +31,7 @@ class Slurm(Provider):
             node = settings.usd_per_hour(kind.node_gpus or machine.gpus, _price(settings, machine))
             price = node * machine.gpus / (kind.node_gpus or machine.gpus)
             offers.append(Offer(machine, "on-demand", settings.region, price, minimum_seconds=0.0))
-        today = time.strftime("%Y-%m-%d", time.gmtime())
+        today = utc_date()
         return Catalog(tuple(offers), f"the Slurm cluster {settings.region}", today)
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cloudtune import clock
 from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import replayed
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
@@ -29,9 +30,10 @@ AWS: dict[str, Any] = {"provider": "aws", "history": "auto"}
 def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let prices be those of the table: there are no credentials, and no machine is asked for.
 
-    And plans are forecast by a few runs, not 31.
+    Plans are forecast by a few runs, not 31; and the date doesn't change at midnight.
     """
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 300)
+    monkeypatch.setattr(clock, "unix_time", lambda: NOW)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
