@@ -267,12 +267,13 @@ def _tried(
             continue
         request = replace(wanted, limits=asked.request.limits)
         alike = (run for other, it, run in judged if (other, it.choices) == (request, plan.choices))
-        same = plan.choices == chosen.choices
         steady = not any(rentable.behaviours for rentable in request.rentables)
-        run = next(alike, None)
-        if run is None:
-            forecast = _as_run if same or steady else _on_pools
-            run = forecast(planned, request, chosen if same else plan)
+        run: RunPlan | None
+        if plan.choices == chosen.choices:
+            run = planned.plan  # other draws of the same stages would seem to differ from it
+        else:
+            forecast = _as_run if steady else _on_pools
+            run = next(alike, None) or forecast(planned, request, plan)
         if run is None:
             continue
         judged.append((request, plan, run))
@@ -356,8 +357,9 @@ def against(job: Job, dollars: float) -> Against:
         job.limits,
         asked=stages.Asked(request, kept, chosen.objective),
     )
+    planned = replace(planned, plan=as_planned(planned))
     return Against(
-        as_planned(planned),
+        planned.plan,
         tuple(fixed_and_naive(planned)),
         usable,
         _fully(replace(request, limits=Limits(kept.deadline, dollars), objective="cost"), job),

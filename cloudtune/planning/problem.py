@@ -261,7 +261,8 @@ def _begun_again(experiment: Experiment) -> Iterator[str]:
 
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     """Return the error for a plan that has nothing to go by; `notes` say what was no use to it."""
-    types = ", ".join(machine.name for machine in instance_types(experiment))
+    names = [machine.name for machine in instance_types(experiment)]
+    types = ", ".join(names[:3]) + (f" and {len(names) - 3} more types" if names[3:] else "")
     return UsageError(
         f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
         "run` measures it first, within the same limits, and `cloudtune profile` only measures; "

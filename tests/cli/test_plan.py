@@ -104,6 +104,27 @@ def test_everything_that_a_person_wants_to_know_before_paying(command: Command) 
         assert words in " ".join(all_of_it.split()), words
 
 
+def test_a_plan_that_is_one_fixed_cluster_costs_what_one_fixed_cluster_costs(
+    command: Command,
+) -> None:
+    path = Path("experiment.yaml")
+    path.write_text(path.read_text().replace("trials: 16", "trials: 64"))
+    said = " ".join(command("plan", "experiment.yaml").out.split())
+    row = said.partition("one fixed cluster ")[2].partition(" speed ")[0]
+    assert row.startswith("1 g4dn.12xlarge")
+    assert "the same" in row
+    assert "sooner" not in row
+
+
+def test_types_without_a_profile_are_counted_where_there_are_many(command: Command) -> None:
+    Path("profile.json").unlink()
+    path = Path("experiment.yaml")
+    path.write_text(path.read_text().replace("[g4dn.12xlarge]", "['*']"))
+    text = command("plan", "experiment.yaml").err
+    assert "on g3.4xlarge, g3.8xlarge, g3.16xlarge and " in text
+    assert "p5.48xlarge" not in text
+
+
 # Of 277 s a plan may take 244: some are needed before and after it, and 5 % are held back.
 ON_AN_EDGE = ("plan", "experiment.yaml", "--deadline", "277s", "--budget", "$5")
 
