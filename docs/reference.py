@@ -189,7 +189,7 @@ def _kind(annotation: Any, metadata: Iterable[object] = ()) -> str:  # noqa: PLR
         return _kind(inside[0])
     if origin is tuple:
         return f"list of {_kind(inside[0])}"
-    if origin is dict:
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "mapping"
     return {
         str: "text",

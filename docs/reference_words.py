@@ -151,6 +151,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "setup.commands": ("run as root on each rented instance before it joins", "none"),
     "setup.python_path": ("Python of the image that has cloudtune", "looked for"),
     "charges.per_launch": ("for each launch, such as for data that it loads", "none"),
+    "charges.data": (
+        "[data that crosses regions](aws.md#regions): its `region`, `gb`, `usd_per_gb` ($0.02)",
+        "none",
+    ),
     "charges.per_hour": ("for an hour of the run: this machine, storage", "none"),
     "charges.per_instance_hour": (
         "for an hour of each instance: [its disk, its address](bills.md)",

@@ -85,10 +85,20 @@ class LimitSettings(Section):
     gpu_hours: float | None = Field(default=None, gt=0.0, allow_inf_nan=False, examples=["40"])
 
 
+class DataSettings(Section):
+    """What each instance loads from elsewhere: `gb` gigabytes that are in `region`."""
+
+    region: field_types.Text = Field(examples=["us-east-1"])
+    gb: float = Field(gt=0.0, allow_inf_nan=False, examples=["50"])
+    # What AWS bills between most regions (awsnegotiations.com, May 2026); from some up to $0.147.
+    usd_per_gb: field_types.Dollars = Field(default=0.02, examples=["$0.01"])
+
+
 class ChargeSettings(Section):
     """What a run costs besides its instances, in US dollars.
 
-    `per_launch` for each instance launched: the data that it loads. `per_hour` of the whole run:
+    `per_launch` for each instance launched: the data that it loads. `data` adds to that what
+    transfer costs where the run's region isn't the data's. `per_hour` of the whole run:
     the machine that cloudtune itself runs on, and the storage of checkpoints. `per_instance_hour`
     for each hour that an instance lives, billed like it: its disk, its public address. `head` is an
     hour of the instance that carries a run whose user's machine can't, `head_seconds` the time
@@ -96,6 +106,7 @@ class ChargeSettings(Section):
     """
 
     per_launch: field_types.Dollars = Field(default=None, examples=["$0.02"])
+    data: DataSettings | None = Field(default=None, examples=["{region: us-east-1, gb: 50}"])
     per_hour: field_types.Dollars = Field(default=None, examples=["$0.10"])
     head: field_types.Dollars = Field(default=None, examples=["$0.1008"])
     head_seconds: field_types.Seconds = Field(default=None, examples=["3m"])

@@ -363,8 +363,11 @@ class Drawn(SpaceSampler):
 def charges_of(experiment: Experiment) -> Charges:
     """Return what an experiment's run costs besides its instances."""
     charges = experiment.charges
+    per_launch = charges.per_launch or 0.0
+    if charges.data is not None and charges.data.region != experiment.cloud.region:
+        per_launch += charges.data.gb * (charges.data.usd_per_gb or 0.0)
     per_hour = (charges.per_hour or 0.0) + (charges.head or 0.0)
-    return Charges(charges.per_launch or 0.0, per_hour / 3600.0)
+    return Charges(per_launch, per_hour / 3600.0)
 
 
 def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:

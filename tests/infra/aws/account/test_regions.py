@@ -91,6 +91,26 @@ def test_a_plan_is_made_in_the_region_where_it_is_cheapest(
     assert "`cloudtune aws setup --region REGION`" in planned.err
 
 
+def test_data_that_crosses_regions_is_counted_and_may_decide(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost", "-o", "json")
+    alone = called(capsys, "plan", *words).json["plan"]["estimate"]["dollars"]
+    text = experiment.read_text()
+    data = "charges: {data: {region: us-east-1, gb: %s}}\n"
+    experiment.write_text(text + data % "0.25")
+    little = called(capsys, "plan", *words)
+    assert little.err.startswith("Region us-east-2 (")
+    dollars = little.json["plan"]["estimate"]["dollars"]
+    assert dollars == pytest.approx(alone + 0.005, abs=0.001), "one instance loads it"
+    experiment.write_text(text + data % "10")
+    much = called(capsys, "plan", *words)
+    figures = re.findall(r"\$([0-9.]+)\)", much.err)
+    assert much.err.startswith("Region us-east-1 (")
+    assert float(figures[1]) == pytest.approx(alone + 0.2, abs=0.01)
+    assert much.json["plan"]["estimate"]["dollars"] < 0.05, "where the data is nothing is added"
+
+
 def test_where_no_plan_meets_the_limits_the_first_region_says_why(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
