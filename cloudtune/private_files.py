@@ -11,7 +11,9 @@ from pathlib import Path
 
 # In the environment of what we start: the umask that our user has.
 UMASK_VARIABLE = "CLOUDTUNE_UMASK"
+# As a umask: files for their owner alone.
 _OURS_ALONE = 0o077
+# The bits of all that are not the owner.
 _OTHERS = 0o077
 
 

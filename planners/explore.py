@@ -12,6 +12,7 @@ from cloudtune.planners.exact import ExactPlanner
 
 Ask: TypeAlias = Callable[[int, int], PlanRequest]
 
+# What sums of floats in another order may differ by, relatively.
 _SLACK = 1e-9
 
 

@@ -30,6 +30,7 @@ from cloudtune.train.user_script import loading
 
 # Until a head controls its run, where none has yet: it may build its environment first.
 _HEAD_SECONDS = 480.0
+# The last runs say how long a head takes to control one.
 _RECENT_HEADS = 5
 
 # A YAML file, the same fields as a mapping, or an experiment.

@@ -43,9 +43,13 @@ T = TypeVar("T")
 # Lifetime of a head without a deadline; its run ends earlier, by its budget or its trials.
 LONGEST_SECONDS = 14 * 24 * 3600.0
 _CARRIED = ("--here", "--yes")
+# Between two looks at what the head has written; each is a request to the storage.
 _LOOK_SECONDS = 2.0
+# Between two questions to EC2 whether the head still lives.
 _DEAD_SECONDS = 15.0
+# For how long EC2 is asked after the end of a run whether its head is gone.
 _GONE_SECONDS = 120.0
+# A head that was asked for so recently may still come, though EC2 doesn't list it.
 _BOOT_SECONDS = 900.0
 
 

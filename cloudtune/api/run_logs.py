@@ -14,8 +14,10 @@ from cloudtune.train.storage import LOGS, StorageError, entries, filesystem
 
 # Seconds between two looks at remote storage, where each look is a request.
 NEAR_SECONDS = 1.0
+# Between two looks at a log: in a storage elsewhere, where each is a paid request.
 FAR_SECONDS = 5.0
 _WORKER = re.compile(r"(?P<trial>.+)\.(?P<session>\d+)\.(?P<rank>\d+)\.log")
+# So many bytes of what was shown are looked for in a log whose middle was cut.
 _OVERLAP = 4096
 
 

@@ -79,6 +79,7 @@ class _Shrinks:
     pool: PoolName
 
 
+# No profile is wrong by more: a normal draw could make epochs take no time.
 _MIN_FACTOR = 0.1
 _NO_ROOM = "InsufficientInstanceCapacity", "the spot pool has no room just now"
 RECLAIMED = "the cloud took the spot instance back"

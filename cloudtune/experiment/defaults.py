@@ -27,6 +27,7 @@ _STAYS: Final = (
 )
 # Trials of a fixed piece of work where none are named, at least and at most.
 _SMALLEST = 8
+# More trials than this are named, not guessed: they cost money.
 _LARGEST = 64
 
 

@@ -21,7 +21,9 @@ _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value"
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # Anchors let a few lines stand for billions of values.
 _MAX_VALUES = 20_000
+# No experiment is as large; a file given by mistake isn't parsed for minutes.
 _MOST_BYTES = 1 << 20
+# No experiment nests deeper; the parser and pydantic recurse.
 _DEEPEST = 20
 _MOST_OPEN = 1000
 _TOO_DEEP = "nested too deeply, or an anchor inside itself; flatten it"

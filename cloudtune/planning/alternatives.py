@@ -22,6 +22,7 @@ from cloudtune.policy.registry import Choice
 from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
+# Points of the front that have a number for `--point`.
 _POINTS = 15
 # A neighbour on the front is worth a line if it is faster or cheaper by such a share.
 NOTABLE = 0.1

@@ -29,6 +29,7 @@ from cloudtune.runs.job import policy_of
 DRAWS = 1000
 # Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median.
 RUNS = 31
+# Fewer runs have no middle one.
 MIN_RUNS = 3
 # If a smaller share of drawn runs keep the limits, the forecast plays them.
 # The others drop trials near a limit, and cost less than their draws.
@@ -44,6 +45,7 @@ _OFFERS = 12
 _STEADY = 3
 # Offers of each number of GPUs that a run without stages may choose from, on spot and on demand.
 _EACH_SIZE = 3
+# Bases of Halton sequences, one for each pool; smaller primes draw speeds and delays.
 _POOL_BASES = (17, 19, 23, 29, 31)
 # A run without limits that goes on after this many events is taken to be endless.
 MAX_EVENTS = 1_000_000

@@ -21,6 +21,7 @@ from cloudtune.runs import home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job, choice_of, trials
 
+# Of the format; a file of another one is refused.
 VERSION = 3
 
 

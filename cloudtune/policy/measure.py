@@ -71,6 +71,7 @@ from cloudtune.profiles.measurements import (
     widths_of,
 )
 
+# Beyond three times what the rest should take: for starts, of which one is known.
 _SLACK_SECONDS = 600.0
 _NO_TIME = "the limits leave no time for it"
 _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUPTED})

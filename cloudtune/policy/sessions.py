@@ -27,6 +27,7 @@ _AFTER: dict[Verdict, Status] = {
     Verdict.CUT: "cut",
     Verdict.FINISH: "finished",
 }
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _WHOLE = 1e-6
 
 

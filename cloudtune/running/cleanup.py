@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 RECORD = "head.json"
+# For how long EC2 is asked whether all that was to end has ended.
 _PATIENCE_SECONDS = 90.0
 
 

@@ -37,6 +37,7 @@ SECONDS: Final = 60.0
 _END_SECONDS: Final = 8.0
 # Larger files of the folder are data: linked, as a script reads them.
 _LINKED_BYTES: Final = 64 << 20
+# Lines of a traceback on the screen: those of the script come last.
 _LINES: Final = 12
 _WORKER: Final = (
     "import sys; from multiprocessing.connection import Connection; "

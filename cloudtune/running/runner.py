@@ -68,6 +68,7 @@ class Controlled(Policy, Protocol):
         ...
 
 
+# Bytes: the ledger, Ray's logs and a checkpoint on its way have room in it.
 _LEAST_FREE = 256 * 2**20
 SCREEN_LOG = "screen.log"
 _DELIVERY = "environment.json"

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Mode
     from cloudtune.runs.report import Report
 
+# Of a run's record; one of another version is made again from its ledger.
 VERSION = 3
 RECORD = "record.json"
 # The most earlier runs whose times are used, the latest first.
 MOST_TIMED = 8
+# Runs, the latest first: `plan` reads a file of each.
 _LOOKED_AT = 100
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from cloudtune.errors import ExperimentError, nearest
 
+# More names on an error don't help to find the right one.
 _MAX_NAMES = 20
+# More files take seconds to read, and the question isn't worth them.
 _MAX_FILES = 1000
 
 

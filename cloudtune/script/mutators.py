@@ -8,6 +8,7 @@ from typing import Any
 
 from cloudtune.errors import ExperimentError
 
+# To import torch and a model takes seconds, from a cold network disk a minute.
 _MAX_SECONDS = 120.0
 
 

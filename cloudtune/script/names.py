@@ -17,6 +17,7 @@ from cloudtune.script.migration_hints import hint_for, is_of_ray
 
 # At the end of a line: don't check it.
 _LEAVE: Final = b"# cloudtune: leave"
+# Mistakes named at once: later ones are often due to the first.
 _MAX_LINES: Final = 8
 
 

@@ -21,6 +21,7 @@ from cloudtune.strategies.hypersched_rules import (
 )
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _WHOLE = 1e-6
 
 

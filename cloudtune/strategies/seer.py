@@ -110,6 +110,7 @@ class Seer:
         chosen = seer_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
             chosen = replace(chosen, instances=seer_rules.steady(*left, price, most))
+        # Once there is a result `_hurry` guards the end: it knows where the best trial is.
         if self._full and not self._best:
             chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
@@ -138,16 +139,19 @@ class Seer:
         profile = rentable.profile
         until = self.opening(view).until
         epoch = profile.epoch_seconds(atom)
+        # Before the first instance is there, its boot takes time from exploring.
         span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
         if not math.isfinite(span):
             span = self._last * epoch * seer_rules.APART
         gpus = self.opening(view).instances * rentable.gpus
         whole = until if math.isfinite(until) else span
+        # In epochs of the cheapest width. Half of them train new trials; promotions take the rest.
         work = whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
         self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
         deep = max(seer_rules.DEEP * self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
+        # Exploring stays within an instance: a trial over several waits for all of them to be free.
         wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
@@ -185,6 +189,7 @@ class Seer:
         count = 0
         for level in range(len(self._epochs) - 2, -1, -1):
             rung = self._rungs[level]
+            # Below the first rung results decide nothing yet, so all go on.
             share = len(rung) // seer_rules.APART if level >= first else len(rung)
             goal = self._epochs[max(level + 1, first)]
             for name in rung.promotable(share):
@@ -237,6 +242,7 @@ class Seer:
             return
         self._results[level][trial.id] = value
         self._rungs[level].record(trial.id, self._sign * self._best.best(trial.id))
+        # A trial that skipped rungs must not hold a place in them.
         for below in self._rungs[:level]:
             if trial.id in below:
                 below.leave(trial.id)
@@ -261,6 +267,7 @@ class Seer:
         above = capped(trial.trial, self._epochs[max(level + 1, first)])
         if level < first:
             return above
+        # One of another width must be set up again at this one, so it queues with the others.
         good = (
             trial.width == self.width(view) and rung.place(trial.id) < len(rung) // seer_rules.APART
         )
@@ -283,6 +290,7 @@ class Seer:
         """Look at the rungs again where their results have become more by a quarter."""
         changed = self._first is None or self._speed_has_changed(view)
         for level, above in enumerate(self._results[1:]):
+            # A rank correlation of all results at each result would cost more than it tells.
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
                 self._steps[level] = seer_rules.step(self._results[level], above)
@@ -309,6 +317,7 @@ class Seer:
             self._reseat.discard(trial.id)
             if trial.width != seat.width:
                 return Verdict.PAUSE
+        # Seats are in order of rank. A better trial that waits for GPUs gets those of the next.
         for name in self.seats:
             if name == trial.id:
                 break
@@ -339,6 +348,7 @@ class Seer:
         """Make a plan of the end where one is due."""
         another = self.offers.look(view, self.instances(view))
         if another and not self.exploring:
+            # What was planned on an offer that is gone, or beaten by one that is back, is void.
             self._plans -= 1  # the same part of the end once more
             self._plan(view)
         elif self.exploring:
@@ -359,6 +369,7 @@ class Seer:
         self._leader = trial.id
         rentable = view.corrected(self.rentable(view), (trial.id,))
         price = rentable.offer.usd_per_second
+        # A trial leaves only at the end of an epoch, so up to one more of those may pass first.
         amidst = rentable.profile.epoch_seconds(seer_rules.cheapest_width(rentable))
         spare = -math.inf
         for takes, count in self._ways(trial, rentable):
@@ -367,6 +378,7 @@ class Seer:
                 left = view.dollars_left / price - (takes + amidst) * count
                 slack = min(slack, left / self.instances(view))
             spare = max(spare, slack)
+        # If the best can't reach its end at any width, there is nothing to hurry for.
         self._must = view.now + spare if spare >= 0 else math.inf
 
     def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
@@ -392,6 +404,7 @@ class Seer:
         elif price > 0 and math.isfinite(view.dollars_left):
             paid = share * view.dollars_left / price
             count = 1
+            # Without a deadline one instance is the cheapest way to spend the money: none waits.
             if math.isfinite(view.seconds_left):
                 count = seer_rules.paid_for(paid, part * view.seconds_left, self._max_instances)
                 count = self._enough(view, rentable, count, view.dollars_left / price)
@@ -449,6 +462,8 @@ class Seer:
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = seer_rules.width_for(work, seconds, rentable.profile.resize.mean, left)
+            # A winner that must reach its end isn't kept waiting by wider trials behind it. For
+            # `seer` this rule costs regret (docs/seer.md).
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
             width = seer_rules.fitted(
                 [*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances

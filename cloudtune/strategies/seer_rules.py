@@ -48,6 +48,7 @@ LATE = 0.03
 NOISE = 0.1
 # By so large a part a profile may be wrong, and exploring still ends in time.
 DOUBT = 0.35
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _WHOLE = 1e-6
 
 

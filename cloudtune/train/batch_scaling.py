@@ -8,6 +8,7 @@ from typing import Any, Protocol
 _STEP = 0.1
 # The fewest epochs in which the rate gets where it is to be.
 _EPOCHS = 5
+# Rates that are products in another order are the same.
 _ROUNDING = 1e-9
 
 

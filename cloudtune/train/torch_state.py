@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels).
 CONTEXT_MIB: Final = 500.0
+# Numbers at once, 16 MiB of them: no second copy of a large model is made for its sum.
 _CHUNK: Final = 1 << 22
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from cloudtune.infra.aws.pricing import AS_OF, Listing, rentable, source, unfit
 from cloudtune.model.catalog import Catalog, Market, Offer
 
+# Far below every price of the table: less is a slip of a list.
 MIN_USD_PER_GPU_HOUR = 0.01
 # A price that is further off the table's is taken for a mistake, ours or AWS's.
 MAX_TIMES_OFF = 10.0

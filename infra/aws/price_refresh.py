@@ -29,6 +29,7 @@ from cloudtune.model.serialization import decode, encode
 
 T = TypeVar("T")
 
+# For how long quotes are used again; spot prices move within a day.
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)
 _PRICE_LIST_REGION = "us-east-1"  # one of three that have the API; it knows all regions' prices

@@ -36,6 +36,7 @@ PRICED_REGION = "us-east-1"
 DISK_USD_PER_GB_MONTH = 0.08
 # Of a public IPv4 address, in every region ("Amazon VPC pricing", since 2024-02-01).
 ADDRESS_USD_PER_HOUR = 0.005
+# EBS bills a gigabyte-month as 30 days.
 _MONTH_HOURS = 720.0
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 SOURCES: Mapping[Market, str] = {
@@ -54,6 +55,7 @@ _RECLAIMED = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175, ">
 _WORST_BAND = ">20%"
 # EC2's quota of G instances is "G and VT"; every other family has a quota of its own name.
 _OF_CLASS_G = ("gr", "vt")
+# The advisor's shares are of a month: a twelfth of a year.
 _HOURS_PER_MONTH = 730.5
 # Families with Graviton cores (docs.aws.amazon.com/ec2/latest/instancetypes/ac.html, 2026-11): one
 # image boots one architecture, and the controller's Python must be the nodes'.

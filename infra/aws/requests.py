@@ -5,6 +5,7 @@ from typing import Any
 
 from cloudtune.errors import UsageError
 
+# Letters of botocore's own sentence; it lists every field that would do.
 _MOST = 300
 # Fields of RunInstances that are none of an experiment's, and why.
 OURS: Mapping[str, str] = {

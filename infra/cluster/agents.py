@@ -21,10 +21,14 @@ from cloudtune.infra.cluster.base import JoinedNode, RunCluster
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.node.messages import Acks, Described, Message, Training
 
+# An agent answers when it has something to report, at the latest after so long.
 _POLL_SECONDS = 10.0
+# A node under load answers late; one that answers in no such time is asked again.
 _ANSWER_SECONDS = 30.0
+# How long nodes have to end by themselves before they are terminated.
 _END_SECONDS = 2.0
 _MAX_STARTS = 3
+# A lease that ends sooner by less isn't worth a message.
 _EARLIER_SECONDS = 5.0
 
 

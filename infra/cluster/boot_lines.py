@@ -10,7 +10,9 @@ from cloudtune.infra.node.boot import SCRIPT_SAYS
 from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
 
+# An instance uploads what its boot prints every three seconds.
 _LOOK_SECONDS = 4.0
+# Of a line: pip can print a thousand.
 _LETTERS = 200
 
 

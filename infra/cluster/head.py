@@ -48,6 +48,7 @@ INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
 _LEFT = "its node left the cluster"
+# Ray's head takes some 10 s, several times that on a busy machine.
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
 _ANSWER_SECONDS = 10.0

@@ -38,6 +38,7 @@ HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
 # Notes after which a launch intent is never asked for again.
 GIVEN_UP = frozenset({"refused", "lost", "broken"})
+# Three lost answers in a row aren't chance; then the watcher looks what is there.
 _LOST_ANSWERS = 3
 # For so long what was launched is there, though EC2 doesn't list it yet.
 _UNLISTED_SECONDS = 60.0

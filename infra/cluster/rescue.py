@@ -22,6 +22,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore
 
+# Of a file, in one answer of Ray: both ends hold it in memory.
 _CHUNK_BYTES = 16 * 2**20
 # What a fetch may take: an instance bills meanwhile.
 _SECONDS = 120.0

@@ -29,11 +29,15 @@ class IsReady(Protocol):
 
 
 _POLL_SECONDS = 0.5
+# After a release the provider may still be in the midst of a launch for so long.
 _SETTLE_SECONDS = 3.0
 # How long EC2 may not answer until the run ends: leases keep the limits without it.
 _BLIND_SECONDS = 900.0
+# EC2's lists lag by seconds, so what isn't listed for a minute is gone.
 _FORGOTTEN_SECONDS = 60.0
+# EC2 lists what it has launched within seconds.
 _LISTED_SECONDS = 15.0
+# Of a console in an error; all of it is in a file.
 _CONSOLE_LINES = 3
 _CONSOLE_LETTERS = 400
 # How many looks may find that Ray's autoscaler does nothing of what it is to do.

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
     _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
+# How long sessions have to end by themselves; the instances end in any case.
 _JOIN_SECONDS = 8.0
 _HEADLESS = "it had joined a cluster whose head died"
 _GONE = "it was gone when the run was taken over"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from cloudtune.infra.emulator.requests import Ec2Error
 
+# EC2's limits, by its API reference.
 USER_DATA_BYTES = 16384
 TOKEN_LETTERS = 64
 TAG_KEY_LETTERS = 128

@@ -24,6 +24,7 @@ from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
 from cloudtune.infra.emulator.requests import Ec2Error
 
 _CallFault = TypeVar("_CallFault", bound=CallFault)
+# Enough for a test to look back on; a long demo must not fill the memory.
 _CALLS_KEPT = 5000
 _STATUS = {
     "InternalError": 500,

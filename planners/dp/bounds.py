@@ -17,6 +17,7 @@ from cloudtune.model.placement import slots
 from cloudtune.model.plans import Estimate, Rentable
 from cloudtune.planners.base import PlanRequest
 
+# Sums of staircases multiply corners; with fewer the bounds are looser, and never wrong.
 _CORNERS = 300
 _SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
 

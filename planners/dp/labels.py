@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 _AT_ONCE = 64  # labels compared with all others at a time: bounds the memory of the comparison
+# Relative: what sums of floats in another order may differ by.
 _TIE = 1e-12
 
 

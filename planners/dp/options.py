@@ -27,7 +27,9 @@ from cloudtune.model.plans import Group, Rentable, Stage
 from cloudtune.model.trial import Width
 from cloudtune.planners.base import PlanRequest
 
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _EPSILON = 1e-6
+# With more, pairs of offers in a stage are too many to search.
 _FEW_OFFERS = 12
 # The most instances for which a mixed stage tries every size; beyond, those of `sizes`.
 _ALL_SIZES = 16

@@ -33,6 +33,7 @@ Allowed = Callable[[int, Options], NDArray[np.bool_]]
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
 # The same where bills are rounded up; the last is a proof where no label was left out.
 _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
+# What sums of floats in another order may differ by, relatively.
 _SLACK = 1e-9
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 
@@ -379,6 +380,7 @@ def _nearest(
     return np.concatenate([ranked[: most // 2], quick])
 
 
+# As many searches as one command asks about: with and without rounding, and spot.
 _REMEMBERED = 4
 _recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 

@@ -46,6 +46,7 @@ class Draws:
     slowness: Floats
 
 
+# As many draws as one command asks about.
 _REMEMBERED = 4
 _recent: list[tuple[tuple[PlanRequest, Plan, int, int], Draws]] = []
 

@@ -15,8 +15,10 @@ Measure: TypeAlias = Literal["cost", "time", "rank"]
 
 # About what rows and objectives come to: the solver's tolerances are far below what matters.
 _SCALE = 1e3
+# The solver's answers keep its constraints but for its tolerance.
 _DUE = 1e-8
 _SAME = 1e-8
+# Its multiples modulo 1 are far apart, however many.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 

@@ -17,6 +17,7 @@ import pulp
 
 SolveStatus: TypeAlias = Literal["optimal", "feasible", "infeasible", "unknown"]
 
+# HiGHS's defaults, 1e-6 and 1e-7, let a plan seem cheaper than it is.
 _TOLERANCE = 1e-9
 
 

@@ -15,6 +15,7 @@ from cloudtune.engine.record.accounting import Accounting, Stretch, Use, uses
 from cloudtune.engine.record.timeline import Timeline
 from cloudtune.model.trial import Slice, TrialId
 
+# Seconds by which times may differ that are sums of the same durations.
 _SAME = 1e-6
 # What three thirds may be more than one.
 _THIRD = 1e-3

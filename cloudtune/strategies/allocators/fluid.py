@@ -9,6 +9,7 @@ from cloudtune.model.trial import TrialId, Width
 from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
 from cloudtune.strategies.base import ByWidth, Task, View
 
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _WHOLE = 1e-6
 # The share by which a trial's epochs may differ from those it was planned with; then replan.
 _DRIFT = 0.2

@@ -20,7 +20,9 @@ from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead, Switch
 
 Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
 
+# Instead of infinite scores, whose differences aren't numbers.
 _HUGE = 1e300
+# Shares of a GPU, such as a third, add up to a whole one but for rounding.
 _WHOLE = 1e-6
 
 

@@ -32,7 +32,9 @@ ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
 # The most configurations that are drawn for earlier runs to choose from.
 POOL = 2048
+# Candidates for each trial that a model ranks: enough to choose among.
 _POOL_EACH = 16
+# So that the candidates aren't the very configurations that random search draws.
 _OTHER_SEED = 2**32
 MODEL_BASED = ("tpe", "gp", "cma-es")
 

@@ -15,6 +15,7 @@ _EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECAS
 _SILENT_EPOCHS: Final = 2
 # An epoch is that long at least: numbers that come together are a table, such as a schedule.
 _EPOCH_SECONDS: Final = 1.0
+# Of a line in an error message: two lines of a terminal.
 _EXAMPLE_LETTERS: Final = 160
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
 

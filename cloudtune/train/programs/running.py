@@ -53,6 +53,7 @@ _END_SECONDS: Final = 1.5
 # How long processes that should stand still are waited for: one in a system call of its driver may
 # never.
 _SUSPEND_SECONDS: Final = 2.0
+# Between two looks whether all processes of a program stand still.
 _SUSPEND_POLL: Final = 0.001
 _STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 # How long other ranks wait for rank 0, which says what an end means.
@@ -63,9 +64,11 @@ _SAVE_PATIENCE: Final = 10.0
 _SHORTEST_PATIENCE: Final = 0.5
 # Seconds after its report in which a script saves that epoch, not the next one.
 _PROMPT: Final = 0.1
+# Of a program's output in its error.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
+# From <sys/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Final
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+# Flags of <sys/inotify.h>.
 _IN_ACCESS: Final = 0x1
 _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ISDIR: Final = 0x40000000
 _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
 _ZIP: Final = b"PK\x03\x04"
+# How long a program may keep files open after its report until they count as unsaved.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
+# A file that stays open for a second and grows by less than this is a log, no checkpoint.
 _LOG_SECONDS: Final = 1.0
 _LOG_BYTES: Final = 2**20
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+# Bytes: as torch aligns its own memory.
 _ALIGNED: Final = 64
 
 

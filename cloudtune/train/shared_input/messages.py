@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cloudtune.train.shared_input.frames import Frame
 
 _FIELDS = struct.Struct("!Bqqqq")
+# Bytes of a packet: below what a Unix socket's default buffer takes.
 _MOST = 64 * 1024
 
 

@@ -24,7 +24,9 @@ from cloudtune.train.shared_input.order import Batches
 from cloudtune.train.shared_input.place import Meeting, end
 from cloudtune.train.shared_input.stream import AHEAD, Stream, StreamSeat
 
+# Between two looks whether the parent still lives.
 _LOOK_SECONDS: Final = 0.5
+# How long a server without any reader waits for the first.
 _FIRST_SECONDS: Final = 10.0
 
 

@@ -26,6 +26,7 @@ RUN = "aws-check"
 # After this time the instance ends itself, whatever happens to its launcher.
 LIVES_SECONDS = 600.0
 _PATIENCE = {"listed": 60.0, "wrote": 300.0, "console": 90.0, "gone": 180.0}
+# Seconds between two looks at what still lives.
 _PAUSE = 1.0
 
 _SCRIPT = """

@@ -15,6 +15,7 @@ from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document
 from cloudtune.infra.aws.client import client
 from cloudtune.infra.provider import Endpoint
 
+# Between two questions to CloudFormation, which takes a minute or so.
 _PAUSE_SECONDS = 2.0
 # Roles, a group and a bucket take CloudFormation a minute or two.
 _PATIENCE_SECONDS = 900.0

@@ -15,7 +15,9 @@ from cloudtune.infra.aws.account.policies import PREFIX, STACK, Document, Place
 
 # On everything that setup creates.
 TAG: Final = "cloudtune:setup"
+# No upload of a run takes longer; what is left of one bills until it is deleted.
 UPLOAD_DAYS = 7
+# An environment is built again when it is so old.
 ENVIRONMENT_DAYS = 60
 
 # What each resource of the template is for, by its logical id.
