@@ -110,12 +110,13 @@ def upload_address(uri: str, seconds: int) -> str:
 
 def _credentials() -> ReadOnlyCredentials:
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415
 
     try:
         credentials = aws_session.session().get_credentials()
         # Renews what expires within 15 minutes.
         frozen = None if credentials is None else credentials.get_frozen_credentials()
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise PermissionError(f"no AWS credentials: {error}; {aws_session.LOG_IN}") from None
     if frozen is None or not frozen.access_key:
         raise PermissionError(f"no AWS credentials; {aws_session.LOG_IN}")

@@ -5,6 +5,7 @@ what isn't there fails before its rights are looked at; rights come before anyth
 state; DryRun ends there, and neither prices nor quotas are looked at.
 """
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
 from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
+from tests.aws_stand_in.company_proxy import SIGNED_HOST, SIGNED_PATH
 from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.aws_stand_in.presigned import presigned
@@ -62,6 +64,11 @@ class StandIn(AccessRules):
         return self._principals.secret_of(key, token)
 
     def signed(self, access: Access, request: Request) -> Signed:
+        if SIGNED_HOST in request.headers:
+            names = (("HTTP_HOST", SIGNED_HOST), ("REQUEST_URI", SIGNED_PATH))
+            signed = {name: request.headers[header] for name, header in names}
+            body = {"wsgi.input": io.BytesIO(request.get_data())}
+            request = Request({**request.environ, **signed, **body})
         if "X-Amz-Signature" not in request.args:
             return super().signed(access, request)
         return presigned(access, request, self._principals.secret_of)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
@@ -15,6 +15,7 @@ from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, Place
 from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
+from cloudtune.infra.aws.errors import CALL_ERRORS, unreachable
 from cloudtune.infra.provider import Endpoint
 
 # Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
@@ -116,7 +117,9 @@ def identity(clients: Clients) -> Mapping[str, str]:
     """
     try:
         caller: Mapping[str, str] = clients["sts"].get_caller_identity()
-    except (BotoCoreError, ClientError) as error:
+    except CALL_ERRORS as error:
+        if why := unreachable(error):
+            raise UsageError(f"AWS can't be reached: {why}") from None
         raise UsageError(
             f"AWS doesn't accept this machine's credentials: {error}; {aws_session.LOG_IN}"
         ) from None
@@ -178,7 +181,7 @@ def _subnets_by_zone(clients: Clients, vpc: str, wanted: Sequence[str]) -> dict[
     try:
         subnets = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["Subnets"]
         (network,) = ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"]
-    except (BotoCoreError, ClientError) as error:
+    except CALL_ERRORS as error:
         raise UsageError(f"--vpc {vpc}: {error}") from None
     if network["IsDefault"] and not wanted:
         return {}
@@ -307,8 +310,8 @@ class _Reader:
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in _ABSENT:
                 self.unknown[what] = str(error)
-        except BotoCoreError as error:
-            self.unknown[what] = str(error)
+        except CALL_ERRORS as error:
+            self.unknown[what] = unreachable(error) or str(error)
         return None
 
     def default_vpc(self) -> str | None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.inventory import Inventory, disk_request, root_disk
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.infra.aws.errors import error_code
+from cloudtune.infra.aws.errors import CALL_ERRORS, error_code
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
 
@@ -114,9 +114,9 @@ class LiveCheck:
                 yield _answer(call, expected, pattern, make)
         finally:
             self._end_all()
-            with contextlib.suppress(BotoCoreError, ClientError):
+            with contextlib.suppress(*CALL_ERRORS):
                 self._gone()  # while it shuts down it can still write
-            with contextlib.suppress(BotoCoreError, ClientError):
+            with contextlib.suppress(*CALL_ERRORS):
                 self.clients["s3"].delete_object(Bucket=self.account.place.bucket, Key=self._key)
 
     def _steps(self) -> Iterator[tuple[str, str, str, Callable[[], str]]]:
@@ -139,7 +139,7 @@ class LiveCheck:
         """End what was launched; a new instance isn't visible to every call at once."""
         give_up = time.monotonic() + _PATIENCE["listed"]
         while self._has_launched and time.monotonic() < give_up:
-            with contextlib.suppress(BotoCoreError, ClientError):
+            with contextlib.suppress(*CALL_ERRORS):
                 alive = {instance.id for instance in self.ec2.ours(self.run, ended=False)}
                 doomed = alive | ({self._instance} - {""})
                 self.ec2.terminate([*doomed])
@@ -261,7 +261,7 @@ def _answer(call: str, expected: str, pattern: str, make: Callable[[], str]) -> 
     began = time.monotonic()
     try:
         answer = make() or "nothing, in the time that it had"
-    except (BotoCoreError, ClientError) as error:
+    except CALL_ERRORS as error:
         answer = str(error)
     is_expected = re.fullmatch(pattern, answer, re.DOTALL) is not None
     return Answer(call, expected, answer, is_expected, time.monotonic() - began)

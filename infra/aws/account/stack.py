@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document
 from cloudtune.infra.aws.client import client
+from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.provider import Endpoint
 
 # Between two questions to CloudFormation, which takes a minute or so.
@@ -151,7 +152,7 @@ class ChangeSet:
     def _discard(self) -> None:
         """Delete the change set, and the empty stack that holds a first one."""
         cloudformation = self._clients["cloudformation"]
-        with contextlib.suppress(BotoCoreError, ClientError):
+        with contextlib.suppress(*CALL_ERRORS):
             cloudformation.delete_change_set(**self._names)
             if self._is_new:
                 cloudformation.delete_stack(StackName=STACK)
@@ -235,5 +236,5 @@ def _refusals() -> Iterator[None]:
     """Say of AWS's errors that the command can be repeated."""
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except CALL_ERRORS as error:
         raise CloudtuneError(f"{error}. The same command continues from here") from None

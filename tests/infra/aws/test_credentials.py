@@ -22,6 +22,7 @@ from cloudtune.infra.provider import Endpoint
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
 from tests.aws_stand_in.account import Account, found_by_boto3, set_up, start
+from tests.aws_stand_in.company_proxy import company_proxy
 from tests.aws_stand_in.test_principals import EVERYTHING
 from tests.builders.machines import profile
 
@@ -248,3 +249,24 @@ def test_the_role_of_an_instance(home: Home, account: Account) -> None:
         AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata,
         AWS_REGION="us-east-1",
     )
+
+
+def test_aws_by_its_own_names_behind_a_proxy_with_certificates_of_its_own(
+    home: Home, account: Account
+) -> None:
+    """No AWS_ENDPOINT_URL: every call is encrypted, and to amazonaws.com."""
+    static_keys(home, account)
+    with company_proxy(account.access.endpoint, home) as proxy:
+        company = {"HTTPS_PROXY": proxy.address, "AWS_ENDPOINT_URL": ""}
+        refused = commands(home, account.access, **company)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("error: AWS can't be reached: SSL validation failed for ")
+        assert refused.stderr.endswith("of its own, name their file in AWS_CA_BUNDLE\n")
+        company["AWS_CA_BUNDLE"] = str(proxy.bundle)
+        runs(home, account.access, **company)
+        hosts = ("ec2", "sts", "cloudformation", f"{BUCKET}.s3")
+        assert proxy.names >= {f"{host}.us-east-1.amazonaws.com" for host in hosts}
+        proxy.page = b"<html>Log in to the guest network"
+        refused = commands(home, account.access, **company)
+        said = "something else answers in AWS's place, such as the login page of a proxy"
+        assert (refused.returncode, refused.stderr) == (2, f"error: AWS can't be reached: {said}\n")

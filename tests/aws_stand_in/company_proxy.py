@@ -1,0 +1,168 @@
+"""A company's proxy: it opens what is encrypted, and only its own CA vouches for its certificates.
+
+So AWS is reached by its own names, without AWS_ENDPOINT_URL, and the stand-in answers.
+"""
+
+import contextlib
+import datetime as dt
+import http.client
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+# As whose request, and with which path, a request was signed: see `rules.StandIn.signed`.
+SIGNED_HOST = "X-Signed-Host"
+SIGNED_PATH = "X-Signed-Path"
+_OF_A_HOP = {"Transfer-Encoding", "Content-Length", "Connection"}
+_DAY = dt.timedelta(days=1)
+
+
+class CompanyProxy(socketserver.ThreadingTCPServer):
+    """Takes CONNECT to any name of AWS, and passes it to one server; `names` has those asked for.
+
+    `bundle` is the file with the certificate of its CA. With a `page` it answers with that.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, behind: str, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Tunnel)
+        self.behind = behind.removeprefix("http://")
+        self.names: set[str] = set()
+        self.page = b""
+        self.bundle = folder / "company-ca.pem"
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._ca = self._certificate("Company CA", ca=True)
+        self.bundle.write_bytes(self._ca.public_bytes(serialization.Encoding.PEM))
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def _certificate(self, name: str, *, ca: bool = False) -> x509.Certificate:
+        now = dt.datetime.now(dt.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+        of_ca = subject if ca else self._ca.subject
+        builder = x509.CertificateBuilder(of_ca, subject, self._key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - _DAY).not_valid_after(now + _DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True)
+        if not ca:
+            names = x509.SubjectAlternativeName([x509.DNSName(name)])
+            builder = builder.add_extension(names, critical=False)
+        return builder.sign(self._key, hashes.SHA256())
+
+    def context(self, name: str) -> ssl.SSLContext:
+        """Return what speaks TLS as if it were that host."""
+        with self._lock:
+            if name not in self._contexts:
+                self._contexts[name] = self._context(name)
+            return self._contexts[name]
+
+    def _context(self, name: str) -> ssl.SSLContext:
+        key = self._key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        chain = self._folder / f"{name}.pem"
+        chain.write_bytes(key + self._certificate(name).public_bytes(serialization.Encoding.PEM))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(chain)
+        return context
+
+
+class _Tunnel(BaseHTTPRequestHandler):
+    server: CompanyProxy
+    protocol_version = "HTTP/1.1"
+    name = ""
+
+    def do_CONNECT(self) -> None:
+        self.name = self.path.partition(":")[0]
+        self.server.names.add(self.name)
+        self.send_response(200)
+        self.end_headers()
+        context = self.server.context(self.name)
+        try:
+            self.connection = context.wrap_socket(self.connection, server_side=True)
+        except OSError:  # whoever asks doesn't trust the CA
+            self.close_connection = True
+            return
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb", 0)
+        self.close_connection = False  # whatever version of HTTP asked for the tunnel
+
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _pass_on(self) -> None:
+        """Have the stand-in answer, under its own name, with what was signed beside it."""
+        bucket = self.name.partition(".s3.")[0] if ".s3." in self.name else ""
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers |= {"host": self.server.behind, SIGNED_HOST: self.name}
+        headers.pop("transfer-encoding", None)
+        headers.pop("expect", None)
+        headers[SIGNED_PATH] = self.path
+        body = self._body()
+        if self.server.page:
+            self._answer(200, {"Content-Type": "text/html"}, self.server.page)
+            return
+        stand_in = http.client.HTTPConnection(self.server.behind)
+        try:
+            path = f"/{bucket}{self.path}" if bucket else self.path
+            stand_in.request(self.command, path, body, headers)
+            answer = stand_in.getresponse()
+            content = answer.read()
+            kept = {name: value for name, value in answer.getheaders() if name not in _OF_A_HOP}
+            if self.command == "HEAD":
+                kept["Content-Length"] = answer.getheader("Content-Length", "0")
+            self._answer(answer.status, kept, content)
+        finally:
+            stand_in.close()
+
+    def _answer(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on  # noqa: N815
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def company_proxy(behind: str, folder: Path) -> Iterator[CompanyProxy]:
+    """Yield a proxy in front of a server, in a thread of its own."""
+    with CompanyProxy(behind, folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
