@@ -1,5 +1,6 @@
 """Which GPUs a group of Fluid shares out: its own and those that are idle, no others'."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -59,3 +60,15 @@ def test_epochs_a_fifth_off_the_plan_are_replanned(pace: float, plannings: int) 
     view.pace = pace
     fluid.resized(cast("Any", view), training)
     assert fluid.plannings == plannings
+
+
+def test_a_trial_takes_a_width_of_the_machine_that_it_is_on() -> None:
+    lone = trial("t0", "training", 1.0)
+    view = view_of(lone)
+    four = replace(offer(4), zone="b")
+    curve = {width: seconds for width, seconds in LINEAR.items() if width <= 4}
+    narrow = Setting(offer=four, profile=profile(curve, start=1.0, resize=1.0)).rentables[0]
+    view.rentables = (*view.rentables, narrow)
+    assert DynamicFluid().resized(cast("Any", view), lone) == 8.0
+    lone.offer = four
+    assert DynamicFluid().resized(cast("Any", view), lone) == 4.0
