@@ -72,3 +72,13 @@ def test_a_trial_takes_a_width_of_the_machine_that_it_is_on() -> None:
     assert DynamicFluid().resized(cast("Any", view), lone) == 8.0
     lone.offer = four
     assert DynamicFluid().resized(cast("Any", view), lone) == 4.0
+
+
+def test_f20_the_longest_keeps_its_width_where_idle_gpus_are_too_few_for_the_next() -> None:
+    group = [trial("t0", "at rung", 4.0), trial("t1", "training", 4.0)]
+    view = view_of(*group)
+    view.free_gpus = 1.0
+    fluid = DynamicFluid(published=True, idle=True)
+    assert fluid.resized(cast("Any", view), group[0]) == 4.0
+    view.free_gpus = 4.0
+    assert fluid.resized(cast("Any", view), group[0]) == 8.0
