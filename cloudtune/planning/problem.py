@@ -14,7 +14,7 @@ from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBeha
 from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
-from cloudtune.model.text import width_text
+from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
@@ -137,6 +137,7 @@ def problem_of(
             notes.append(_none_allowed(profile, experiment))
         if len(allowed) < len(profile.widths):
             profile = profile.only(allowed)
+        notes += _strategies(profile)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
@@ -198,6 +199,14 @@ def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
     losses = math.fsum(way.losses_per_hour for way in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
     return replace(rentable, offer=offer, behaviours=ways)
+
+
+def _strategies(profile: ScalingProfile) -> Iterator[str]:
+    """Yield how trials on several GPUs share a model, where that was measured."""
+    wide = [width for width in profile.widths if width > 1 and width in profile.parallel]
+    if wide:
+        texts = ", ".join(gpus_text(width, profile.parallel[width]) for width in wide)
+        yield f"{profile.instance_type}: trials on {texts}"
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:

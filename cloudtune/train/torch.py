@@ -35,7 +35,7 @@ def get_devices() -> list[torch.device]:
 def prepare_model(
     model: ModelT,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
+    parallel_strategy: Literal["ddp", "fsdp", "auto"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
     *,
     find_unused_parameters: bool = False,
@@ -55,22 +55,30 @@ def prepare_model(
     "fsdp" shards the model in place. Create the optimizer afterwards. Call the model, state_dict()
     and load_state_dict() on all ranks: states are whole, on the CPU.
 
+    "auto" takes what `cloudtune profile --parallel ddp,fsdp` measured to be faster with as many
+    GPUs, "ddp" where it didn't. `parallel_strategy_kwargs` then has those of each, by its name.
+
     Raises:
         UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
     """
     import torch  # noqa: PLC0415
 
-    if parallel_strategy not in ("ddp", "fsdp", None):
+    if parallel_strategy not in ("ddp", "fsdp", "auto", None):
         given = f"prepare_model() knows no parallel_strategy {parallel_strategy!r}"
-        raise UsageError(f'{given}; give it "ddp", "fsdp" or None')
+        raise UsageError(f'{given}; give it "ddp", "fsdp", "auto" or None')
     session = current_session()
+    own_options = parallel_strategy_kwargs or {}
+    if parallel_strategy == "auto":
+        session.leaves_parallel = True
+        parallel_strategy = session.parallel or "ddp"
+        own_options = own_options.get(parallel_strategy, {})
     device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if parallel_strategy == "fsdp":
         from cloudtune.train import sharding  # noqa: PLC0415
 
-        sharding.shard(model, device, session, parallel_strategy_kwargs or {})
+        sharding.shard(model, device, session, own_options)
     elif move_to_device:
         model = model.to(device)
     if parallel_strategy is None:
@@ -88,7 +96,7 @@ def prepare_model(
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
     }
-    wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
+    wrapped = _data_parallel()(model, **{**options, **own_options})
     return cast("ModelT", wrapped)
 
 
