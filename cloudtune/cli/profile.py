@@ -98,7 +98,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--parallel",
     type=click.Choice(("ddp,fsdp", "ddp", "fsdp")),
-    help="Strategies to measure on several GPUs; plans and runs take the faster for each width.",
+    help="Strategies to measure on several GPUs; the faster at each width counts.",
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
 @YES
