@@ -131,13 +131,12 @@ def problem_of(
         if here is None:
             continue
         profile, note = _with_room(here, machine)
-        notes += note
+        notes += [*note, *_strategies(profile)]
         allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
         if profile.widths and not allowed:
             notes.append(_none_allowed(profile, experiment))
         if len(allowed) < len(profile.widths):
             profile = profile.only(allowed)
-        notes += _strategies(profile)
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))

@@ -61,7 +61,12 @@ def train(config):
     whole = held(model)
     if config.get("trouble") == "optimizer first":
         early = torch.optim.AdamW(model.parameters(), lr=0.02)
-    net = cloudtune.prepare_model(model, parallel_strategy=config["strategy"])
+    strategy = config["strategy"]
+    options = {"ddp": {"bucket_cap_mb": 1}, "fsdp": {"reshard_after_forward": False}}
+    own = options if strategy == "auto" else options[strategy]
+    net = cloudtune.prepare_model(
+        model, parallel_strategy=strategy, parallel_strategy_kwargs=own
+    )
     blocks = [type(block).__name__ for block in model.blocks]
     print("holds", held(model) / whole, "in", *blocks, flush=True)
     if held(model) > config.get("room", 1.0) * whole:
@@ -157,7 +162,7 @@ def test_a_script_leaves_the_strategy_to_its_run(
     part = part_of(session, 2, EPOCHS, strategy="auto")
     assignment = dataclasses.replace(part.assignment, parallel=chosen)
     node.agent.start(dataclasses.replace(part, assignment=assignment))
-    losses = []
+    losses: list[float] = []
     while len(losses) < EPOCHS:
         last = node.hear(session, Epoch | Gone)[-1]
         assert isinstance(last, Epoch), last
