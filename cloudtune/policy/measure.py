@@ -455,12 +455,9 @@ class MeasurePolicy:
             return self._next_phase(at)
         why = self.failed[-1]
         if why.out_of_memory or self.figures.epoch:
-            self._left_out.append(f"{self._gpus_text(width)} left out: {why}")
+            self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {why}")
             return self._next_phase(at)
         return self._give_up(at)
-
-    def _gpus_text(self, width: Width) -> str:
-        return gpus_text(width, self._strategy(width))
 
     def _strategy(self, width: Width) -> Parallel:
         """Return how the workers of this phase share a model: a width has a phase for each way."""
@@ -489,7 +486,7 @@ class MeasurePolicy:
             if width < 1:
                 self._leave_out(_NO_TIME)
                 return self._wind_down(at)
-            self._left_out.append(f"{self._gpus_text(width)} left out: {_NO_TIME}")
+            self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {_NO_TIME}")
             return self._next_phase(at)
         return self._start_all(crew(self._able(), width), width, at)
 
