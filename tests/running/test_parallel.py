@@ -1,5 +1,6 @@
 """`profile --parallel`: a width is trained by the strategy that was measured to be faster."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,11 @@ def test_each_width_is_trained_by_the_faster_strategy(bench: Bench, experiment: 
     [kept] = store.read(saved)
     assert {width: kept.epoch_seconds(width) for width in kept.widths} == {1: 8, 2: 5, 4: 3}
     assert kept.parallel == {1: "ddp", 2: "ddp", 4: "fsdp"}
+    data = json.loads(saved.read_text())
+    del data["profiles"][0]["parallel"]
+    saved.write_text(json.dumps(data))
+    [old] = store.read(saved)
+    assert old == replace(kept, parallel={}), "one from before says nothing, which is ddp"
 
     planned = bench.here("plan", experiment, "-v")
     assert f"{MACHINE}: trials on 2 GPUs by ddp, 4 GPUs by fsdp" in planned.out
