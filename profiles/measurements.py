@@ -4,12 +4,13 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.events import EpochDone
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
-from cloudtune.model.trial import EndReason, Slice, Trial, TrialId, Width
+from cloudtune.model.trial import EndReason, Parallel, Slice, Trial, TrialId, Width
 
 # How often a width is tried with other configurations, where none of those before could train.
 TRIES = 3
@@ -82,6 +83,7 @@ class MeasuredSession:
     placement: tuple[Slice, ...]
     phase: int
     reported_at: float
+    parallel: Parallel = ""
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
@@ -115,7 +117,7 @@ class MeasuredSession:
         if alone:
             figures.alone += self.undisturbed
         else:
-            figures.add_epochs(self.width, seconds, self.memory)
+            figures.add_epochs(self.width, seconds, self.memory, self.parallel)
             figures.trials.setdefault(self.width, set()).add(self.trial.id)
         if self.width < 1:
             return
@@ -159,10 +161,12 @@ class Failed:
     error: str
     traceback: str = ""
     out_of_memory: bool = False
+    parallel: Parallel = ""
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.trial.config.items())
-        return f"{self.trial.id} ({values}) failed on {gpus_text(self.width)}: {self.error}"
+        gpus = gpus_text(self.width, self.parallel)
+        return f"{self.trial.id} ({values}) failed on {gpus}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -209,8 +213,9 @@ class MeasureError(CloudtuneError):
 
 @dataclass
 class MeasuredFigures:
-    """Everything measured so far, in seconds; `memory` in MiB, the most at each width.
+    """Everything measured so far, in seconds; memory in MiB, the most at each width.
 
+    Of a width that was measured by several strategies, the one with the shortest epoch counts.
     `alone` are epochs of a single trial on one GPU of an instance that has no other, without the
     seconds in which it waited for a core that somebody else had.
     """
@@ -220,8 +225,8 @@ class MeasuredFigures:
     start: list[float] = field(default_factory=list)
     resize: list[float] = field(default_factory=list)
     release: list[float] = field(default_factory=list)
-    epoch: dict[Width, list[float]] = field(default_factory=dict)
-    memory: dict[Width, float] = field(default_factory=dict)
+    epochs: dict[tuple[Width, Parallel], list[float]] = field(default_factory=dict)
+    worker_memory: dict[tuple[Width, Parallel], float] = field(default_factory=dict)
     trials: dict[Width, set[str]] = field(default_factory=dict)
     alone: list[float] = field(default_factory=list)
 
@@ -238,11 +243,36 @@ class MeasuredFigures:
         narrowest = min(self.epoch)
         return min(self.epoch[narrowest]) * narrowest
 
-    def add_epochs(self, width: Width, seconds: Sequence[float], memory: float | None) -> None:
+    @property
+    def parallel(self) -> dict[Width, Parallel]:
+        """The fastest strategy at each width."""
+        return dict(sorted(self.epochs, key=lambda of: (of[0], -fmean(self.epochs[of]))))
+
+    @property
+    def epoch(self) -> dict[Width, list[float]]:
+        return {width: self.epochs[width, name] for width, name in self.parallel.items()}
+
+    @property
+    def memory(self) -> dict[Width, float]:
+        return {w: mib for (w, name), mib in self.worker_memory.items() if self.parallel[w] == name}
+
+    def comparisons(self) -> Iterator[str]:
+        """Yield what an epoch took at each width that was measured by several strategies."""
+        for width, chosen in self.parallel.items():
+            took = {name: fmean(self.epochs[w, name]) for w, name in self.epochs if w == width}
+            others = [f"{name}: {took[name]:.3g} s" for name in took if name != chosen]
+            if others:
+                gpus = gpus_text(width, chosen)
+                yield f"{gpus}: {took[chosen]:.3g} s an epoch ({', '.join(others)})"
+
+    def add_epochs(
+        self, width: Width, seconds: Sequence[float], memory: float | None, parallel: Parallel = ""
+    ) -> None:
         """Take in what one trial's epochs took, and the most memory that its worker had."""
-        self.epoch.setdefault(width, []).extend(seconds)
+        self.epochs.setdefault((width, parallel), []).extend(seconds)
         if memory is not None:
-            self.memory[width] = max(memory, self.memory.get(width, 0.0))
+            before = self.worker_memory.get((width, parallel), 0.0)
+            self.worker_memory[width, parallel] = max(memory, before)
 
     @property
     def enough(self) -> bool:
@@ -268,6 +298,7 @@ class MeasuredFigures:
             script_hash=script_hash,
             measured_at=measured_at,
             source=source,
-            memory=dict(self.memory),
+            memory=self.memory,
+            parallel={width: name for width, name in self.parallel.items() if name},
             configurations=min(map(len, self.trials.values()), default=1),
         )

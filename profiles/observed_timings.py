@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
-from cloudtune.model.trial import Width
+from cloudtune.model.trial import Parallel, Width
 from cloudtune.profiles.priors import Prior, prior
 
 # Sources that differ by more standard deviations can't both be of today.
@@ -49,6 +49,12 @@ class EpochTimes:
     width: float
     seconds: Measurement
     first: bool = False
+    parallel: Parallel = ""
+
+    def is_of(self, machine: str, parallel: Mapping[Width, Parallel]) -> bool:
+        """Whether they are of an instance type, and of the strategies by which it trains."""
+        strategy = parallel.get(self.width) or "ddp"
+        return self.instance_type == machine and (self.parallel or "ddp") == strategy
 
 
 @dataclass(frozen=True)
@@ -203,7 +209,8 @@ def _curve(
     profile: ScalingProfile | None, runs: Sequence[RunTimes], machine: str, where: str
 ) -> dict[Width, _Point]:
     """Return the seconds of an epoch by width; empty where no run trained on the type."""
-    sources = [(run.at, _of_run(run, machine, where)) for run in runs]
+    parallel = {} if profile is None else profile.parallel
+    sources = [(run.at, _of_run(run, machine, parallel, where)) for run in runs]
     if not any(points for _, points in sources):
         return {}
     if profile is not None:
@@ -232,7 +239,9 @@ def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
     }
 
 
-def _of_run(run: RunTimes, machine: str, where: str) -> dict[Width, _Point]:
+def _of_run(
+    run: RunTimes, machine: str, parallel: Mapping[Width, Parallel], where: str
+) -> dict[Width, _Point]:
     """Return what a run saw: at the width that most trials had their mean, an epoch counts one.
 
     At other widths it is that, times as many as the trials took that trained at both.
@@ -240,7 +249,7 @@ def _of_run(run: RunTimes, machine: str, where: str) -> dict[Width, _Point]:
     cells: dict[Width, dict[int, EpochTimes]] = {}
     for number, trial in enumerate(run.trials):
         for epoch in trial:
-            if epoch.instance_type == machine and epoch.seconds.mean > 0:
+            if epoch.is_of(machine, parallel) and epoch.seconds.mean > 0:
                 cells.setdefault(epoch.width, {})[number] = epoch
     cells = {width: _steady(cell) for width, cell in cells.items()}
     if not cells:

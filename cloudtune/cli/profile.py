@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,6 +16,7 @@ from cloudtune.runs import control
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.trial import Parallel
     from cloudtune.running.measuring import Measured
     from cloudtune.running.runner import Watch
     from cloudtune.runs.job import Job
@@ -94,6 +95,11 @@ class Widths(click.ParamType[tuple[int, ...]]):
     metavar="GPUS",
     help="GPUs per trial to measure, such as 1,2,4,8 (on several instances if need be).",
 )
+@click.option(
+    "--parallel",
+    type=click.Choice(("ddp,fsdp", "ddp", "fsdp")),
+    help="Strategies to measure on several GPUs; the faster at each width counts.",
+)
 @click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
 @YES
 @control.outliving_its_terminal()
@@ -104,6 +110,7 @@ def profile(
     epochs: int,
     pack: int | None,
     widths: tuple[int, ...],
+    parallel: str | None,
     save: Path | None,
     yes: bool,
     **given: Any,
@@ -137,6 +144,7 @@ def profile(
             widths=widths,
             share=1 / (len(names) - number),
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
+            parallel=() if parallel is None else cast("list[Parallel]", parallel.split(",")),
         )
         spent += measured.dollars
         profiles.append(measured.profile)

@@ -37,7 +37,8 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
         timing = profile.epoch[width]
         gain = profile.epoch[profile.widths[0]].mean / timing.mean
         memory = f"{profile.memory[width]:,.0f} MiB" if width in profile.memory else ""
-        rows.append(row(f"epoch on {gpus_text(width)} (x{gain:.2f})", timing, count, memory))
+        gpus = gpus_text(width, profile.parallel.get(width, ""))
+        rows.append(row(f"epoch on {gpus} (x{gain:.2f})", timing, count, memory))
     delays = {
         "request to launch": profile.launch,
         "launch to node ready": profile.boot,

@@ -289,18 +289,19 @@ class RunScreen:
         """Tell which trials leave, go on and start, and where."""
         self._tell_stops(at, commands)
         self._tell_promotions(at, commands)
-        fresh: dict[float, list[str]] = {}
+        fresh: dict[str, list[str]] = {}
         for command in commands:
             if isinstance(command, StartTrial):
                 before = self._widths.get(command.trial)
                 self._widths[command.trial] = command.width
                 if before is None and command.start_epoch == 0:
-                    fresh.setdefault(command.width, []).append(command.trial)
+                    gpus = gpus_text(command.width, command.parallel)
+                    fresh.setdefault(gpus, []).append(command.trial)
                 else:
                     self._say(at, self._restart(command, before))
-        for width, names in fresh.items():
+        for gpus, names in fresh.items():
             each = " each" if len(names) > 1 else ""
-            self._say(at, f"starts {', '.join(names)} on {gpus_text(width)}{each}")
+            self._say(at, f"starts {', '.join(names)} on {gpus}{each}")
 
     def _tell_stops(self, at: float, commands: Sequence[Command]) -> None:
         """Tell which trials leave their GPUs; nothing at the end, when all do."""
@@ -337,7 +338,7 @@ class RunScreen:
         """Return how a trial goes on that trained before, `before` GPUs wide."""
         if before is None:
             return (
-                f"starts {command.trial} on {gpus_text(command.width)}, from "
+                f"starts {command.trial} on {gpus_text(command.width, command.parallel)}, from "
                 f"{self._scale.at(command.start_epoch)} of another trial's checkpoint"
             )
         paused = command.trial in self._paused
@@ -347,7 +348,7 @@ class RunScreen:
         return (
             f"resumes {command.trial} from {self._scale.at(command.start_epoch)} to "
             f"{command.until_epoch * self._scale.every:,}, "
-            f"on {gpus_text(command.width)}"
+            f"on {gpus_text(command.width, command.parallel)}"
         )
 
     def _name(self, intent: str) -> str:
@@ -366,7 +367,7 @@ def restart_text(command: StartTrial, before: float, scale: Scale = EPOCHS) -> s
     """Return how a trial goes on that was `before` GPUs wide."""
     how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
     widths = (
-        f"from {width_text(before)} to {gpus_text(command.width)}"
+        f"from {width_text(before)} to {gpus_text(command.width, command.parallel)}"
         if how != "moves"
         else "to a free place"
     )
@@ -394,7 +395,8 @@ def measuring(out: Console) -> Callable[[events.Event, tuple[Command, ...]], Non
         starts = [c for c in commands if isinstance(c, StartTrial)]
         if starts:
             lines.append(
-                f"trains {counted(len(starts), 'trial')}, {gpus_text(starts[0].width)} each"
+                f"trains {counted(len(starts), 'trial')}, "
+                f"{gpus_text(starts[0].width, starts[0].parallel)} each"
             )
         with never_waiting():
             for line in lines:

@@ -290,7 +290,8 @@ class SimWorld:
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
         at = self.now + seconds
-        self.schedule(EpochDone(at, command.session, epoch, metrics, checkpoint, seconds))
+        done = EpochDone(at, command.session, epoch, metrics, checkpoint, seconds)
+        self.schedule(replace(done, parallel=command.parallel))
 
     def _draw(self, measured: Measurement) -> float:
         if measured.sd == 0:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cloudtune.model.trial import EndReason, Slice, TrialId, Width
+from cloudtune.model.trial import EndReason, Parallel, Slice, TrialId, Width
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Release:
 class StartTrial:
     """Start a trial's workers on these slices, from a checkpoint or from scratch.
 
-    The session trains epochs `start_epoch` + 1 … `until_epoch`, and then waits.
+    The session trains epochs `start_epoch` + 1 … `until_epoch`, and then waits. `parallel` is how
+    its workers share the model, where the script leaves that to the run.
     """
 
     session: str
@@ -48,6 +49,7 @@ class StartTrial:
     checkpoint: str | None
     start_epoch: int
     until_epoch: int
+    parallel: Parallel = ""
 
 
 @dataclass(frozen=True)

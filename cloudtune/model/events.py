@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from cloudtune.model.trial import Parallel
+
 # Why a cloud refuses a launch.
 # `capacity`: there is none of that type in that market and zone just now. `quota`: the account has
 # as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
@@ -117,8 +119,9 @@ class EpochReport:
     parameters are equal, bit for bit, on all ranks; None at one rank, or where they aren't known.
     `memory_mib` is the most GPU memory that rank 0 has had; None without a GPU. `unsaved` says why
     the checkpoint could not be saved, "" where it was, or the script gave none; its files may then
-    be `held` in a folder of the node. A report of epoch 0 is of no epoch: a save waits for room in
-    a full storage.
+    be `held` in a folder of the node. `parallel` is how several workers share the model, "" where
+    the script doesn't leave that to the run. A report of epoch 0 is of no epoch: a save waits for
+    room in a full storage.
     """
 
     epoch: int
@@ -131,6 +134,7 @@ class EpochReport:
     waited: float = 0.0
     unsaved: str = ""
     held: str = ""
+    parallel: Parallel = ""
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ class EpochDone:
     memory_mib: float | None = None
     waited: float = 0.0
     unsaved: str = ""
+    parallel: Parallel = ""
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> "EpochDone":

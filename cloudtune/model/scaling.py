@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, Final, Literal, TypeAlias
 
-from cloudtune.model.trial import Width
+from cloudtune.model.trial import Parallel, Width
 
 # The delays around training, by the names that a profile has for them.
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
@@ -166,7 +166,8 @@ class ScalingProfile:
     has had, by width; empty where it wasn't measured. `configurations` were measured, those of
     earlier runs included. `assumed` says in words which of the spreads were not measured but
     assumed. `seen` are the earlier runs that its figures are of, the latest first. `identity` is
-    None in profiles of versions before 0.3 and in published figures.
+    None in profiles of versions before 0.3 and in published figures. `parallel` says how the
+    workers of a trial share the model, by width; "ddp" where it says nothing.
     """
 
     instance_type: str
@@ -186,6 +187,7 @@ class ScalingProfile:
     assumed: tuple[str, ...] = ()
     seen: tuple[Seen, ...] = ()
     identity: Identity | None = None
+    parallel: Mapping[Width, Parallel] = field(default_factory=dict)
 
     @property
     def derived_from(self) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from cloudtune.model.catalog import LOCAL, Offer
 from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
-from cloudtune.model.trial import Width
+from cloudtune.model.trial import Parallel, Width
 from cloudtune.model.units import format_dollars, format_seconds
 
 _DAYS_OF_A_MONTH = 365.25 / 12
@@ -44,9 +44,11 @@ def width_text(width: Width) -> str:
     return f"1/{parts}" if parts > 1 and abs(width * parts - 1) < 0.01 else f"{width:g}"
 
 
-def gpus_text(width: Width) -> str:
-    """Return "1/3 GPU", "1 GPU", "8 GPUs"."""
-    return f"{width_text(width)} GPU{'s' if width > 1 else ''}"
+def gpus_text(width: Width, parallel: Parallel = "") -> str:
+    """Return "1/3 GPU", "1 GPU", "8 GPUs", "8 GPUs by fsdp"."""
+    if width <= 1:
+        return f"{width_text(width)} GPU"
+    return f"{width_text(width)} GPUs" + (f" by {parallel}" if parallel else "")
 
 
 def machine_text(instance_type: str, market: str, zone: str) -> str:

@@ -11,6 +11,8 @@ TrialId: TypeAlias = str
 Width: TypeAlias = float
 
 Mode: TypeAlias = Literal["min", "max"]
+# How the workers of a trial share its model, where the script leaves that to the run; "" is "ddp".
+Parallel: TypeAlias = Literal["", "ddp", "fsdp"]
 
 
 def nested(config: Mapping[str, object]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBeha
 from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
-from cloudtune.model.text import width_text
+from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
@@ -131,7 +131,7 @@ def problem_of(
         if here is None:
             continue
         profile, note = _with_room(here, machine)
-        notes += note
+        notes += [*note, *_strategies(profile)]
         allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
         if profile.widths and not allowed:
             notes.append(_none_allowed(profile, experiment))
@@ -198,6 +198,14 @@ def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
     losses = math.fsum(way.losses_per_hour for way in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
     return replace(rentable, offer=offer, behaviours=ways)
+
+
+def _strategies(profile: ScalingProfile) -> Iterator[str]:
+    """Yield how trials on several GPUs share a model, where that was measured."""
+    wide = [width for width in profile.widths if width > 1 and width in profile.parallel]
+    if wide:
+        texts = ", ".join(gpus_text(width, profile.parallel[width]) for width in wide)
+        yield f"{profile.instance_type}: trials on {texts}"
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:

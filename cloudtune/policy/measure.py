@@ -50,7 +50,7 @@ from cloudtune.model.fleet import FleetBook
 from cloudtune.model.placement import place, rooms, slots
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.text import gpus_text
-from cloudtune.model.trial import EndReason, Trial, TrialId, Width
+from cloudtune.model.trial import EndReason, Parallel, Trial, TrialId, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, TrialRules
 from cloudtune.policy.limits import LimitKeeper
@@ -74,6 +74,10 @@ from cloudtune.profiles.measurements import (
 # Beyond three times what the rest should take: for starts, of which one is known.
 _SLACK_SECONDS = 600.0
 _NO_TIME = "the limits leave no time for it"
+_NOT_LEFT = (
+    "--parallel: the script says itself how its workers share a model; write cloudtune."
+    'prepare_model(model, parallel_strategy="auto"), at any number of GPUs, or leave --parallel out'
+)
 _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUPTED})
 
 
@@ -99,6 +103,9 @@ class MeasurePolicy:
 
     With `max_epochs` no trial trains beyond that: each width gets fewer epochs, two at least, and
     a trial that would still pass it starts from scratch.
+
+    Each width above one GPU is measured by each of the `parallel` strategies, if any are given; the
+    script must leave them to the run.
     """
 
     def __init__(
@@ -118,6 +125,7 @@ class MeasurePolicy:
         share: float = 1.0,
         enough_usd: float = math.inf,
         max_epochs: int | None = None,
+        parallel: Sequence[Parallel] = (),
     ) -> None:
         assert epochs >= 2, "one epoch can't tell start from training"
         self.figures = MeasuredFigures()
@@ -137,9 +145,11 @@ class MeasurePolicy:
         self.offer = offer
         self._max_epochs = math.inf if max_epochs is None else max(2, max_epochs)
         self._epochs = int(min(epochs, max(2, self._max_epochs / 2)))
+        self._parallel = tuple(parallel) or ("",)
         measured = tuple(widths or widths_of(offer.gpus))
+        by_each = [w for w in measured for _ in self._parallel[: None if w > 1 else 1]]
         self._single = alone
-        self.phases = phases_of(measured, pack, alone=alone)
+        self.phases = phases_of(by_each, pack, alone=alone)
         self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
         self.failed: list[Failed] = []
         self._left_out: list[str] = []
@@ -266,7 +276,7 @@ class MeasurePolicy:
         if len(lost) == len(self.phases) or self._released_at is not None:
             self._fail(why, "", EndReason.FAILED if event.permanent else EndReason.NO_CAPACITY)
         self.phases = tuple(width for width in self.phases if width not in lost)
-        self._left_out += [f"{gpus_text(width)} left out: {why}" for width in lost]
+        self._left_out += [f"{gpus_text(width)} left out: {why}" for width in dict.fromkeys(lost)]
 
     def _begin(self, at: float) -> Iterable[Command]:
         offer = self.offer
@@ -299,6 +309,8 @@ class MeasurePolicy:
 
     def _note_epoch(self, event: EpochDone) -> Iterable[Command]:
         session = self._sessions[event.session]
+        if self._parallel[0] and not event.parallel:
+            self._fail(_NOT_LEFT, "")
         if event.checkpoint:
             self._checkpoints[session.trial.id] = (event.epoch, event.checkpoint)
         session.note(event, self._epochs)
@@ -322,7 +334,7 @@ class MeasurePolicy:
             failed = f"{trial.id} failed: {event.error}"
             self._leave_out(crowded if event.out_of_memory else failed)
         else:
-            why = (event.error, event.traceback, event.out_of_memory)
+            why = (event.error, event.traceback, event.out_of_memory, session.parallel)
             self.failed.append(Failed(trial, width, *why))
 
     def _note_unsynced(self, trial: Trial, event: TrialFailed) -> None:
@@ -443,9 +455,14 @@ class MeasurePolicy:
             return self._next_phase(at)
         why = self.failed[-1]
         if why.out_of_memory or self.figures.epoch:
-            self._left_out.append(f"{gpus_text(width)} left out: {why}")
+            self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {why}")
             return self._next_phase(at)
         return self._give_up(at)
+
+    def _strategy(self, width: Width) -> Parallel:
+        """Return how the workers of this phase share a model: a width has a phase for each way."""
+        earlier = self.phases[: self._phase].count(width) if width > 1 else 0
+        return self._parallel[earlier % len(self._parallel)]
 
     def _give_up(self, at: float) -> Iterable[Command]:
         first = self.failed[0]
@@ -469,7 +486,7 @@ class MeasurePolicy:
             if width < 1:
                 self._leave_out(_NO_TIME)
                 return self._wind_down(at)
-            self._left_out.append(f"{gpus_text(width)} left out: {_NO_TIME}")
+            self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {_NO_TIME}")
             return self._next_phase(at)
         return self._start_all(crew(self._able(), width), width, at)
 
@@ -497,12 +514,13 @@ class MeasurePolicy:
         begun = any(earlier.counted for earlier in self._sessions.values())
         resumed = begun and (checkpoint is not None or is_past or not self.saves)
         asked_at = self._phase_began if resumed and not self._tries else at
+        parallel = self._strategy(width)
         self._sessions[session] = MeasuredSession(
-            trial, width, asked_at, resumed, placement, self._phase, at
+            trial, width, asked_at, resumed, placement, self._phase, at, parallel
         )
         until = start + self._epochs_at(width)
         return StartTrial(
-            session, trial.id, trial.config, width, placement, checkpoint, start, until
+            session, trial.id, trial.config, width, placement, checkpoint, start, until, parallel
         )
 
     def _stop_all(self) -> Iterable[Command]:

@@ -366,6 +366,7 @@ class SessionKeeper:
             checkpoint=trial.checkpoint,
             start_epoch=trial.epoch,
             until_epoch=task.until,
+            parallel=state.profiled(trial.offer).profile.parallel.get(width, ""),
         )
 
     def _new(self, task: Task) -> TrialProgress:

@@ -14,7 +14,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
-from cloudtune.model.trial import EndReason, Width
+from cloudtune.model.trial import EndReason, Parallel, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
@@ -60,6 +60,7 @@ def measure(
     share: float = 1.0,
     core_seconds: float | None = None,
     enough_usd: float = math.inf,
+    parallel: Sequence[Parallel] = (),
 ) -> Measured:
     """Measure an experiment's script within these limits, on instances of one type.
 
@@ -67,6 +68,8 @@ def measure(
     Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
     profile is that of the pace: it begins with what an epoch takes on one core of this machine,
     which is timed first unless it is known (`core_seconds`).
+
+    Widths above one GPU are measured by each strategy of `parallel`, if any is given.
 
     Up to `pack` trials share a GPU. Fewer than `epochs` epochs at each width are measured where
     they would take more than a `share` of what the limits leave. Once an epoch is known, no more
@@ -95,6 +98,7 @@ def measure(
         patience=patience,
         share=share,
         enough_usd=enough_usd,
+        parallel=parallel,
     )
     preflight(experiment)
     cloud = open_cloud(experiment, pace=False)
@@ -244,6 +248,7 @@ def _explain(policy: MeasurePolicy, limits: Limits) -> None:
 def _notes(policy: MeasurePolicy) -> Iterator[str]:
     """Yield what a person should know of a measurement that was of use."""
     yield from map(str, policy.failed)
+    yield from policy.figures.comparisons()
     if policy.cut_short:
         widths = ", ".join(f"{width:g}" for width in sorted(policy.figures.epoch))
         yield f"{policy.cut_short}; what was measured by then is kept: widths {widths}"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from cloudtune.model.trial import Parallel
     from cloudtune.train.checkpoint import PendingCheckpoint
     from cloudtune.train.epoch_hook import EpochHook
     from cloudtune.train.sync_check import Ranks
@@ -95,6 +96,7 @@ class Session:
     """The samples of a batch over all workers: of the first loader that was prepared."""
     seeds: bool = True
     """Whether random numbers are seeded as it is activated."""
+    parallel: Parallel = ""
 
     epoch: int = field(init=False)
     """The last epoch that was reported, or that the trial was restored at."""
@@ -117,6 +119,8 @@ class Session:
     """What is trained, as far as it is known; else what torch's optimizers change is taken."""
     sharded: bool = field(default=False, init=False)
     """Whether a state is gathered from all ranks, so that none can save without the others."""
+    leaves_parallel: bool = field(default=False, init=False)
+    """Whether the script has left `parallel` to the run."""
 
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
@@ -256,7 +260,10 @@ class Session:
             more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
             unsaved = self.store.failure if self.store is not None and lost else ""
-            delivered = EpochReport(epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved)
+            parallel = (self.parallel or "ddp") if self.leaves_parallel else ""
+            delivered = EpochReport(
+                epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved, parallel=parallel
+            )
             self._deliver(delivered, pending)
         self._wait_for_grant()
 

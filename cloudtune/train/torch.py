@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+    from cloudtune.train.session import Session
+
 ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 
@@ -35,7 +37,7 @@ def get_devices() -> list[torch.device]:
 def prepare_model(
     model: ModelT,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: Literal["ddp", "fsdp"] | None = "ddp",
+    parallel_strategy: Literal["ddp", "fsdp", "auto"] | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
     *,
     find_unused_parameters: bool = False,
@@ -55,32 +57,33 @@ def prepare_model(
     "fsdp" shards the model in place. Create the optimizer afterwards. Call the model, state_dict()
     and load_state_dict() on all ranks: states are whole, on the CPU.
 
+    "auto" takes what `cloudtune profile --parallel ddp,fsdp` measured to be faster with as many
+    GPUs, "ddp" where it didn't. `parallel_strategy_kwargs` then has those of each, by its name.
+
     Raises:
         UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
     """
     import torch  # noqa: PLC0415
 
-    if parallel_strategy not in ("ddp", "fsdp", None):
-        given = f"prepare_model() knows no parallel_strategy {parallel_strategy!r}"
-        raise UsageError(f'{given}; give it "ddp", "fsdp" or None')
     session = current_session()
+    strategy, own_options = _chosen(parallel_strategy, parallel_strategy_kwargs or {}, session)
     device = get_device() if isinstance(move_to_device, bool) else torch.device(move_to_device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if parallel_strategy == "fsdp":
+    if strategy == "fsdp":
         from cloudtune.train import sharding  # noqa: PLC0415
 
-        sharding.shard(model, device, session, parallel_strategy_kwargs or {})
+        sharding.shard(model, device, session, own_options)
     elif move_to_device:
         model = model.to(device)
-    if parallel_strategy is None:
+    if strategy is None:
         return model
     session.models.append(model)
     if session.world_size == 1:
         return model
     # The ranks begin with equal parameters, but dropout of one must not repeat that of another.
     torch.manual_seed(session.derived_seed + session.rank)
-    if parallel_strategy == "fsdp":
+    if strategy == "fsdp":
         model.register_forward_hook(lambda *of: _weight_gradients(of[-1], session.batch_weight))
         return model
     options = {
@@ -88,8 +91,22 @@ def prepare_model(
         "find_unused_parameters": find_unused_parameters,
         "static_graph": static_graph,
     }
-    wrapped = _data_parallel()(model, **{**options, **(parallel_strategy_kwargs or {})})
+    wrapped = _data_parallel()(model, **{**options, **own_options})
     return cast("ModelT", wrapped)
+
+
+def _chosen(
+    strategy: str | None, options: Mapping[str, Any], session: Session
+) -> tuple[str | None, Mapping[str, Any]]:
+    """Return a strategy and its options; for "auto" those of what the run has chosen."""
+    if strategy not in ("ddp", "fsdp", "auto", None):
+        given = f"prepare_model() knows no parallel_strategy {strategy!r}"
+        raise UsageError(f'{given}; give it "ddp", "fsdp", "auto" or None')
+    if strategy != "auto":
+        return strategy, options
+    session.leaves_parallel = True
+    chosen = session.parallel or "ddp"
+    return chosen, options.get(chosen, {})
 
 
 @functools.cache

@@ -36,6 +36,7 @@ def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
         command.start_epoch,
         command.until_epoch,
         keep_from,
+        command.parallel,
     )
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
     size = sum(len(gpu_shares) for gpu_shares in workers.values())

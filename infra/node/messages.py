@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cloudtune.model.events import EpochReport
+from cloudtune.model.trial import Parallel
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 
@@ -69,6 +70,7 @@ class Assignment:
     start_epoch: int
     until_epoch: int
     keep_from: int
+    parallel: Parallel = ""
 
 
 @dataclass(frozen=True)

@@ -249,6 +249,7 @@ def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
         "born": time.monotonic() - (time.time() - begin.asked_at),
         "share": slot.share,
         "acknowledged": assignment.keep_from,
+        "parallel": assignment.parallel,
     }
 
 

@@ -70,6 +70,13 @@ def test_a_width_that_nobody_saw_is_off_by_as_much_as_those_seen() -> None:
     assert found.widths == MEASURED.widths
 
 
+def test_a_run_by_another_strategy_says_nothing_of_a_width() -> None:
+    sharded = replace(MEASURED, parallel={1.0: "ddp", 2.0: "ddp", 4.0: "fsdp"})
+    assert after(saw(9.0, 40, width=4.0), of=sharded).epoch_seconds(4.0) == 4.0
+    both = [after(saw(9.0, 40, width=2.0), of=of).epoch_seconds(2.0) for of in (sharded, MEASURED)]
+    assert both[0] == both[1] > 8.5
+
+
 def test_a_width_at_which_few_went_on_is_compared_with_themselves() -> None:
     """The winner is slower than most trials, and was the only one with two GPUs."""
     wide = EpochTimes(P3, 2.0, Measurement(12.0, 0.1, 8))

@@ -13,6 +13,7 @@ from cloudtune.infra.node.messages import Epoch, Gone, Training
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
+from cloudtune.model.trial import Parallel
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
@@ -60,7 +61,12 @@ def train(config):
     whole = held(model)
     if config.get("trouble") == "optimizer first":
         early = torch.optim.AdamW(model.parameters(), lr=0.02)
-    net = cloudtune.prepare_model(model, parallel_strategy=config["strategy"])
+    strategy = config["strategy"]
+    options = {"ddp": {"bucket_cap_mb": 1}, "fsdp": {"reshard_after_forward": False}}
+    own = options if strategy == "auto" else options[strategy]
+    net = cloudtune.prepare_model(
+        model, parallel_strategy=strategy, parallel_strategy_kwargs=own
+    )
     blocks = [type(block).__name__ for block in model.blocks]
     print("holds", held(model) / whole, "in", *blocks, flush=True)
     if held(model) > config.get("room", 1.0) * whole:
@@ -126,6 +132,7 @@ def trained(
         assert isinstance(told[-1], Epoch), told
         report = vars(told[-1].report)
         losses.append(report["metrics"]["loss"])
+        assert report["parallel"] == "", "the script has named it"
         if report["epoch"] == until:
             node.stop(session)
             return losses, report["checkpoint"]
@@ -145,6 +152,26 @@ def test_a_model_learns_the_same_sharded_or_not_at_any_width(
         assert float(share) < 1 / width + 0.1, "a worker holds its part alone"
         # The last one shares a parameter with the model around it.
         assert blocks == ["FSDPSequential", "FSDPSequential", "Linear"]
+
+
+@pytest.mark.parametrize("chosen", ["", "ddp", "fsdp"])
+def test_a_script_leaves_the_strategy_to_its_run(
+    node: Node, curve: list[float], chosen: Parallel
+) -> None:
+    session = f"t.auto{chosen}"
+    part = part_of(session, 2, EPOCHS, strategy="auto")
+    assignment = dataclasses.replace(part.assignment, parallel=chosen)
+    node.agent.start(dataclasses.replace(part, assignment=assignment))
+    losses: list[float] = []
+    while len(losses) < EPOCHS:
+        last = node.hear(session, Epoch | Gone)[-1]
+        assert isinstance(last, Epoch), last
+        losses.append(last.report.metrics["loss"])
+        assert last.report.parallel == (chosen or "ddp")
+    node.stop(session)
+    assert losses == pytest.approx(curve, abs=1e-3)
+    is_sharded = "FSDPSequential" in node.printed(session)
+    assert is_sharded is (chosen == "fsdp")
 
 
 def test_a_checkpoint_opens_at_any_width_sharded_or_not(node: Node, curve: list[float]) -> None:

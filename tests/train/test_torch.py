@@ -52,7 +52,7 @@ def test_a_model_is_only_moved_where_no_strategy_is_asked_for(session: Session) 
     elsewhere = cloudtune.prepare_model(model, torch.device("meta"), None)
     assert next(elsewhere.parameters()).device.type == "meta"
     unknown: Any = "deepspeed"
-    with pytest.raises(UsageError, match='strategy \'deepspeed\'; give it "ddp", "fsdp" or None'):
+    with pytest.raises(UsageError, match=r'\'deepspeed\'; give it "ddp", "fsdp", "auto" or None'):
         cloudtune.prepare_model(model, parallel_strategy=unknown)
 
 

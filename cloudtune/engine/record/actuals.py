@@ -6,28 +6,30 @@ from collections.abc import Iterator, Mapping
 from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
 from cloudtune.model.events import TrialStopped
 from cloudtune.model.scaling import Measurement
-from cloudtune.model.trial import TrialId
+from cloudtune.model.trial import Parallel, TrialId
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes
 
 
 def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
     """Return what each trial's epochs took, by instance type and width."""
-    first: dict[tuple[TrialId, str, float], list[float]] = defaultdict(list)
-    later: dict[tuple[TrialId, str, float], list[float]] = defaultdict(list)
+    first: dict[tuple[TrialId, str, float, Parallel], list[float]] = defaultdict(list)
+    later: dict[tuple[TrialId, str, float, Parallel], list[float]] = defaultdict(list)
     types = _by_instance(timeline)
     for session in timeline.sessions.values():
         instance = types.get(session.start.placement[0].instance)
         if instance is None:
             continue
-        place = (session.start.trial, instance.launch.instance_type, session.start.width)
+        start = session.start
+        place = (start.trial, instance.launch.instance_type, start.width, start.parallel)
         for number, epoch in enumerate(session.epochs):
             if epoch.report.seconds > 0:  # else unknown
                 (later if number else first)[place].append(epoch.report.seconds)
     by_trial: dict[TrialId, list[EpochTimes]] = defaultdict(list)
     for place in dict.fromkeys((*first, *later)):
-        trial, kind, width = place
+        trial, kind, width, parallel = place
         seconds = Measurement.of(later.get(place) or first[place])
-        by_trial[trial].append(EpochTimes(kind, width, seconds, first=place not in later))
+        times = EpochTimes(kind, width, seconds, first=place not in later, parallel=parallel)
+        by_trial[trial].append(times)
     return {trial: tuple(times) for trial, times in by_trial.items()}
 
 
