@@ -69,12 +69,16 @@ class DelayTimes:
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What a run saw that began `at` (ISO 8601): `trials` are the epochs of each of its trials."""
+    """What a run saw that began `at` (ISO 8601): `trials` are the epochs of each of its trials.
+
+    `crowded` are the instance types and shares of a GPU at which one ran out of memory.
+    """
 
     run: str
     at: str
     trials: tuple[tuple[EpochTimes, ...], ...]
     delays: tuple[DelayTimes, ...]
+    crowded: frozenset[tuple[str, Width]] = frozenset()
 
     def tells(self, machine: str) -> bool:
         """Whether it trained on an instance type, or booted one."""
@@ -87,7 +91,8 @@ class _Point:
     """The seconds of an epoch at a width, as a logarithm, and its relative variance.
 
     `shares` are the parts of its sources; `per_trial` is one over the configurations behind it, and
-    `error` what is left of a derived profile's. `sd` is the spread of an epoch, of `count`.
+    `error` what is left of a derived profile's, `own` of a predicted width's. `sd` is the spread of
+    an epoch, of `count`.
     """
 
     log: float
@@ -97,15 +102,16 @@ class _Point:
     error: float
     sd: float
     count: int
+    own: float = 0.0
 
     @property
     def measurement(self) -> Measurement:
         mean = math.exp(self.log)
-        return Measurement(mean, self.sd * mean, self.count)
+        return Measurement(mean, self.sd * mean, self.count, self.own * mean)
 
     def at(self, log: float, like: "_Point") -> "_Point":
         """Return it at another height: as sure as the point whose height that is."""
-        return replace(like, log=log, sd=self.sd, count=self.count)
+        return replace(like, log=log, sd=self.sd, count=self.count, own=self.own)
 
     def with_older(self, older: "_Point", weight: float) -> "_Point":
         """Return the two together, of which the older has so much weight."""
@@ -126,6 +132,7 @@ class _Point:
             error=own * self.error + weight * older.error,
             sd=math.sqrt(squares / count),
             count=count,
+            own=own * self.own + weight * older.own,
         )
 
 
@@ -224,16 +231,18 @@ def _curve(
 
 def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
     off = profile.error + _ANOTHERS * (profile.provenance.origin == PUBLISHED)
+    own = {width: measured.error / measured.mean for width, measured in profile.epoch.items()}
     per_trial = 1 / max(1, profile.configurations)
     return {
         width: _Point(
             math.log(measured.mean),
-            off**2 + _variance(per_trial, measured.n, where),
+            off**2 + own[width] ** 2 + _variance(per_trial, measured.n, where),
             {_PROFILE: 1.0},
             per_trial,
             profile.error,
             measured.sd / measured.mean,
-            max(1, measured.n),
+            measured.n,
+            own[width],
         )
         for width, measured in profile.epoch.items()
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
+from cloudtune.model.text import gpus_text
 from cloudtune.profiles.csv_table import rows
 
 # The table's spread within a run counts as that of this many measurements.
@@ -96,6 +97,10 @@ def _assumption_texts(profile: ScalingProfile, where: str, speed: float) -> Iter
     how = "measured or seen in earlier runs" if profile.seen else "measured, on one machine"
     error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
     yield f"speed ± {speed:.0%} for all trials alike ({were} {how}){error}"
+    for width, seconds in sorted(profile.epoch.items(), reverse=True):
+        if not seconds.n:
+            off = f"± {seconds.error / seconds.mean:.0%}"
+            yield f"epochs on {gpus_text(width)} {off}: predicted from one and two, not measured"
     offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in DELAYS}
     delays = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
     yield f"{delays} from run to run"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 from cloudtune.profiles.csv_table import rows
 
@@ -89,7 +89,7 @@ def derive(
     return replace(
         profile,
         instance_type=to_type.name,
-        epoch={width: _divided(profile.epoch[width], ratio.ratio) for width in widths},
+        epoch={width: profile.epoch[width].scaled(1 / ratio.ratio) for width in widths},
         memory={width: mib for width, mib in profile.memory.items() if width in widths},
         error=math.hypot(profile.error, ratio.spread),
         source=_source(profile, ratio, from_type, to_type),
@@ -111,10 +111,6 @@ def _laid_out_alike(
     if width <= from_type.gpus:
         return width <= to_type.gpus
     return from_type.gpus == to_type.gpus and width % from_type.gpus == 0
-
-
-def _divided(seconds: Measurement, ratio: float) -> Measurement:
-    return replace(seconds, mean=seconds.mean / ratio, sd=seconds.sd / ratio)
 
 
 def _source(

@@ -13,6 +13,7 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
+from cloudtune.model.catalog import InstanceType
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, ScalingProfile
 from cloudtune.model.trial import EndReason
@@ -120,15 +121,17 @@ def _profile_first(
         deadline = _PROFILE_SHARE * (whole.deadline - (now - began))
     cap = Limits(deadline, whole.budget)
     enough = math.inf if whole.budget is None else _PROFILE_DOLLARS * whole.budget
-    names = [machine.name for machine in instance_types(wanted)]
-    for number, name in enumerate(names):
-        part = 1 / (len(names) - number)
+    machines = instance_types(wanted)
+    for number, machine in enumerate(machines):
+        part = 1 / (len(machines) - number)
         try:
             measured = measuring.measure(
                 wanted,
-                name,
+                machine.name,
                 watch,
                 pace=pace,
+                pack="auto" if _may_pack(wanted, machine) else 1,
+                only_known=True,
                 limits=_part_of_time(limits_left(cap, spent, unix_time() - now), part),
                 core_seconds=profiles[0].provenance.core_seconds if profiles else None,
                 enough_usd=part * (enough - spent),
@@ -148,6 +151,15 @@ def _profile_first(
         refuse_interrupted(measured)
     onlooker.has_measured(wanted, spent)
     return profiles, spent
+
+
+def _may_pack(wanted: Experiment, machine: InstanceType) -> bool:
+    """Whether two trials are measured on a GPU before a run, if it has memory for them.
+
+    Only real GPUs tell something of that, and only some allocators give a trial part of one.
+    """
+    real = machine.gpu_memory_mib > 0 and not provider_named(wanted.cloud.provider).paced
+    return real and choice_of(wanted).allocator.partition(":")[0] not in {"same", "hypersched"}
 
 
 def _part_of_time(limits: Limits, part: float) -> Limits:

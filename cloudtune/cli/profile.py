@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Upper bound for GPUs per trial, against typing errors.
 _WIDEST = 1024
+_MOST_PACKED = 64
 
 
 def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
@@ -67,6 +68,21 @@ class Widths(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, parts))
 
 
+class Pack(click.ParamType[int | Literal["auto"]]):
+    """A number of trials on a GPU, or "auto"."""
+
+    name = "pack"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | Literal["auto"]:
+        if value == "auto":
+            return "auto"
+        if not (value.isdecimal() and 2 <= int(value) <= _MOST_PACKED):
+            self.fail(f"{value!r}: write auto, or a number from 2 to {_MOST_PACKED}", param, ctx)
+        return int(value)
+
+
 @click.command(
     cls=GroupedCommand,
     first=("--widths", "--pack", "--provider", "--instances", "--budget", "--save"),
@@ -84,9 +100,9 @@ class Widths(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--pack",
-    type=click.IntRange(2, 64),
-    default=None,
-    help="Also measure 2, 4, … up to this many trials per GPU.",
+    type=Pack(),
+    metavar="2..64|auto",
+    help="Also measure 2, 4, … up to this many trials per GPU; auto measures 2 and predicts more.",
 )
 @click.option(
     "--widths",
@@ -108,7 +124,7 @@ def profile(
     *,
     pace: bool,
     epochs: int,
-    pack: int | None,
+    pack: int | Literal["auto"] | None,
     widths: tuple[int, ...],
     parallel: str | None,
     save: Path | None,

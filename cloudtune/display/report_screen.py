@@ -29,6 +29,7 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     title = f"Profile: {profile.instance_type}" + (f" ({caveats})" if caveats else "")
 
     def row(what: str, timing: Measurement, count: str = "", memory: str = "") -> tuple[str, ...]:
+        count = count if timing.n else f"predicted ± {timing.error / timing.mean:.0%}"
         return what, f"{timing.mean:.2f} s", f"{timing.sd:.2f} s", count or f"{timing.n}", memory
 
     count = "" if profile.provenance.core_seconds is None else "emulated"

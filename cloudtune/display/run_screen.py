@@ -192,7 +192,8 @@ class RunScreen:
             )
         elif event.out_of_memory and trial.status != "failed":
             share = gpus_text(trial.min_width)
-            self._say(event.at, f"{trial.id} ran out of memory; continues with {share} or more")
+            trouble = f"{trial.id} ran out of memory"
+            self._say(event.at, f"{trouble}; from now on trials start on {share} or more")
         else:
             self._say(event.at, f"{trial.id} failed: {event.error}")
 

@@ -1,7 +1,6 @@
 """The trials of a run as the policy knows them: how far, how good, on which session."""
 
 import bisect
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,8 +43,7 @@ class TrialProgress:
     `offer` is where it has its GPUs: None while it waits for some.
     `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` only its last epoch.
     `epoch_since` is when it began the epoch that it trains now, in run seconds.
-    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again; at more
-    than `max_width` its workers wouldn't train one model.
+    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again.
     """
 
     trial: Trial
@@ -55,7 +53,6 @@ class TrialProgress:
     sessions: int = 0
     width: Width = 0
     min_width: Width = 0
-    max_width: Width = math.inf
     placement: tuple[Slice, ...] = ()
     offer: Offer | None = None
     epoch: int = 0
@@ -78,10 +75,6 @@ class TrialProgress:
     def live(self) -> bool:
         """Whether a session of the trial holds GPUs."""
         return self.status in LIVE
-
-    def width_for(self, width: Width) -> Width:
-        """Return the width that the trial gets where it is to have this one."""
-        return min(max(width, self.min_width), self.max_width)
 
     @property
     def unsaved(self) -> bool:

@@ -20,7 +20,8 @@ class Measurement:
     """Mean and standard deviation of `n` measured durations, in seconds.
 
     `error` is how far the mean itself may be off in another run, as a standard deviation: what no
-    number of measurements in one run can show.
+    number of measurements in one run can show. Where `n` is 0, nothing was measured: the mean was
+    predicted.
     """
 
     mean: float
@@ -44,6 +45,10 @@ class Measurement:
     def high(self) -> float:
         """Seconds to allow for where being late costs money: the mean and two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
+
+    def scaled(self, factor: float) -> "Measurement":
+        """Return `factor` times as long durations, as sure as these."""
+        return Measurement(self.mean * factor, self.sd * factor, self.n, self.error * factor)
 
 
 Origin: TypeAlias = Literal["measured", "emulated", "published"]
@@ -247,8 +252,4 @@ class ScalingProfile:
         """Return this profile with every epoch taking `factor` times as long."""
         if math.isclose(factor, 1.0):
             return self
-        scaled = {
-            width: replace(m, mean=m.mean * factor, sd=m.sd * factor)
-            for width, m in self.epoch.items()
-        }
-        return replace(self, epoch=scaled)
+        return replace(self, epoch={w: m.scaled(factor) for w, m in self.epoch.items()})

@@ -19,7 +19,7 @@ from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
 from cloudtune.profiles import store
-from cloudtune.profiles.observed_timings import with_earlier_runs
+from cloudtune.profiles.observed_timings import RunTimes, with_earlier_runs
 from cloudtune.profiles.priors import believed
 from cloudtune.runs import history, home
 from cloudtune.runs.identity import identity_of
@@ -130,7 +130,7 @@ def problem_of(
         here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
             continue
-        profile, note = _with_room(here, machine)
+        profile, note = _with_room(here, machine, times.runs)
         notes += [*note, *_strategies(profile)]
         allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
         if profile.widths and not allowed:
@@ -217,17 +217,25 @@ def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
 
 
 def _with_room(
-    profile: ScalingProfile, machine: InstanceType
+    profile: ScalingProfile, machine: InstanceType, runs: Sequence[RunTimes] = ()
 ) -> tuple[ScalingProfile, Sequence[str]]:
-    """Return a profile with the widths that fit into a type's GPUs; a note where others don't."""
+    """Return a profile with the widths that fit into a type's GPUs; notes where others don't.
+
+    Shares at which trials of earlier runs ran out of memory don't, unless there are no others.
+    """
     room = machine.gpu_memory_mib
-    fitting = [width for width in profile.widths if profile.fits(width, room)]
-    crowded = [width_text(width) for width in profile.widths if width not in fitting]
-    if not crowded:
-        return profile, ()
-    widths = ", ".join(reversed(crowded))
-    note = f"{machine.name}: no trials at {widths} of a GPU, whose {room:,} MiB they would exceed"
-    return profile.only(fitting), (note,)
+    crowds = [(w, run.run) for run in runs for name, w in run.crowded if name == machine.name]
+    share, run = max(crowds, default=(0.0, ""))
+    wide = [width for width in profile.widths if width > share] or profile.widths
+    fitting = [width for width in wide if profile.fits(width, room)]
+    notes = []
+    for kept, before, why in (
+        (wide, profile.widths, f"in {run} one ran out of memory at {width_text(share)}"),
+        (fitting, wide, f"whose {room:,} MiB they would exceed"),
+    ):
+        if crowded := [width_text(width) for width in reversed(before) if width not in kept]:
+            notes.append(f"{machine.name}: no trials at {', '.join(crowded)} of a GPU, {why}")
+    return (profile.only(fitting), notes) if notes else (profile, ())
 
 
 def _with_wait(

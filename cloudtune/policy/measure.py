@@ -89,7 +89,8 @@ class MeasurePolicy:
     checkpoints in any case, so that a resize is measured even where there is one width.
 
     Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
-    room for, is left out with all narrower ones (`left_out` says so). Of whole GPUs a width is left
+    room for, or the GPU's memory, is left out with all narrower ones (`left_out` says so); with
+    `only_known` also where the memory that a trial has is unknown. Of whole GPUs a width is left
     out at which every configuration tried failed; and all above one GPU where the workers of a
     trial don't train one model. How long a start takes is measured on whole GPUs only. Where not
     all instances are available, the widths that need them are left out.
@@ -117,6 +118,7 @@ class MeasurePolicy:
         widths: Sequence[Width] | None = None,
         epochs: int = 4,
         pack: int = 1,
+        only_known: bool = False,
         alone: bool = False,
         brakes: Brakes | None = None,
         charges: Charges | None = None,
@@ -148,6 +150,7 @@ class MeasurePolicy:
         self._parallel = tuple(parallel) or ("",)
         measured = tuple(widths or widths_of(offer.gpus))
         by_each = [w for w in measured for _ in self._parallel[: None if w > 1 else 1]]
+        self._only_known = only_known
         self._single = alone
         self.phases = phases_of(by_each, pack, alone=alone)
         self.instances = instances_for(max(self.phases, default=1.0), offer.gpus)
@@ -482,13 +485,23 @@ class MeasurePolicy:
         width = self.phases[self._phase]
         if self._alone and width > 1:
             return self._next_phase(at)
-        if not self._has_time(width, at):
-            if width < 1:
-                self._leave_out(_NO_TIME)
-                return self._wind_down(at)
-            self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {_NO_TIME}")
-            return self._next_phase(at)
-        return self._start_all(crew(self._able(), width), width, at)
+        why = _NO_TIME if not self._has_time(width, at) else self._no_room(width)
+        if not why:
+            return self._start_all(crew(self._able(), width), width, at)
+        if width < 1:
+            self._leave_out(why)
+            return self._wind_down(at)
+        self._left_out.append(f"{gpus_text(width, self._strategy(width))} left out: {why}")
+        return self._next_phase(at)
+
+    def _no_room(self, width: Width) -> str:
+        """Return why trials can't share a GPU, by the memory that one has had; "" if they may."""
+        gpu = self.offer.instance_type.gpu_memory_mib
+        mib = max((mib for shared, mib in self.figures.memory.items() if shared <= 1), default=None)
+        if mib is None:
+            return "what one has of its memory is unknown" if self._only_known and width < 1 else ""
+        crowded = 0 < gpu < mib * round(1 / width)
+        return f"one has {mib:,.0f} of its {gpu:,} MiB" if crowded and width < 1 else ""
 
     def _able(self) -> list[Trial]:
         failed = {failure.trial.id for failure in self.failed if not failure.out_of_memory}

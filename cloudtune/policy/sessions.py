@@ -112,8 +112,9 @@ class SessionKeeper:
         state = self._state
         if trial.checkpoint_epoch < trial.epoch:
             return None
-        width = trial.width_for(self.allocator.resized(state, trial) or trial.width)
         assert trial.offer is not None
+        asked = self.allocator.resized(state, trial) or trial.width
+        width = state.width_for(trial, asked, trial.offer)
         if width == trial.width and state.free.stays(trial.placement):
             return None
         fitting = state.free.move(width, trial.offer, trial.placement)
@@ -186,7 +187,8 @@ class SessionKeeper:
         """Return where a trial that has moved goes on: at its new width, or else at its old one."""
         if self.full:
             return None
-        for width in map(trial.width_for, (move.width, trial.width)):
+        for asked in (move.width, trial.width):
+            width = self._state.width_for(trial, asked, move.offer)
             placement = self._state.free.find(width, move.offer)
             if placement is not None:
                 return placement, width
@@ -293,13 +295,17 @@ class SessionKeeper:
     def _refitted(
         self, tasks: Sequence[Task], offered: Iterator[Sequence[Shape]]
     ) -> Iterator[Sequence[Shape]]:
-        """Yield shapes at widths at which the trial of each task hasn't failed."""
-        trials = self._state.trials
-        widest = self._state.widest
+        """Yield shapes at widths at which no trial has failed, by offer where any would do."""
+        state = self._state
+        everywhere = [rentable.offer for rentable in state.rentables]
         for task, shapes in zip(tasks, offered, strict=True):
-            trial = trials.get(task.trial.id)
-            least = 0.0 if trial is None else trial.min_width
-            yield [Shape(min(max(shape.width, least), widest), shape.offer) for shape in shapes]
+            trial = state.trials.get(task.trial.id)
+            widths = {
+                Shape(state.width_for(trial, shape.width, offer), shape.offer): None
+                for shape in shapes
+                for offer in ([shape.offer] if shape.offer else everywhere)
+            }
+            yield list(widths)
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
         """Return the shapes in which a lost trial may go on, the best first.
@@ -370,7 +376,7 @@ class SessionKeeper:
         )
 
     def _new(self, task: Task) -> TrialProgress:
-        trial = TrialProgress(task.trial, max_width=self._state.widest)
+        trial = TrialProgress(task.trial)
         if task.clone_of is not None:
             parent = self._state.trials[task.clone_of]
             trial.checkpoint = parent.checkpoint

@@ -195,11 +195,8 @@ class SpeedEstimates:
         """Return a rentable with the epochs that these trials can be expected to have there."""
         profile = rentable.profile
         pace = self.pace(trials)
-        scales = {width: pace * factor for width, factor in self._curve(profile).items()}
-        epoch = {
-            width: replace(m, mean=m.mean * scales[width], sd=m.sd * scales[width])
-            for width, m in profile.epoch.items()
-        }
+        curve = self._curve(profile)
+        epoch = {width: m.scaled(pace * curve[width]) for width, m in profile.epoch.items()}
         return replace(rentable, profile=replace(profile, epoch=epoch))
 
     # ---- speed by width ----------------------------------------------------------------------

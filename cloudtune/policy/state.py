@@ -38,7 +38,7 @@ from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
-from cloudtune.policy.widths import narrowed, refitted
+from cloudtune.policy.widths import narrowed, trial_of, wider
 
 # The events by which an instance goes, or won't come.
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
@@ -64,6 +64,7 @@ class RunState:
     ) -> None:
         self.rentables = tuple(rentables)
         self.widest = math.inf
+        self.narrowest: dict[str, Width] = {}  # by instance type, where memory was too small
         self.why_narrow = ""
         self.refits = 0  # how many trials failed for their width, and go on at another
         self.max_instances = max_instances
@@ -140,6 +141,13 @@ class RunState:
 
     def until(self, trial: TrialId) -> int:
         return self.granted.get(trial, 0)
+
+    def width_for(self, trial: TrialProgress | None, width: Width, offer: Offer) -> Width:
+        least = self.narrowest.get(offer.instance_type.name, 0.0)
+        if trial is not None:
+            stays = trial.live and trial.width == width
+            least = 0.0 if stays else max(least, trial.min_width)
+        return min(max(width, least), self.widest)
 
     def fits(self, width: Width, offer: Offer) -> bool:
         return self.free.find(width, only=offer) is not None
@@ -432,13 +440,41 @@ class RunState:
         if trial.status == "stopping" and trial.after in OVER:
             self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
             return
-        if refitted(trial, event, self._keep_to_one_gpu):
+        if self._refitted(trial, event):
             self.refits += 1
             self._leave(trial, "waiting", noted)
             return
         self._leave(trial, "failed", noted)
         trial.error = event.error
         trial.traceback = event.traceback
+
+    def _refitted(self, trial: TrialProgress, event: TrialFailed) -> bool:
+        """Whether a trial that failed at its width goes on at another: the script isn't at fault.
+
+        One that ran out of memory on a share of a GPU gets more of it, and none starts at that
+        share again on such instances. Where the workers of one don't train one model, no trial is
+        wider than one GPU from then on.
+        """
+        if not event.out_of_memory or trial.width >= 1:
+            return event.unsynced and self._keep_to_one_gpu(f"{trial_of(event)}: {event.error}")
+        assert trial.offer is not None
+        name = trial.offer.instance_type.name
+        trial.min_width = wider(trial.width, self._by_offer[trial.offer].profile.widths)
+        if trial.min_width > self.narrowest.get(name, 0.0):
+            self.narrowest[name] = trial.min_width
+            self._limit_widths()
+        return True
+
+    def _limit_widths(self) -> None:
+        """Let trials start at the widths that are left, and what was planned be planned again."""
+        self.free.limit(
+            {
+                r.offer: {w for w in r.profile.epoch if self.width_for(None, w, r.offer) == w}
+                for r in self.rentables
+            }
+        )
+        self.disturbances += 1
+        self.shocks += 1
 
     def _keep_to_one_gpu(self, why: str) -> bool:
         """Keep all trials to one GPU from now on; returns whether that was measured."""
@@ -449,12 +485,7 @@ class RunState:
             self.widest = 1.0
             self.why_narrow = why
             self.rentables = narrow
-            self.free.limit({rentable.offer: rentable.profile.epoch for rentable in narrow})
-            for trial in self.trials.values():
-                trial.max_width = 1.0
-            # What was planned was planned for other widths.
-            self.disturbances += 1
-            self.shocks += 1
+            self._limit_widths()
         return True
 
     def _note_lost(

@@ -1,24 +1,16 @@
 """What a run does about widths that don't work: too little memory, or several models at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Rentable
-from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import Width
 
 
-def refitted(trial: TrialProgress, event: TrialFailed, one_gpu_each: Callable[[str], bool]) -> bool:
-    """Whether a trial that failed at its width goes on at another; says nothing of the script.
-
-    One that ran out of memory on a share of a GPU gets more of it. Where the workers of one don't
-    train one model, no trial is wider than one GPU from then on: `one_gpu_each`, given the reason,
-    says whether that is possible.
-    """
-    if event.out_of_memory and trial.width < 1:
-        trial.min_width = min(1.0, 2 * trial.width)
-        return True
-    return event.unsynced and one_gpu_each(f"{trial_of(event)}: {event.error}")
+def wider(width: Width, widths: Iterable[Width]) -> Width:
+    """Return the next of the measured widths up to one GPU; twice the width where there is none."""
+    return min((w for w in widths if width < w <= 1), default=min(1.0, 2 * width))
 
 
 def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:

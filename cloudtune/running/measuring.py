@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
@@ -20,6 +20,7 @@ from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import measurements, store
+from cloudtune.profiles.packing import packed
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, Watch, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
@@ -55,7 +56,8 @@ def measure(
     pace: bool,
     limits: Limits,
     epochs: int = 4,
-    pack: int = 1,
+    pack: int | Literal["auto"] = 1,
+    only_known: bool = False,
     widths: Sequence[int] = (),
     share: float = 1.0,
     core_seconds: float | None = None,
@@ -71,9 +73,10 @@ def measure(
 
     Widths above one GPU are measured by each strategy of `parallel`, if any is given.
 
-    Up to `pack` trials share a GPU. Fewer than `epochs` epochs at each width are measured where
-    they would take more than a `share` of what the limits leave. Once an epoch is known, no more
-    than `enough_usd` dollars are spent.
+    Up to `pack` trials share a GPU. With "auto" two do, and both measurements say how many more are
+    worth it (`packing`). With `only_known` none do where the memory that one has is unknown. Fewer
+    than `epochs` epochs at each width are measured where they would take more than a `share` of
+    what the limits leave. Once an epoch is known, no more than `enough_usd` dollars are spent.
 
     Raises:
         UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
@@ -86,16 +89,17 @@ def measure(
     offer = catalog_of(experiment, (market,)).offer(instance_type, market)
     provider = provider_named(experiment.cloud.provider)
     paced = pace and provider.paced
-    patience = FIRST_EPOCH_SECONDS * pack  # as much slower are its epochs, at the worst
+    auto = pack == "auto"
     policy = _policy(
         experiment,
         offer,
         limits,
-        widths=widths_to_measure(experiment, offer, widths),
+        widths=widths_to_measure(experiment, offer, {1, *widths} if auto and widths else widths),
         epochs=epochs,
-        pack=pack,
+        pack=2 if pack == "auto" else pack,
+        only_known=only_known,
         alone=paced and core_seconds is None,
-        patience=patience,
+        patience=FIRST_EPOCH_SECONDS,
         share=share,
         enough_usd=enough_usd,
         parallel=parallel,
@@ -112,7 +116,7 @@ def measure(
         began=began,
         lease_seconds=lease,
         lease_end=began + lease,
-        join_seconds=min(lease, patience),
+        join_seconds=min(lease, FIRST_EPOCH_SECONDS),
         last_epoch=policy.last_epoch,
     )
     with control.driving(folder, where_of(experiment)):
@@ -126,11 +130,16 @@ def measure(
     profile = _profile_of(experiment, policy, began)
     if paced:
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
+    notes = list(_notes(policy))
+    if auto:  # an emulated GPU has no memory
+        gpu_memory_mib = 0 if provider.paced else offer.instance_type.gpu_memory_mib
+        profile, note = packed(profile, gpu_memory_mib)
+        notes += [note] if note else []
     if swept.unconfirmed is not None:
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
         raise CleanupError(text + str(keep_profile(profile)), swept.unconfirmed.instance_ids)
     cut = policy.ending if policy.cut_short else None
-    return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(_notes(policy)), cut)
+    return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(notes), cut)
 
 
 def _clear_storage(uri: str) -> None:
@@ -183,7 +192,7 @@ def _policy(
 
 
 def widths_to_measure(
-    experiment: Experiment, offer: Offer, asked: Sequence[int] = ()
+    experiment: Experiment, offer: Offer, asked: Collection[int] = ()
 ) -> tuple[Width, ...]:
     """Return the widths to measure on instances of an offer, ascending.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.engine.ledger import DAMAGED
-from cloudtune.engine.record.actuals import delay_times, epoch_times
+from cloudtune.engine.record.actuals import crowded_places, delay_times, epoch_times
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.processes import write_atomically
@@ -46,10 +46,14 @@ _LOOKED_AT = 100
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that trained an epoch, or failed; `took` is how long its epochs took."""
+    """A trial that trained an epoch, or failed; `took` is how long its epochs took.
+
+    `crowded` are the instance types and shares of a GPU at which it ran out of memory.
+    """
 
     config: Mapping[str, object]
     took: tuple[EpochTimes, ...] = ()
+    crowded: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,10 @@ class RunRecord:
     def times(self, space: Mapping[str, Domain]) -> RunTimes:
         """Return how long things took in it: epochs of only those trials that a space allows."""
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
-        trials = tuple(t.took for t in self.trials if t.took and allows(space, t.config))
-        return RunTimes(self.run, began, trials, self.delays)
+        allowed = [trial for trial in self.trials if allows(space, trial.config)]
+        crowded = frozenset(place for trial in allowed for place in trial.crowded)
+        took = tuple(trial.took for trial in allowed if trial.took)
+        return RunTimes(self.run, began, took, self.delays, crowded)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
     best = policy.best
     hashes = {profile.script_hash for profile in job.profiles} - {""}
     took = epoch_times(report.timeline)
+    crowded = crowded_places(report.timeline)
     return RunRecord(
         run=job.run,
         began=job.began,
@@ -131,9 +138,9 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         emulated=report.basis.emulated,
         ledger_bytes=ledger_bytes,
         trials=tuple(
-            TrialRecord(dict(trial.trial.config), took.get(trial.id, ()))
+            TrialRecord(dict(trial.trial.config), took.get(trial.id, ()), crowded.get(trial.id, ()))
             for trial in policy.trials.values()
-            if trial.history or trial.status == "failed"
+            if trial.history or trial.status == "failed" or trial.id in crowded
         ),
         cloud=experiment.cloud.provider,
         paced=job.paced,

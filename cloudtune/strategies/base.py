@@ -214,6 +214,14 @@ class View(Protocol):
         """Return the epoch that a trial may train to for now; 0 for one that never began."""
         ...
 
+    def width_for(self, trial: TrialProgress | None, width: Width, offer: Offer) -> Width:
+        """Return the width that a trial gets on an offer where it is to have this one.
+
+        It is wider where trials ran out of memory, unless this one trains at that width already.
+        None is a trial that never began.
+        """
+        ...
+
     def fits(self, width: Width, offer: Offer) -> bool:
         """Whether a trial of `width` GPUs could start now on the instances of an offer."""
         ...

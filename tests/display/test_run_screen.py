@@ -85,7 +85,7 @@ def test_trouble_is_told() -> None:
 
     lines = [line[7:] for line in printed(show)]
     assert "i-000: fetches environment 3f2" in lines
-    assert "t01 ran out of memory; continues with 1/2 GPU or more" in lines
+    assert "t01 ran out of memory; from now on trials start on 1/2 GPU or more" in lines
     assert "the cloud takes i-000 back in 2m" in lines
     assert "i-000 left the cluster: its heartbeats have stopped" in lines
     assert "taken over; 1 instance rented, 1 asked for" in lines

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
-from cloudtune.model.events import TrialStopped
+from cloudtune.model.events import TrialFailed, TrialStopped
 from cloudtune.model.scaling import Measurement
-from cloudtune.model.trial import Parallel, TrialId
+from cloudtune.model.trial import Parallel, TrialId, Width
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes
 
 
@@ -31,6 +31,21 @@ def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
         times = EpochTimes(kind, width, seconds, first=place not in later, parallel=parallel)
         by_trial[trial].append(times)
     return {trial: tuple(times) for trial, times in by_trial.items()}
+
+
+def crowded_places(timeline: Timeline) -> Mapping[TrialId, tuple[tuple[str, Width], ...]]:
+    """Return the instance types and shares of a GPU at which trials ran out of memory."""
+    places: dict[TrialId, tuple[tuple[str, Width], ...]] = {}
+    types = _by_instance(timeline)
+    for session in timeline.sessions.values():
+        start = session.start
+        end = session.ending
+        instance = types.get(start.placement[0].instance)
+        full = isinstance(end, TrialFailed) and end.out_of_memory and start.width < 1
+        if full and instance is not None:
+            place = (instance.launch.instance_type, start.width)
+            places[start.trial] = (*places.get(start.trial, ()), place)
+    return places
 
 
 def delay_times(timeline: Timeline) -> tuple[DelayTimes, ...]:

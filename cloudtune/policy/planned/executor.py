@@ -94,11 +94,11 @@ class PlannedStages:
             return False
         if self.itinerary.held_back(view):
             return True
-        widths = {
-            trial.width_for(group.width)
+        places = [
+            (view.width_for(trial, group.width, group.offer), group.offer)
             for group in self.itinerary.groups(view)
-            if view.fits(trial.width_for(group.width), group.offer)
-        }
+        ]
+        widths = {width for width, offer in places if view.fits(width, offer)}
         return bool(widths) and trial.width not in widths
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
@@ -169,7 +169,8 @@ class PlannedStages:
         staying = Counter(
             piece.instance
             for trial in itinerary.started(view)
-            if trial.live and (trial.unsaved or itinerary.fits(trial) or not self._planned_widths)
+            if trial.live
+            and (trial.unsaved or itinerary.fits(view, trial) or not self._planned_widths)
             for piece in trial.placement
         )
         for offer, count in view.held.items():
@@ -195,7 +196,7 @@ class PlannedStages:
             if self._planned_widths:
                 stays = (
                     stays
-                    and itinerary.fits(trial)
+                    and itinerary.fits(view, trial)
                     and trial.offer is not None
                     and room[trial.offer] > 0
                 )

@@ -197,7 +197,7 @@ class Itinerary:
         placed = self.roster(view).placed
         return open_groups(self.stage_plan.groups, placed, self.expected(view))
 
-    def fits(self, trial: TrialProgress) -> bool:
+    def fits(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial has the width that its offer has in this stage."""
         group = self.stage_plan.group(trial.offer) if trial.offer else None
-        return group is not None and trial.width_for(group.width) == trial.width
+        return group is not None and view.width_for(trial, group.width, group.offer) == trial.width

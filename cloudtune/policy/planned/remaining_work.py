@@ -95,8 +95,16 @@ def _rentables_for(
     for rentable in reserve.rentables(view.rentables):
         most = view.held.get(rentable.offer, 0) if barred(rentable.offer) else rentable.most
         if most > 0:
-            rentables.append(replace(view.corrected(rentable, trials), most=most))
+            real = view.corrected(rentable, trials)
+            widths = [w for w in real.profile.widths if _may_start(view, w, real.offer)]
+            profile = real.profile.only(widths) if widths else real.profile
+            rentables.append(replace(real, profile=profile, most=most))
     return tuple(rentables)
+
+
+def _may_start(view: View, width: Width, offer: Offer) -> bool:
+    """Whether trials may start at a width: none has failed for it."""
+    return view.width_for(None, width, offer) == width
 
 
 @dataclass(frozen=True)
@@ -219,10 +227,16 @@ class Rest:
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
-        """Return what the present plan comes to; None where its instances are unavailable."""
+        """Return what the present plan comes to; None where its instances are unavailable.
+
+        Or where trials ran out of memory at its widths.
+        """
         view = self.view
         missing = self.itinerary.missing(self.view)
-        if any(map(view.refused, missing)):
+        stages = self.itinerary.plan.stages[self.itinerary.stage :]
+        groups = [group for stage in stages for group in stage.groups]
+        startable = all(_may_start(view, group.width, group.offer) for group in groups)
+        if any(map(view.refused, missing)) or not startable:
             return None
         plan = self.present()
         pauses = [view.backoffs[o].relaunch_at - view.now for o in missing if o in view.backoffs]
