@@ -230,11 +230,11 @@ def _with_room(
     fitting = [width for width in wide if profile.fits(width, room)]
     notes = []
     for kept, before, why in (
-        (wide, profile.widths, f"in {run} one ran out of memory at {width_text(share)}"),
-        (fitting, wide, f"whose {room:,} MiB they would exceed"),
+        (wide, profile.widths, f": in {run} one ran out of memory at {width_text(share)}"),
+        (fitting, wide, f", whose {room:,} MiB they would exceed"),
     ):
         if crowded := [width_text(width) for width in reversed(before) if width not in kept]:
-            notes.append(f"{machine.name}: no trials at {', '.join(crowded)} of a GPU, {why}")
+            notes.append(f"{machine.name}: no trials at {', '.join(crowded)} of a GPU{why}")
     return (profile.only(fitting), notes) if notes else (profile, ())
 
 
