@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.model.catalog import InstanceType
@@ -17,25 +18,12 @@ from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingP
 from cloudtune.profiles import ratios
 from cloudtune.profiles.csv_table import rows
 
-_LAUNCH = Measurement(20.0, 10.0)
-_BOOT = Measurement(90.0, 30.0)
-_RELEASE = Measurement(5.0, 3.0)
-
-
-@dataclass(frozen=True)
-class Delays:
-    """Seconds around training, assumed: none are published for EC2's GPU instances."""
-
-    launch: Measurement = _LAUNCH
-    boot: Measurement = _BOOT
-    release: Measurement = _RELEASE
-
-    def __str__(self) -> str:
-        named = (("launch", self.launch), ("boot", self.boot), ("release", self.release))
-        return ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in named)
-
-
-ASSUMED = Delays()
+# Assumed: none are published for EC2's GPU instances.
+_DELAYS: dict[str, Any] = {
+    "launch": Measurement(20.0, 10.0),
+    "boot": Measurement(90.0, 30.0),
+    "release": Measurement(5.0, 3.0),
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ class Published:
         """What trains, without the GPU: "resnet50-cifar10"."""
         return self.name.partition("@")[0]
 
-    def profile(self, machine: InstanceType, delays: Delays) -> ScalingProfile:
+    def profile(self, machine: InstanceType) -> ScalingProfile:
         """Return the profile on a machine with this GPU: the widths whose layout was measured."""
         epoch = {
             one.width: Measurement(one.seconds, one.seconds * self.spread)
@@ -82,14 +70,12 @@ class Published:
         return ScalingProfile(
             instance_type=machine.name,
             epoch=epoch,
-            launch=delays.launch,
-            boot=delays.boot,
             start=self.restart,
             resize=self.restart,
-            release=delays.release,
+            **_DELAYS,
             script_hash="",
             measured_at=self.date,
-            source=self._source_text(delays),
+            source=self._source_text(),
             error=self.error,
             provenance=Provenance(PUBLISHED, on=self.machine.name),
         )
@@ -100,7 +86,8 @@ class Published:
             return layout.width <= gpus
         return gpus == self.machine.gpus
 
-    def _source_text(self, delays: Delays) -> str:
+    def _source_text(self) -> str:
+        delays = ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in _DELAYS.items())
         batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
         figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
         return f"{figures}; assumed: {delays}"
@@ -124,7 +111,7 @@ def published_figures(name: str) -> Published:
     return row
 
 
-def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile | None:
+def find(name: str, machine: InstanceType) -> ScalingProfile | None:
     """Return a bundled profile for an instance type, or None where its GPU compares with nothing.
 
     For another GPU than the named one it is of what the same workload was published for there; else
@@ -138,18 +125,20 @@ def find(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingP
     if machine.gpus < 1:
         return None
     if machine.gpu.lower() != figures.machine.gpu:
-        return ratios.derive(figures.profile(figures.machine, delays), figures.machine, machine)
-    profile = figures.profile(machine, delays)
-    return profile if machine.name == figures.machine.name else _elsewhere(profile)
+        return ratios.derive(figures.profile(figures.machine), figures.machine, machine)
+    profile = figures.profile(machine)
+    if machine.name == figures.machine.name:
+        return profile
+    return replace(profile, error=math.hypot(profile.error, ratios.SAME_GPU_SPREAD))
 
 
-def load(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingProfile:
+def load(name: str, machine: InstanceType) -> ScalingProfile:
     """Return a bundled profile for an instance type, derived if it is of another GPU.
 
     Raises:
         UsageError: there is no such profile, or nothing is known about this GPU.
     """
-    profile = find(name, machine, delays)
+    profile = find(name, machine)
     if profile is None:
         gpus = ", ".join(sorted({figures.machine.gpu for figures in _table().values()}))
         raise UsageError(
@@ -157,10 +146,6 @@ def load(name: str, machine: InstanceType, delays: Delays = ASSUMED) -> ScalingP
             f"with it; take instances with one of {gpus}, or measure with `cloudtune profile`"
         )
     return profile
-
-
-def _elsewhere(profile: ScalingProfile) -> ScalingProfile:
-    return replace(profile, error=math.hypot(profile.error, ratios.SAME_GPU_SPREAD))
 
 
 @cache

@@ -86,7 +86,7 @@ def _bundled(name: str, machines: Sequence[InstanceType]) -> list[Scaling]:
             f"{allowed_names(name, bundled.names())}"
         )
     figures = bundled.published_figures(name)
-    reference = figures.profile(figures.machine, bundled.ASSUMED)
+    reference = figures.profile(figures.machine)
     return _scaled(name, reference, [bundled.load(name, machine) for machine in machines])
 
 

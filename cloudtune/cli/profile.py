@@ -68,7 +68,7 @@ class Widths(click.ParamType[tuple[int, ...]]):
         return tuple(map(int, parts))
 
 
-class Pack(click.ParamType[int | Literal["auto"]]):
+class PackChoice(click.ParamType[int | Literal["auto"]]):
     """A number of trials on a GPU, or "auto"."""
 
     name = "pack"
@@ -100,7 +100,7 @@ class Pack(click.ParamType[int | Literal["auto"]]):
 )
 @click.option(
     "--pack",
-    type=Pack(),
+    type=PackChoice(),
     metavar="2..64|auto",
     help="Also measure 2, 4, … up to this many trials per GPU; auto measures 2 and predicts more.",
 )

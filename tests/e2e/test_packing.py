@@ -12,15 +12,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.walk("it measures a script in eve
 
 
 def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
-    path = bench.experiment(trials=2, first=2, last=4)
-    done = bench("profile", path, "--pack", "2", "--epochs", "2", "--no-pace")
+    path = bench.experiment("import time; time.sleep(0.6)", trials=2, first=2, last=4)
+    done = bench("profile", path, "--pack", "auto", "--epochs", "2", "--no-pace")
     assert done.code == 0, done.out + done.err
     assert "trains 4 trials, 1/2 GPU each" in done.out
     assert "epoch on 1/2 GPU" in done.out
     assert "measured on emulated cloud" in done.out
     (kept,) = bench.home.glob("profiles/*.json")
     (profile,) = read(kept)
-    assert profile.widths == (0.5, 1.0, 2.0)
+    assert profile.widths[-3:] == (0.5, 1.0, 2.0)
+    assert profile.epoch[0.25].n == 0, "two that sleep beside each other say that four can"
+    assert "predicted, not measured" in done.out
     assert profile.memory == {}, "an emulated machine has no GPU memory to speak of"
     assert max_at_once(bench.home) == 4, "two GPUs had four trials in training"
 
