@@ -145,7 +145,7 @@ class RunState:
     def width_for(self, trial: TrialProgress | None, width: Width, offer: Offer) -> Width:
         least = self.narrowest.get(offer.instance_type.name, 0.0)
         if trial is not None:
-            stays = trial.live and trial.width == width
+            stays = trial.live and trial.width == width and self.free.stays(trial.placement)
             least = 0.0 if stays else max(least, trial.min_width)
         return min(max(width, least), self.widest)
 

@@ -281,6 +281,17 @@ def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     assert moved.start_epoch == 1
 
 
+def test_a_trial_that_fits_stays_at_its_share_and_moves_to_a_wider_one() -> None:
+    policy = scripted(staged((2, 0, 4, 2, 0.25)))
+    begun(policy, "i000", "i001")
+    policy.handle(TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True))
+    assert policy.handle(epoch(12.0, "t00.1", 1)) == (), "it has its memory"
+    policy.handle(InterruptionNotice(13.0, "i000", 133.0))
+    assert policy.handle(epoch(14.0, "t00.1", 2)) == (StopTrial("t00.1"),)
+    (moved,) = starts(policy.handle(TrialStopped(14.2, "t00.1"))).values()
+    assert moved == (Slice("i-001", 0.5, 0),)
+
+
 def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     policy = scripted(staged((4, 0, 2, 1, 0.25)))
     begun(policy, "i000")
