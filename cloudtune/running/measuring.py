@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -90,11 +90,13 @@ def measure(
     provider = provider_named(experiment.cloud.provider)
     paced = pace and provider.paced
     auto = pack == "auto"
+    if auto and widths and not experiment.trial.gpus.min:
+        widths = (1, *widths)  # what two on a GPU are compared with
     policy = _policy(
         experiment,
         offer,
         limits,
-        widths=widths_to_measure(experiment, offer, {1, *widths} if auto and widths else widths),
+        widths=widths_to_measure(experiment, offer, widths),
         epochs=epochs,
         pack=2 if pack == "auto" else pack,
         only_known=only_known,
@@ -192,7 +194,7 @@ def _policy(
 
 
 def widths_to_measure(
-    experiment: Experiment, offer: Offer, asked: Collection[int] = ()
+    experiment: Experiment, offer: Offer, asked: Sequence[int] = ()
 ) -> tuple[Width, ...]:
     """Return the widths to measure on instances of an offer, ascending.
 
