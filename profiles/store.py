@@ -176,7 +176,9 @@ def find(
             else:
                 fitting.setdefault(profile.instance_type, profile)
     for name in instance_types:
-        if name not in fitting and identity is not None:
+        if name in fitting and identity is not None:
+            _note_version(fitting[name], identity, note)
+        elif identity is not None:
             of_type = [profile for profile in others if profile.instance_type == name]
             _note_others([*of_type, *_of_script(store, name, identity)], identity, note)
     return [fitting[name] for name in instance_types if name in fitting]
@@ -204,6 +206,17 @@ def _note_others(
         f"the profile of {last.instance_type} of {last.measured_at[:10]} is not used: "
         f"{'; '.join(last.identity.changes(identity))} (likely to change speed)"
     )
+
+
+def _note_version(
+    profile: ScalingProfile, identity: Identity, note: Callable[[str], object]
+) -> None:
+    before = profile.identity.cloudtune if profile.identity is not None else ""
+    if before and identity.cloudtune and before != identity.cloudtune:
+        note(
+            f"the profile of {profile.instance_type} was measured by cloudtune {before}, and this "
+            f"is {identity.cloudtune}: not likely to change speed"
+        )
 
 
 def _for_types(
