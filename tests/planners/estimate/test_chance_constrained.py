@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.plans import Group, Limits, Rentable, Stage
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.estimate.chance_constrained import every_choice, quantile_plan
+from cloudtune.planners.estimate.chance_constrained import every_choice, neighbours, quantile_plan
 from cloudtune.planners.estimate.outlook import fitting, outlook
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.exact import ExactPlanner
@@ -122,3 +122,13 @@ def test_the_surest_static_cluster_is_static() -> None:
 def test_nothing_is_sure_of_what_is_impossible() -> None:
     with pytest.raises(InfeasibleError, match="no plan finishes"):
         quantile_plan(ExactPlanner(), wide_job(Limits(60.0)), 0.9)
+
+
+def test_another_offer_with_as_many_gpus_is_tried_instead_of_a_stages_own() -> None:
+    both = (rented("g.1", 1, 1.0, 0.1), rented("g.2", 2, 2.1, 0.1))
+    job = PlanRequest((Stage(2, 0, 1),), both, Limits(), 3)
+    own = ((Group(both[0].offer, 2, 1.0, 2, 1),),)
+    tried = {choices[0][0] for choices in neighbours(job, own)}
+    others = {(it.instances, it.width) for it in tried if it.offer == both[1].offer}
+    assert others == {(1, 1.0), (1, 2.0)}, "two GPUs, and no more"
+    assert {it.instances for it in tried if it.offer == both[0].offer} == {1, 2, 3}

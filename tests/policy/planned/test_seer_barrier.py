@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -12,12 +13,13 @@ from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, LaunchFailed
 from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Provenance
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.run import RunPolicy
-from cloudtune.policy.speed_estimates import SpeedEstimates
+from cloudtune.policy.speed_estimates import DOUBT, SpeedEstimates
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import (
     LINEAR,
@@ -311,6 +313,20 @@ def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow()
     wider = 1.5 * 1.5**0.5
     assert corrected(found, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
     assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+
+
+def test_figures_of_another_program_stay_doubted_where_each_type_was_tried_at_one_width() -> None:
+    published = [
+        replace(profile(LINEAR, name=name), provenance=Provenance("published"))
+        for name in ("one", "two")
+    ]
+    estimates = SpeedEstimates()
+    for trial, there in zip("ab", published, strict=True):
+        estimates.note(trial, there, 1.0, 8.0)
+    for there in published:
+        rentable = Rentable(offer(), there, 1)
+        slower = estimates.epoch_seconds("a", rentable, 4.0) / there.epoch_seconds(4.0)
+        assert slower == pytest.approx(DOUBT**2), "two doublings"
 
 
 def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
