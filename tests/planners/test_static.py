@@ -1,8 +1,9 @@
 import pytest
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import NODE_BOUNDARY, Setting, profile, shapes
+from tests.builders import NODE_BOUNDARY, Setting, offer, profile, shapes
 from tests.contracts.planner import PlannerContract
 from tests.planners.brute_force import every_plan
 
@@ -26,6 +27,12 @@ class TestStaticPlanner(PlannerContract):
             best = min(p.dollars for p in fixed if p.seconds <= deadline + 1e-9)
             plan = setting.plan(self.planner, Limits(deadline + 1e-9))
             assert plan.estimate.dollars == pytest.approx(best)
+
+    def test_an_instance_is_not_paid_for_while_it_is_launched(self) -> None:
+        late = Rentable(offer(1, name="a"), profile({1.0: 100.0}, name="a", launch=100.0), 1)
+        slow = Rentable(offer(1, name="b"), profile({1.0: 105.0}, name="b", launch=0.0), 1)
+        request = PlanRequest((Stage(1, 0, 4),), (slow, late), Limits(), 1)
+        assert self.planner.plan(request).offers == (late.offer,)
 
     def test_widths_may_change_where_the_fleet_does_not(self) -> None:
         setting = Setting(8, 4, 16, 4, profile=profile({1.0: 30.0, 2.0: 18.0, 4.0: 11.0}))

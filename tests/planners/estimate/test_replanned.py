@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from cloudtune.model.plans import Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.estimate.replanned import _replanned
+from cloudtune.planners.estimate.replanned import _replanned, reacting_draws
+from cloudtune.planners.estimate.rollout import sample
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
 
@@ -26,3 +27,19 @@ def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back
     anew = _replanned(request, plan, 1.2)
     assert anew is not None
     assert [way[0].instances for way in anew.choices] == [4, 1]
+
+
+def test_runs_of_three_stages_that_are_slow_take_more_instances_for_the_rest() -> None:
+    speeds = profile({1.0: 20.0, 2.0: 11.0}, name="a", error=0.2)
+    rentable = Rentable(offer(4, 3.6, name="a"), speeds, 8)
+    work = (Stage(8, 0, 2), Stage(4, 2, 6), Stage(4, 6, 14))
+    request = PlanRequest(work, (rentable,), Limits(), 8)
+    fast = ExactPlanner().plan(replace(request, objective="time")).estimate.seconds
+    plan = ExactPlanner().plan(replace(request, limits=Limits(1.6 * fast)))
+    deadline = 1.1 * plan.estimate.seconds
+    request = replace(request, limits=Limits(deadline))
+    drawn = sample(request, plan, samples=200, seed=0)
+    reacting = reacting_draws(request, plan, samples=200, seed=0)
+    late = drawn.seconds > deadline
+    assert 20 < late.sum() < 180
+    assert reacting.seconds[late].max() < deadline
