@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 # As whose request, and with which path, a request was signed: see `rules.StandIn.signed`.
 SIGNED_HOST = "X-Signed-Host"
 SIGNED_PATH = "X-Signed-Path"
+BUNDLE = "company-ca.pem"
 _OF_A_HOP = {"Transfer-Encoding", "Content-Length", "Connection"}
 _DAY = dt.timedelta(days=1)
 
@@ -33,12 +34,14 @@ class CompanyProxy(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, behind: str, folder: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Tunnel)
+    def __init__(
+        self, behind: str, folder: Path, place: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
+        super().__init__(place, _Tunnel)
         self.behind = behind.removeprefix("http://")
         self.names: set[str] = set()
         self.page = b""
-        self.bundle = folder / "company-ca.pem"
+        self.bundle = folder / BUNDLE
         self._folder = folder
         self._lock = threading.Lock()
         self._contexts: dict[str, ssl.SSLContext] = {}
@@ -48,7 +51,7 @@ class CompanyProxy(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return "http://{}:{}".format(*self.server_address)
 
     def _certificate(self, name: str, *, ca: bool = False) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)

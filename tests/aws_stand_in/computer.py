@@ -2,6 +2,7 @@
 
 `python tests/aws_stand_in computer --home HOME --name NAME -- COMMAND` runs a command on it, from
 within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
+With the CA of the company's proxy in it, AWS is reached by its own names, through that proxy.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import image, network  # not what imports moto, for seconds
+from tests.aws_stand_in.company_proxy import BUNDLE
 
 RUNNING = ".running"
 """A folder of a computer's home, with a file for the first process of each command on it."""
@@ -40,7 +42,11 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     _give_credentials(own, emulator.access)
     root = image.root({**image.baked(_programs(home)), _HOME: own})
     environment = {"PATH": image.PATH, "HOME": str(_HOME)}
-    environment["AWS_ENDPOINT_URL"] = emulator.access.endpoint
+    if (own / BUNDLE).exists():
+        environment["HTTPS_PROXY"] = "http://{}:{}".format(*network.PROXY)
+        environment["AWS_CA_BUNDLE"] = str(_HOME / BUNDLE)
+    else:
+        environment["AWS_ENDPOINT_URL"] = emulator.access.endpoint
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables = [f"{name}={value}" for name, value in environment.items()]
     lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"

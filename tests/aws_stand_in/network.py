@@ -1,6 +1,6 @@
 """The network of an isolated cloud, in the network namespace of its emulator.
 
-    10.77.0.1          where EC2, S3 and the other services answer
+    10.77.0.1          where EC2, S3 and the other services answer; port 3128: a company's proxy
     169.254.169.254    the metadata service
     10.77.1.0 …        the instances, joined by a bridge: all reach each other, as in one subnet
     10.78.N.2          computers outside, each by a cable of its own: they reach 10.77.0.1 alone
@@ -22,6 +22,7 @@ from cloudtune.errors import CloudtuneError
 
 SERVICES = "10.77.0.1"
 METADATA = "169.254.169.254"
+PROXY = (SERVICES, 3128)
 _BRIDGE = "cloud"
 _MAC = "02:00:0a:4d:00:01"
 """The bridge's own: without one it has that of some instance, and another one's when that ends."""

@@ -9,12 +9,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from werkzeug.wrappers import Request
 
-from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
+from cloudtune.infra.emulator.requests import Ec2Error, Signed
 
 
-def presigned(
-    access: Access, request: Request, secret_of: Callable[[str, str], str | None]
-) -> Signed:
+def presigned(request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:
     """Return what such an address is for, and whose key signed it.
 
     Raises:
@@ -32,7 +30,7 @@ def presigned(
         raise Ec2Error("AccessDenied", "Request has expired", 403)
     address, _, signature = request.environ["REQUEST_URI"].partition("&X-Amz-Signature=")
     auth = S3SigV4QueryAuth(Credentials(key, secret, token or None), service, region)
-    asked = AWSRequest(request.method, f"{access.endpoint}{address}")
+    asked = AWSRequest(request.method, f"https://{request.headers['Host']}{address}")
     asked.context["timestamp"] = stamp
     text = auth.string_to_sign(asked, auth.canonical_request(asked))
     if auth.signature(text, asked) != signature:

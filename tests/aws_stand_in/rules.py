@@ -71,7 +71,7 @@ class StandIn(AccessRules):
             request = Request({**request.environ, **signed, **body})
         if "X-Amz-Signature" not in request.args:
             return super().signed(access, request)
-        return presigned(access, request, self._principals.secret_of)
+        return presigned(request, self._principals.secret_of)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         return not self._rates.let_in(region, action, parameters)

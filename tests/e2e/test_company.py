@@ -1,18 +1,21 @@
 """From an empty laptop to a model and back to nothing, in an account as companies have them.
 
-Its people assume a role, it has no default VPC, and rules of the organization demand a tag and
-IMDSv2 of all that is launched, and disks that the company's key encrypts. The laptop's network goes
-away twice, and the head boots again.
+Its people assume a role, and reach AWS through a proxy with certificates of its own. It has no
+default VPC, and rules of the organization demand a tag and IMDSv2 of all that is launched, and
+disks that the company's key encrypts. The laptop's network goes away twice, and the head boots
+again.
 """
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from typing import IO
 
 import pytest
 
+from tests.aws_stand_in.company_proxy import BUNDLE
 from tests.outside import Outside, isolated_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("five minutes in an account of its own")]
@@ -190,6 +193,7 @@ def account_for_carl(company: Outside) -> tuple[str, str, str]:
     vpc, subnets, role, key, secret = made
     folder = company.world.home / "computers" / "carl" / ".aws"
     folder.mkdir(parents=True)
+    shutil.copy(company.world.home / BUNDLE, folder.parent)
     (folder / "credentials").write_text(
         f"[base]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
     )
