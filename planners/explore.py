@@ -7,13 +7,11 @@ from typing import TypeAlias
 
 from cloudtune.model.plans import Plan
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
+from cloudtune.planners.dp.bounds import SLACK
 from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.exact import ExactPlanner
 
 Ask: TypeAlias = Callable[[int, int], PlanRequest]
-
-# What sums of floats in another order may differ by, relatively.
-_SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -102,5 +100,5 @@ def _may_fit(request: PlanRequest) -> bool:
         return False
     deadline = math.inf if limits.deadline is None else limits.deadline
     budget = math.inf if limits.budget is None else limits.budget
-    least = float(search.least.dollars_within(deadline * (1 + _SLACK)))
-    return math.isfinite(least) and least <= budget * (1 + _SLACK)
+    least = float(search.least.dollars_within(deadline * (1 + SLACK)))
+    return math.isfinite(least) and least <= budget * (1 + SLACK)

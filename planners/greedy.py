@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Group, Plan, Stage
+from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
@@ -105,7 +106,7 @@ def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
 
 
 def _at(offer: Offer, stage: Stage, width: float, at_once: int) -> Iterator[Group]:
-    whole = max(1, math.ceil(width / offer.gpus - 1e-6))
+    whole = max(1, math.ceil(width / offer.gpus - GPU_ROUNDING))
     room = slots(width, offer.gpus, whole)
     if room:
         instances = whole * math.ceil(at_once / room)

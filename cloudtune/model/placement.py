@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Group
-from cloudtune.model.trial import Slice, Width
-
-_EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 must fit on one GPU
+from cloudtune.model.trial import GPU_ROUNDING, Slice, Width
 
 
 def slots(width: Width, gpus: int, instances: int) -> int:
@@ -17,8 +15,8 @@ def slots(width: Width, gpus: int, instances: int) -> int:
     A trial that fits on one instance is never split over two; a wider one takes whole instances.
     """
     if width <= gpus:
-        return instances * math.floor(gpus / width + _EPSILON)
-    return instances // math.ceil(width / gpus - _EPSILON)
+        return instances * math.floor(gpus / width + GPU_ROUNDING)
+    return instances // math.ceil(width / gpus - GPU_ROUNDING)
 
 
 def can_train(group: Group, instances: Mapping[Offer, int]) -> bool:
@@ -74,7 +72,7 @@ class Room:
         """Take a slice of the instance."""
         gpus = piece.gpus
         if gpus >= 1:
-            self.whole -= math.ceil(gpus - _EPSILON)
+            self.whole -= math.ceil(gpus - GPU_ROUNDING)
             return
         if piece.gpu not in self.shared:
             self.whole -= 1
@@ -103,7 +101,7 @@ class Room:
         if wanted.gpu != own.gpu and not fresh:
             return (wanted,)
         grows = wanted.gpus - own.gpus
-        return (Slice(own.instance, grows, own.gpu),) if grows > _EPSILON else ()
+        return (Slice(own.instance, grows, own.gpu),) if grows > GPU_ROUNDING else ()
 
     def _besides_for_whole(self, own: Slice, wanted: Slice) -> tuple[Slice, ...]:
         if own.gpus >= 1:
@@ -117,7 +115,7 @@ class Room:
 
     def _alone(self, piece: Slice) -> bool:
         """Whether nothing but this share sits on its GPU."""
-        return self.shared[piece.gpu] - piece.gpus <= _EPSILON
+        return self.shared[piece.gpu] - piece.gpus <= GPU_ROUNDING
 
     def fresh(self) -> int:
         """Return the lowest number of a GPU that no share has."""
@@ -127,19 +125,19 @@ class Room:
         """Whether more sits on the instance, or on one of its GPUs, than fits."""
         if self.whole < 0:
             return True
-        return bool(self.shared) and max(self.shared.values()) > 1 + _EPSILON
+        return bool(self.shared) and max(self.shared.values()) > 1 + GPU_ROUNDING
 
     def matches(self, other: "Room") -> bool:
         mine = self.shared
         its = other.shared
         if self.whole != other.whole or mine.keys() != its.keys():
             return False
-        return not mine or all(abs(mine[gpu] - its[gpu]) <= _EPSILON for gpu in mine)
+        return not mine or all(abs(mine[gpu] - its[gpu]) <= GPU_ROUNDING for gpu in mine)
 
 
 def _whole_gpus(piece: Slice) -> int:
     """Return the GPUs that a slice without a shared GPU takes, rounded up: all are its own."""
-    return math.ceil(piece.gpus - _EPSILON)
+    return math.ceil(piece.gpus - GPU_ROUNDING)
 
 
 def rooms(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, Room]:
@@ -164,7 +162,7 @@ def place(width: Width, gpus: int, free: Mapping[str, Room]) -> tuple[Slice, ...
     if width <= gpus:
         name = _fullest(width, free)
         return None if name is None else (Slice(name, width),)
-    needed = math.ceil(width / gpus - _EPSILON)
+    needed = math.ceil(width / gpus - GPU_ROUNDING)
     empty = sorted(name for name in free if free[name].whole >= gpus)
     if len(empty) < needed:
         return None
@@ -177,7 +175,7 @@ def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | 
         (-used, room.whole, name, gpu)
         for name, room in free.items()
         for gpu, used in room.shared.items()
-        if used + width <= 1 + _EPSILON
+        if used + width <= 1 + GPU_ROUNDING
     ]
     if fitting:
         _, _, instance, gpu = min(fitting)
@@ -188,5 +186,7 @@ def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | 
 
 def _fullest(width: Width, free: Mapping[str, Room]) -> str | None:
     """Return the instance that has `width` whole GPUs, and the fewest besides."""
-    fitting = [(room.whole, name) for name, room in free.items() if room.whole >= width - _EPSILON]
+    fitting = [
+        (room.whole, name) for name, room in free.items() if room.whole >= width - GPU_ROUNDING
+    ]
     return min(fitting)[1] if fitting else None

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, Final, Literal, TypeAlias
 
-from cloudtune.model.trial import Parallel, Width
+from cloudtune.model.trial import GPU_ROUNDING, Parallel, Width
 
 # The delays around training, by the names that a profile has for them.
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
 # Those of them that a run learns as it goes on.
 Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
-_EPSILON = 1e-6  # three workers of 1/3 fit on one GPU
 
 
 @dataclass(frozen=True)
@@ -232,7 +231,7 @@ class ScalingProfile:
         if width >= 1 or gpu_memory_mib <= 0:
             return True
         memory = self.worker_memory(width)
-        return memory is None or math.floor(1 / width + _EPSILON) * memory <= gpu_memory_mib
+        return memory is None or math.floor(1 / width + GPU_ROUNDING) * memory <= gpu_memory_mib
 
     def only(self, widths: Container[Width]) -> "ScalingProfile":
         return replace(

@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 TrialId: TypeAlias = str
 # GPUs given to one trial: 1/c … 1 (packed), 1 … d (data-parallel).
 Width: TypeAlias = float
+# By how many GPUs sums of widths may be off: three trials of 1/3 must fit on one GPU.
+GPU_ROUNDING = 1e-6
 
 Mode: TypeAlias = Literal["min", "max"]
 # How the workers of a trial share its model, where the script leaves that to the run; "" is "ddp".

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.model.commands import Command, ExtendTrial, StartTrial, StopTrial
 from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.policy.base import Move
 from cloudtune.strategies.base import Go, Shape, Task, Verdict
 
@@ -27,8 +28,6 @@ _AFTER: dict[Verdict, Status] = {
     Verdict.CUT: "cut",
     Verdict.FINISH: "finished",
 }
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_WHOLE = 1e-6
 
 
 class SessionKeeper:
@@ -277,7 +276,7 @@ class SessionKeeper:
     def room(self, max_gpus: int, min_width: Width) -> int:
         """Return how many more tasks could train on `max_gpus` GPUs at `min_width`."""
         live = self._state.live
-        room = math.floor((max_gpus - live.busy_gpus) / min_width + _WHOLE)
+        room = math.floor((max_gpus - live.busy_gpus) / min_width + GPU_ROUNDING)
         if self.max_concurrent is not None:
             room = min(room, self.max_concurrent - len(live) + live.at_rung)
         # Where nothing trains, one is asked for, however wide: it may have to do with less.

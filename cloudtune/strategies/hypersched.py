@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Mode, Trial, TrialId, Width
+from cloudtune.model.trial import GPU_ROUNDING, Mode, Trial, TrialId, Width
 from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.hypersched_rules import (
     AS_PUBLISHED,
@@ -20,9 +20,6 @@ from cloudtune.strategies.hypersched_rules import (
     open_rungs,
 )
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
-
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_WHOLE = 1e-6
 
 
 class HyperSched(Judging):
@@ -83,7 +80,7 @@ class HyperSched(Judging):
             return ()
         atoms = max(room, view.free_gpus / self._atom)
         promoted, atoms = self._fitting(view, self._promotable(view), room, atoms)
-        new = self._new.peek(view, min(room - len(promoted), math.floor(atoms + _WHOLE)))
+        new = self._new.peek(view, min(room - len(promoted), math.floor(atoms + GPU_ROUNDING)))
         others = (trial for trial in self._others(view) if trial not in promoted)
         left = room - len(promoted) - len(new)
         if self._patient:
@@ -107,7 +104,7 @@ class HyperSched(Judging):
         if room > 0:
             for name in paused:
                 needed = view.trials[name].width / self._atom
-                if needed <= atoms + _WHOLE or not (view.running or fitting):
+                if needed <= atoms + GPU_ROUNDING or not (view.running or fitting):
                     fitting.append(name)
                     atoms -= needed
                 if len(fitting) == room:

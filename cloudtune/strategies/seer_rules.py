@@ -15,7 +15,7 @@ import numpy as np
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.trial import TrialId, Width
+from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
 
 # The part of the money that exploring may take.
@@ -48,8 +48,6 @@ LATE = 0.03
 NOISE = 0.1
 # By so large a part a profile may be wrong, and exploring still ends in time.
 DOUBT = 0.35
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_WHOLE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -334,7 +332,7 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
     rooms = list[tuple[float, float]]()
     for width, count in sorted(Counter(widths).items(), reverse=True):
         if width > gpus:
-            whole += count * math.ceil(width / gpus - _WHOLE)
+            whole += count * math.ceil(width / gpus - GPU_ROUNDING)
         else:
             rooms = _seated(width, count, [*rooms, (gpus, math.inf)])
     return whole + sum(int(many) for _, many in rooms)
@@ -346,7 +344,7 @@ def _seated(
     """Return the room that `count` more seats leave; of endless instances only those they take."""
     left = list[tuple[float, float]]()
     for free, many in rooms:
-        per_room = math.floor((free + _WHOLE) / width)
+        per_room = math.floor((free + GPU_ROUNDING) / width)
         full = min(many, count // per_room) if per_room else 0
         rest = count - int(full) * per_room if full < many and per_room else 0
         count -= int(full) * per_room + rest
@@ -361,7 +359,7 @@ def fitted(
 ) -> Width | None:
     """Return the width, or the widest below it, that there is room for besides; None for none."""
     used = [seat.width for seat in taken]
-    if sum(used) + min(widths) > gpus * instances + _WHOLE:
+    if sum(used) + min(widths) > gpus * instances + GPU_ROUNDING:
         return None
     for narrower in sorted((w for w in widths if w <= width), reverse=True):
         if nodes([*used, narrower], gpus) <= instances:

@@ -15,11 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Estimate, Rentable
+from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.planners.base import PlanRequest
 
 # Sums of staircases multiply corners; with fewer the bounds are looser, and never wrong.
 _CORNERS = 300
-_SLACK = 1e-9  # what sums of floats in another order may differ by, relatively
+# What sums of floats in another order may differ by, relatively.
+SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,13 @@ class Staircase:
 
     def dollars_within(self, seconds: ArrayLike) -> NDArray[np.float64]:
         """Return the least dollars within these seconds, infinite where nothing is so fast."""
-        index = np.searchsorted(self.seconds, np.asarray(seconds) * (1 + _SLACK), side="right")
+        index = np.searchsorted(self.seconds, np.asarray(seconds) * (1 + SLACK), side="right")
         return np.concatenate([[np.inf], self.dollars])[index]
 
     def seconds_within(self, dollars: ArrayLike) -> NDArray[np.float64]:
         """Return the least seconds for these dollars, infinite where nothing is so cheap."""
         falling = self.dollars[::-1]
-        index = np.searchsorted(falling, np.asarray(dollars) * (1 + _SLACK), side="right")
+        index = np.searchsorted(falling, np.asarray(dollars) * (1 + SLACK), side="right")
         return np.concatenate([[np.inf], self.seconds[::-1]])[index]
 
     def then(self, other: "Staircase") -> "Staircase":
@@ -131,7 +133,7 @@ def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:
 
 def _share(rentable: Rentable, width: float) -> float:
     """Return the dollars of a second of one trial's part of the instances that it is on."""
-    whole = max(1, math.ceil(width / rentable.gpus - 1e-6))
+    whole = max(1, math.ceil(width / rentable.gpus - GPU_ROUNDING))
     at_once = slots(width, rentable.gpus, whole)
     offer = rentable.offer
     held = offer.held_usd_per_second * whole / at_once if at_once else math.inf

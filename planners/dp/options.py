@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Group, Rentable, Stage
-from cloudtune.model.trial import Width
+from cloudtune.model.trial import GPU_ROUNDING, Width
 from cloudtune.planners.base import PlanRequest
 
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_EPSILON = 1e-6
 # With more, pairs of offers in a stage are too many to search.
 _FEW_OFFERS = 12
 # The most instances for which a mixed stage tries every size; beyond, those of `sizes`.
@@ -128,7 +126,7 @@ class Menu:
         rows = [(*row, size) for row in table for size in choices[row[0]]]
         offer, width, per_instance, epoch, count = np.array(rows, dtype=float).reshape(-1, 5).T
         gpus = np.array([rentable.gpus for rentable in request.rentables] or [1])
-        whole = np.ceil(width / gpus[offer.astype(np.int64)] - _EPSILON).astype(np.int64)
+        whole = np.ceil(width / gpus[offer.astype(np.int64)] - GPU_ROUNDING).astype(np.int64)
         at_once = np.where(per_instance > 0, per_instance * count, count // np.maximum(whole, 1))
         rates = np.array(
             [rentable.offer.held_usd_per_second for rentable in request.rentables] or [0.0]

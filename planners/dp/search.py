@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cloudtune.model.plans import Group, Limits, Objective
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, Staircase, lowest
+from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, SLACK, Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, leaving_costs, undominated
 from cloudtune.planners.dp.options import Menu, Options, ages_matter
 from cloudtune.planners.dp.options import undominated as without_beaten
@@ -33,8 +33,6 @@ Allowed = Callable[[int, Options], NDArray[np.bool_]]
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
 # The same where bills are rounded up; the last is a proof where no label was left out.
 _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
-# What sums of floats in another order may differ by, relatively.
-_SLACK = 1e-9
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
 
 
@@ -266,14 +264,14 @@ class _Aim:
         """Return where a partial plan with this bound may still lead to a better plan."""
         limit = self.budget if self.objective == "cost" else self.deadline
         # What costs as much as the incumbent may still be better in the other measure.
-        return np.isfinite(bound) & (bound <= min(limit, self.incumbent) * (1 + _SLACK))
+        return np.isfinite(bound) & (bound <= min(limit, self.incumbent) * (1 + SLACK))
 
     def within(
         self, seconds: NDArray[np.float64], dollars: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
         """Return where both limits are kept."""
-        in_time = seconds <= self.deadline * (1 + _SLACK)
-        return in_time & (dollars <= self.budget * (1 + _SLACK))
+        in_time = seconds <= self.deadline * (1 + SLACK)
+        return in_time & (dollars <= self.budget * (1 + SLACK))
 
     def affords(self, labels: Labels, delays: DelayColumns) -> NDArray[np.bool_]:
         """Return where giving everything back at once wouldn't cost more than may be spent."""
@@ -282,7 +280,7 @@ class _Aim:
             groups = range(labels.offer.shape[1])
             dollars = dollars + sum(leaving_costs(labels, delays, group)[:, 0] for group in groups)
         most = min(self.budget, self.incumbent) if self.objective == "cost" else self.budget
-        return np.asarray(dollars <= most * (1 + _SLACK))
+        return np.asarray(dollars <= most * (1 + SLACK))
 
     def to_beat(self, solution: Solution) -> "_Aim":
         """Return the same aim, with a plan that is to be beaten."""
@@ -294,8 +292,8 @@ class _Aim:
     ) -> NDArray[np.float64]:
         """Return the least that the measure can be in the end; infinite beyond the other limit."""
         if self.objective == "cost":
-            return dollars + rest.dollars_within(self.deadline * (1 + _SLACK) - seconds)
-        return seconds + rest.seconds_within(self.budget * (1 + _SLACK) - dollars)
+            return dollars + rest.dollars_within(self.deadline * (1 + SLACK) - seconds)
+        return seconds + rest.seconds_within(self.budget * (1 + SLACK) - dollars)
 
 
 @dataclass(frozen=True)

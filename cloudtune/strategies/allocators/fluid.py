@@ -5,12 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import TrialId, Width
+from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
 from cloudtune.strategies.base import ByWidth, Task, View
 
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_WHOLE = 1e-6
 # The share by which a trial's epochs may differ from those it was planned with; then replan.
 _DRIFT = 0.2
 # Fluid's code widens no trial that has fewer seconds left (docs/allocators.md, F20).
@@ -26,7 +24,9 @@ def reference(view: View) -> Rentable:
 def offered(rentable: Rentable, width: Width) -> Width:
     """Return the widest width of a profile that is no wider than `width`; or the narrowest."""
     widths = rentable.profile.widths
-    return max((measured for measured in widths if measured <= width + _WHOLE), default=min(widths))
+    return max(
+        (measured for measured in widths if measured <= width + GPU_ROUNDING), default=min(widths)
+    )
 
 
 def resize_seconds(view: View, rentable: Rentable) -> float:
@@ -75,10 +75,10 @@ class StaticFluid(ByWidth):
         """
         rentable = reference(view)
         idle = self._gpus(view) - sum(trial.width for trial in view.running)
-        if not tasks or idle < min(rentable.profile.widths) - _WHOLE:
+        if not tasks or idle < min(rentable.profile.widths) - GPU_ROUNDING:
             return [offered(rentable, 1.0)] * len(tasks)
         heights = [self._left(view, task.trial.id, task.until, rentable) for task in tasks]
-        shares = self._shares(rentable, heights, max(1, math.floor(idle + _WHOLE)))
+        shares = self._shares(rentable, heights, max(1, math.floor(idle + GPU_ROUNDING)))
         return [
             offered(rentable, 1.0 if self._unknown(view, task.trial.id) else share)
             for task, share in zip(tasks, shares, strict=True)
@@ -112,7 +112,7 @@ class StaticFluid(ByWidth):
         others = (t for t in view.running if t.id not in members)
         busy = sum(t.width for t in others if t.status in {"starting", "training"})
         heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
-        gpus = math.floor(self._gpus(view) - busy + _WHOLE)
+        gpus = math.floor(self._gpus(view) - busy + GPU_ROUNDING)
         shares = self._shares(rentable, heights, max(1, gpus))
         return {t.id: offered(rentable, share) for t, share in zip(group, shares, strict=True)}
 
@@ -261,12 +261,12 @@ class DynamicFluid(StaticFluid):
         )
         lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
         # What is free already serves the others, without any resize.
-        return lacking > view.free_gpus + _WHOLE
+        return lacking > view.free_gpus + GPU_ROUNDING
 
     def _from_idle(self, view: View, trial: TrialProgress) -> Width:
         """Return the width that a trial grows to by idle GPUs; 0 where others come first."""
         training = [t for t in view.running if t.status in {"training", "at rung"}]
-        if view.free_gpus < _WHOLE or self._waiting.keys() - {t.id for t in view.running}:
+        if view.free_gpus < GPU_ROUNDING or self._waiting.keys() - {t.id for t in view.running}:
             return 0
         if self._published:
             width = self._next_wider(view, trial) if self._longest_first else 0
@@ -288,7 +288,7 @@ class DynamicFluid(StaticFluid):
         if own < max(_IDLE_SECONDS, *left.values()):
             return 0
         width = min(self._wider(view, trial), default=0)
-        return width if 1 < width <= trial.width + view.free_gpus + _WHOLE else 0
+        return width if 1 < width <= trial.width + view.free_gpus + GPU_ROUNDING else 0
 
     def _best_gain(
         self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
@@ -303,7 +303,9 @@ class DynamicFluid(StaticFluid):
         """Return the most seconds that a trial can save with the idle GPUs, and at which width."""
         now = self._seconds(view, trial, trial.width)
         resize = self._resize(view)
-        wider = (w for w in self._wider(view, trial) if w - trial.width <= view.free_gpus + _WHOLE)
+        wider = (
+            w for w in self._wider(view, trial) if w - trial.width <= view.free_gpus + GPU_ROUNDING
+        )
         return max(
             ((now - self._seconds(view, trial, w) - resize, w) for w in wider), default=(0.0, 0)
         )

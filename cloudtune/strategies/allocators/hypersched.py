@@ -14,7 +14,7 @@ import numpy as np
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.scaling import ScalingProfile
-from cloudtune.model.trial import TrialId, Width, rank_key
+from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width, rank_key
 from cloudtune.strategies.base import ByWidth, Task, View
 from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead, Switches
 
@@ -22,8 +22,6 @@ Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequen
 
 # Instead of infinite scores, whose differences aren't numbers.
 _HUGE = 1e300
-# Shares of a GPU, such as a third, add up to a whole one but for rounding.
-_WHOLE = 1e-6
 
 
 def _uniform(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
@@ -163,7 +161,7 @@ class HyperSchedAllocator(ByWidth):
         keys = {name: rank_key(view.mode, other.metric) for name, other in live.items()}
         ranked = sorted(keys, key=lambda name: keys[name])
         scores = [-math.inf if keys[name][0] else -keys[name][1] for name in ranked]
-        atoms = math.floor(view.gpus / self._atom + _WHOLE)
+        atoms = math.floor(view.gpus / self._atom + GPU_ROUNDING)
         shares = shared_out(self._policy, scores, atoms, self._rng)
         allowed = [self._steps(view, live[name]) for name in ranked]
         return self._filled(shares, allowed, atoms)[ranked.index(trial.id)] * self._atom
@@ -206,7 +204,7 @@ class HyperSchedAllocator(ByWidth):
     def _is_share(self, width: Width) -> bool:
         """Whether a width is of whole atoms, and on the grid."""
         atoms = round(width / self._atom)
-        if atoms < 1 or abs(width - atoms * self._atom) > _WHOLE:
+        if atoms < 1 or abs(width - atoms * self._atom) > GPU_ROUNDING:
             return False
         return self._grid is None or atoms <= self._grid or atoms % self._grid == 0
 
