@@ -9,6 +9,7 @@ four measurements.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
@@ -31,6 +32,7 @@ class Prior:
     source: str
 
 
+@cache
 def prior(what: str, where: str) -> Prior:
     """Return what is assumed of a duration at a provider; of one that isn't named, the general."""
     by_place = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}

@@ -115,8 +115,9 @@ class Menu:
         """
         if request.mix > 2:
             raise UsageError("a stage can mix two offers at most")
+        any_size = rounded or _any_size(request)
         choices = tuple(
-            sizes(request, index, rounded=rounded) for index in range(len(request.rentables))
+            _sizes(request, index, any_size=any_size) for index in range(len(request.rentables))
         )
         table = [
             (index, width, slots(width, rentable.gpus, 1), rentable.epoch_seconds(width))
@@ -164,12 +165,12 @@ class Menu:
         )
 
 
-def sizes(request: PlanRequest, index: int, *, rounded: bool = False) -> list[int]:
+def _sizes(request: PlanRequest, index: int, *, any_size: bool) -> list[int]:
     """Return the numbers of instances of a rentable that a best plan may have."""
     rentable = request.rentables[index]
     most = min(rentable.most, request.max_instances, _quota(request, rentable))
     trials = tuple(sorted({stage.trials for stage in request.work}))
-    if (rounded or _any_size(request)) and most <= _ALL_SIZES:
+    if any_size and most <= _ALL_SIZES:
         return list(range(1, most + 1))
     counts = set(_steps(trials, rentable.profile.widths, rentable.gpus))
     counts |= {len(live.ages) for live in request.fleet if live.offer == rentable.offer}

@@ -11,6 +11,7 @@ Bills that are rounded up have a search of their own (`Search.rounded`), which b
 best plan of the other and keeps a bounded number of labels: few of them beat one another.
 """
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ Allowed = Callable[[int, Options], NDArray[np.bool_]]
 
 # Options of each stage and labels after it, in each round; the last is the proof.
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
+# The first look, by bounds that are quick to compute.
+_ROUGH = (60, 40)
 # The same where bills are rounded up; the last is a proof where no label was left out.
 _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
@@ -59,6 +62,8 @@ class Search:
         self.request = request
         self.rounded = rounded
         self.proven = True
+        # What is left depends on the offer that is held, where a stage has only one.
+        self._by_offer = request.mix == 1 and len(request.rentables) > 1
         self.delays = DelayColumns.of(request, rounded=rounded)
         menu = Menu.of(request, rounded=rounded)
         last = len(request.work) - 1
@@ -93,7 +98,7 @@ class Search:
         for step, options, least in zip(
             reversed(self.steps), reversed(self.options), reversed(self._least), strict=True
         ):
-            if self.request.mix > 1 or count < 2:
+            if not self._by_offer:
                 same = Staircase.of(*least).then(rest[-1].stairs[0]) if count else NOTHING
                 rest.append(RestBounds((same,) * count))
                 continue
@@ -135,6 +140,21 @@ class Search:
             return None
         aim = _Aim.of(limits, objective)
         aim = aim if incumbent is None else aim.to_beat(incumbent)
+        if not self._by_offer or "after" in vars(self):
+            return self._in_rounds(aim, incumbent)
+        # Bounds by offer take longer than a first plan does, and few options are left beside it.
+        rough = self._over(None, by_offer=False)
+        solution = None if self.rounded else rough._run(aim, rough._promising(aim, _ROUGH[0]), _ROUGH[1])
+        if solution is not None:
+            incumbent = solution
+            aim = aim.to_beat(solution)
+        narrow = self._over(rough._promising(aim, None), by_offer=True)
+        incumbent = narrow._in_rounds(aim, incumbent) if narrow.possible else incumbent
+        self.proven = narrow.proven
+        return incumbent
+
+    def _in_rounds(self, aim: "_Aim", incumbent: Solution | None) -> Solution | None:
+        """Return the best way for an aim; the incumbent where none beats it."""
         for options, labels in _ROUNDED_ROUNDS if self.rounded else _ROUNDS:
             self.proven = True
             chosen = self._promising(aim, options)
@@ -145,6 +165,19 @@ class Search:
             if self.proven and all(len(rows) < (options or math.inf) for rows in chosen):
                 break  # nothing was left out: a wider round finds no other
         return incumbent
+
+    def _over(self, chosen: Sequence[NDArray[np.intp]] | None, *, by_offer: bool) -> "Search":
+        """Return the search over the chosen options alone; its bounds `by_offer` are tighter."""
+        search = copy.copy(self)
+        for bounds in ("after", "before", "around"):
+            vars(search).pop(bounds, None)
+        search.proven = True
+        search._by_offer = by_offer
+        if chosen is not None:
+            each = list(zip(self.options, self._least, chosen, strict=True))
+            search.options = [options.only(rows) for options, _, rows in each]
+            search._least = [(s[rows], d[rows]) for _, (s, d), rows in each]
+        return search
 
     def front(self) -> list[Solution]:
         """Return every undominated way, the fastest first; limits are ignored."""
