@@ -8,7 +8,8 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import knees, whole_front
 from cloudtune.planners.dp.options import complete
-from cloudtune.planners.dp.search import Search, Solution, search_of
+from cloudtune.planners.dp.search import Search, search_of
+from cloudtune.planners.dp.ways import Solution
 from cloudtune.planners.selection import refuse, with_gap
 
 # The relative difference of sums in another order.

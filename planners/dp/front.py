@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from cloudtune.model.plans import Limits, Objective
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.dp.search import Search, Solution, search_of
+from cloudtune.planners.dp.search import Search, search_of
+from cloudtune.planners.dp.ways import Solution
 
 # The most pairs of options of two consecutive stages for which the whole front is searched.
 _PAIRS = 1_000_000
@@ -22,7 +23,7 @@ def whole_front(request: PlanRequest) -> list[Solution]:
     search = search_of(request)
     if not search.possible:
         return []
-    sizes = [len(options) for options in search.options]
+    sizes = search.sizes
     if all(before * after <= _PAIRS for before, after in pairwise(sizes)):
         return search.front()
     return _asked_for(search)
