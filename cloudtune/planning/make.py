@@ -140,11 +140,10 @@ def make_plan(
             raise
         planned = surest
     else:
-        aim = options.aim
-        if planned.remarks and aim != "trials" and not force:
-            # The runs of one plan spoke against spot: those of others may not.
-            surest = _by_runs(problem, limits, options, elapsed, runs) or planned
-            planned = min(planned, surest, key=lambda made: measures(made.plan, aim))
+        if not force:
+            # Draws may call a plan sure that is dearer than others which only the runs show.
+            surest = _by_runs(problem, limits, options, elapsed, runs, best=planned)
+            planned = surest or planned
     return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
 
 
@@ -182,13 +181,20 @@ def _refuse_unsure(planned: Planned) -> None:
 
 
 def _by_runs(
-    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    runs: int,
+    *,
+    best: Planned | None = None,
 ) -> Planned | None:
-    """Return the best plan that is sure by simulated runs; None if there is none.
+    """Return the best plan that is sure by simulated runs; None if none is better than `best`.
 
     With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
     don't say what a run does about pools that are away. So plans of the front are judged by runs,
-    beside what the search finds without spot: by its means spot looks best everywhere.
+    beside what the search finds (if nothing, without spot: by its means spot looks best
+    everywhere).
     """
     aim = options.aim
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
@@ -196,7 +202,7 @@ def _by_runs(
     spot = any(rentable.behaviours for rentable in problem.rentables)
     if aim == "trials" or not spot or not follows(choice_of(problem.experiment)):
         return None
-    best = _on_demand(problem, limits, options, elapsed, runs)
+    best = best or _on_demand(problem, limits, options, elapsed, runs)
     usable = usable_limits(limits, problem.rentables, elapsed)
     request = request_for(problem, usable, aim)
     front = [p for p in EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]

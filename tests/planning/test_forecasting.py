@@ -198,20 +198,25 @@ def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
     assert "on spot that comes and goes" in plan_tables.forecast(found).title
 
 
-@pytest.mark.parametrize(
-    ("losses", "availability", "instances", "why"),
-    [(60.0, 0.2, 4, "all of the work fits"), (2.0, 0.01, 1, "on demand")],
-    ids=["unfinished", "dearer"],
-)
-def test_least_cost_leaves_spot_where_outages_keep_it_from_the_work(
-    losses: float, availability: float, instances: int, why: str
-) -> None:
-    """Stages alone are cheaper on spot, but not with what outages do to the runs."""
-    pool = {"losses_per_hour": losses, "availability": availability}
-    made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": instances})
+def test_spot_is_left_where_outages_keep_it_from_the_work() -> None:
+    pool = {"losses_per_hour": 60.0, "availability": 0.2}
+    made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": 4})
     assert {offer.market for offer in made.plan.offers} == {"on-demand"}
-    assert any(
-        "not on spot" in note and why in note for note in propose(made, others="none").remarks
+    (remark,) = (note for note in propose(made, others="none").remarks if "not on spot" in note)
+    assert "all of the work fits" in remark
+
+
+@pytest.mark.parametrize(
+    ("availability", "market"), [(0.01, "on-demand"), (0.2, "spot")], ids=["dearer", "cheaper"]
+)
+def test_spot_is_left_where_its_outages_make_it_dearer(availability: float, market: str) -> None:
+    """Stages alone are cheaper on spot, whatever outages do to the runs."""
+    pool = {"losses_per_hour": 0.5, "availability": availability}
+    made = on_spot(**{"cloud.spot": pool, "epochs.max": 10})
+    assert {offer.market for offer in made.plan.offers} == {market}
+    remarks = propose(made, others="none").remarks
+    assert any("not on spot" in note and "on demand" in note for note in remarks) == (
+        market == "on-demand"
     )
 
 
@@ -250,6 +255,25 @@ def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
     plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
     assert {offer.market for offer in plan.offers} == {"spot"}
     assert present(plan.forecast.within) >= 0.9
+
+
+def test_a_confidence_is_met_by_the_cheapest_plan_that_the_runs_show() -> None:
+    """Draws call a stage on demand sure, at three times the price."""
+    pool = {"losses_per_hour": 2.0, "availability": 0.5}
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.max_instances": 4, "epochs.max": 10})
+    limits = Limits(2 * 3600.0, 40.0)
+    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
+    assert {offer.market for offer in plan.offers} == {"spot"}
+    assert present(plan.forecast.within) >= 0.9
+
+
+def test_with_a_confidence_on_demand_is_planned_by_itself_too() -> None:
+    """Beside spot, which looks cheaper by its means, the search comes by no plan without it."""
+    pool = {"losses_per_hour": 10.0, "availability": 0.2}
+    said = {"cloud.spot": pool, "cloud.max_instances": 2, "trials": 4, "epochs.max": 10}
+    limits = Limits(3600.0, 40.0)
+    made = make_plan(spot_problem(**said), limits, PlanOptions(confidence=0.9), runs=3)
+    assert {offer.market for offer in made.plan.offers} == {"on-demand"}
 
 
 def test_limits_kept_exactly_as_often_as_asked_are_kept_often_enough() -> None:
