@@ -26,9 +26,15 @@ class ExactPlanner:
     distance to a bound: the best plan with bills to the instant. Among more than a dozen offers
     the search leaves out plans that move to an offer which another one beats in every way, only to
     save the unbilled seconds of a launch.
+
+    `quick`: bills by the second are searched as if they were to the instant, if that plan keeps the
+    limits. The second is far less than noise, and to search over rounded bills takes as long again.
     """
 
     name = "exact"
+
+    def __init__(self, *, quick: bool = False) -> None:
+        self._quick = quick
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the best plan within the limits.
@@ -53,22 +59,12 @@ class ExactPlanner:
         solution = search_of(request).best(request.limits, request.objective)
         if solution is None:
             return None
-        if _rounds(request):
-            return self._rounded(request, solution)
-        return self._priced(request, solution)
-
-    def nearly(self, request: PlanRequest) -> Plan | None:
-        """Return a plan within the limits; rounded bills may make it a little dearer than the best.
-
-        The search over rounded bills takes most of the time where the limits are tight.
-        """
-        solution = search_of(request).best(request.limits, request.objective)
-        if solution is None:
-            return None
-        plan = self._priced(request, solution)
-        if request.limits.admit(plan.estimate) or not _rounds(request):
-            return plan
-        return self._rounded(request, solution)
+        coarsest = max(rentable.offer.granularity_seconds for rentable in request.rentables)
+        if coarsest <= 1.0 and self._quick:
+            plan = self._priced(request, solution)
+            if request.limits.admit(plan.estimate):
+                return plan
+        return self._rounded(request, solution) if coarsest > 0 else self._priced(request, solution)
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -108,11 +104,6 @@ class ExactPlanner:
         if search.proven and complete(request, rounded=True):
             return replace(plan, gap=0.0, status="optimal")
         return plan
-
-
-def _rounds(request: PlanRequest) -> bool:
-    """Whether bills are rounded up."""
-    return any(rentable.offer.granularity_seconds > 0 for rentable in request.rentables)
 
 
 def ends(search: Search) -> tuple[Solution | None, Solution | None]:

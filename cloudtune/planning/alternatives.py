@@ -201,7 +201,7 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
         return
     yield from fixed_and_naive(planned, names)
     free = _free(asked.request)
-    exact = stages.EXACT
+    exact = stages.QUICK
     tries: list[tuple[str, Planner, PlanRequest]] = [
         ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),

@@ -291,7 +291,7 @@ def _cliffs(planned: Planned) -> Iterator[str]:
         yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
     shown_at = planned.problem.experiment.charges.head_start
     if planned.elapsed > shown_at:
-        first = _other(planned, planned.limits, shown_at)
+        first = _other(planned, planned.limits, shown_at, quick=False)
         if first is not None and first[2].stages != staged.stages:
             taking = _taking(planned, first, planned.limits, shown_at)
             gone = format_seconds(planned.elapsed - shown_at)
@@ -299,7 +299,7 @@ def _cliffs(planned: Planned) -> Iterator[str]:
 
 
 def _instead(planned: Planned, limits: Limits) -> str:
-    other = _other(planned, limits, planned.elapsed)
+    other = _other(planned, limits, planned.elapsed, quick=True)
     if other is None:
         return "no plan fits"
     return f"it would be another plan, {_taking(planned, other, limits, planned.elapsed)}"
@@ -322,10 +322,12 @@ def _taking(
     return taken if plan.forecast.source == "stages" else f"about {taken}"
 
 
-def _other(planned: Planned, limits: Limits, elapsed: float) -> tuple[Problem, Asked, Plan] | None:
+def _other(
+    planned: Planned, limits: Limits, elapsed: float, *, quick: bool
+) -> tuple[Problem, Asked, Plan] | None:
     """Return the stages within other limits, or from another second on; None where none fit."""
     try:
-        return staged_plan(planned.problem, limits, planned.options, elapsed, force=False)
+        return staged_plan(planned.problem, limits, planned.options, elapsed, quick=quick)
     except InfeasibleError:
         return None
 
@@ -353,7 +355,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     limits = planned.limits
     elapsed = planned.elapsed
     try:
-        without, asked, staged = staged_plan(without, limits, options, elapsed, force=False)
+        without, asked, staged = staged_plan(without, limits, options, elapsed)
     except InfeasibleError:
         return planned
     looks = partial(run_plan, without, limits, elapsed, request=asked.request, staged=staged)

@@ -47,6 +47,7 @@ _STEP = 0.004
 _QUICK_ARCS = 40_000
 # One for all questions of a command: most of them only differ in their limits.
 EXACT = ExactPlanner()
+QUICK = ExactPlanner(quick=True)
 
 Aim = Literal["cost", "time", "trials"]
 
@@ -182,11 +183,18 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
 
 
 def staged_plan(
-    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, *, force: bool
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    *,
+    force: bool = False,
+    quick: bool = False,
 ) -> tuple[Problem, Asked, Plan]:
     """Return a problem as it is planned, what its stages were planned for, and the stages.
 
-    With `force` they are in time if possible, else as fast as they can be.
+    With `force` they are in time if possible, else as fast as they can be. `quick` is for figures
+    beside the plan: the exact planner may then be a second's bill off.
 
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
@@ -195,7 +203,7 @@ def staged_plan(
     usable = usable_limits(limits, problem.rentables, elapsed)
     wished = Limits(usable.deadline, None) if how.in_time else usable
     try:
-        return _stages_within(problem, limits, options, usable, wished)
+        return _stages_within(problem, limits, options, usable, wished, quick=quick)
     except InfeasibleError:
         if not force:
             raise
@@ -212,13 +220,20 @@ def _planning(problem: Problem) -> Planning:
 
 
 def _stages_within(
-    problem: Problem, limits: Limits, options: PlanOptions, usable: Limits, wished: Limits
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    usable: Limits,
+    wished: Limits,
+    *,
+    quick: bool = False,
 ) -> tuple[Problem, Asked, Plan]:
     """Return the best stages within the wished limits; `limits` are the user's own."""
     asked = wished if options.confidence is not None else fitting(wished)
     how = _planning(problem)
     request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
+    planner = QUICK if quick and isinstance(planner, ExactPlanner) else planner
     planner = sure_planner(planner, options, problem.experiment)
     try:
         if how.explores:

@@ -1,9 +1,10 @@
 """What a run comes to that replans the rest when its speed isn't the profile's.
 
 A run learns how fast its trials really are, and what it does next depends on that: dearer fleets
-where it is late, fewer instances where it has time. So the speeds that may come are divided into
-a few, of each the rest is planned as the run would plan it at its first rung (`planners.reacting`),
-and each sample follows the plan of its own speed. A run that still breaks a limit is cut off there.
+where it is late, fewer instances where it has time. So the speeds that may come are divided into a
+few, of each the rest is planned as the run would plan it at its first rung
+(`policy.planned.replanner`), and each sample follows the plan of its own speed. A run that still
+breaks a limit is cut off there.
 """
 
 import math
@@ -24,7 +25,7 @@ from cloudtune.planners.selection import measures
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 # By how many standard deviations a plan is for the slower ones of the samples at a speed.
 _SLOWER = 0.15
-_EXACT = ExactPlanner()
+_EXACT = ExactPlanner(quick=True)
 
 
 def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:

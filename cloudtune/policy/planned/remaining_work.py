@@ -29,6 +29,7 @@ Place: TypeAlias = tuple[Offer, Width]
 # An instance that takes this many times as long as expected to join calls for another look.
 LATE = 1.25
 _EXACT = ExactPlanner()
+_QUICK = ExactPlanner(quick=True)
 
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
@@ -352,23 +353,14 @@ class Rest:
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
         request = self.request(self.work, self.training, self.not_now)
+        planner = _QUICK if isinstance(self.planner, ExactPlanner) else self.planner
         wished = self._in_wished_time(request)
         if wished is not None:
-            plan = self._best_within(wished)
+            plan = plan_within(planner, wished)
             going_on = self.going_on()
             if plan is not None or (going_on is not None and going_on.within):
                 return plan
-        return self._best_within(request)
-
-    def _best_within(self, request: PlanRequest) -> Plan | None:
-        """Return the best plan; bills by the second are searched as if by the instant.
-
-        That second is far less than noise, and to search over rounded bills takes as long again.
-        """
-        by_second = all(it.offer.granularity_seconds <= 1.0 for it in request.rentables)
-        if by_second and isinstance(self.planner, ExactPlanner):
-            return self.planner.nearly(request)
-        return plan_within(self.planner, request)
+        return plan_within(planner, request)
 
     def not_now(self, offer: Offer) -> bool:
         """Whether another plan is to do without any more of an offer."""

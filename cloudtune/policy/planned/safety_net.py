@@ -50,7 +50,7 @@ DETOURS = 4.0
 # Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
 # where that costs time, twice as many each time.
 AGAIN = 300.0
-_EXACT = ExactPlanner()
+_EXACT = ExactPlanner(quick=True)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Answers:
         last = self._last.get(request.objective)
         if last is not None and _answers(last, request):
             return last[1]
-        plan = _EXACT.nearly(request)
+        plan = _EXACT.within(request)
         if plan is not None:
             self._last[request.objective] = request, plan
         return plan
