@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
-from cloudtune.model.trial import EndReason, Parallel, Slice, Trial, TrialId, Width
+from cloudtune.model.trial import EndReason, Parallel, Trial, Width
 
 # How often a width is tried with other configurations, where none of those before could train.
 TRIES = 3
@@ -37,27 +38,39 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
     return tuple(1 / k for k in trials)
 
 
-def phases_of(widths: Sequence[Width], pack: int, *, alone: bool) -> tuple[Width, ...]:
-    """Return the widths of all phases, in order; with `alone` the first is of a single trial.
+@dataclass(frozen=True)
+class Phase:
+    """Trials of one width that train at the same time: as many as fit, or a single one `alone`.
 
-    The last of whole GPUs resumes from checkpoints in any case.
+    `parallel` is how the workers of each share a model, where the script leaves that to the run.
     """
-    begins = (1.0, *widths) if alone else tuple(widths)
-    again = begins if len(begins) == 1 else ()
-    return (*begins, *again, *packed_widths(pack))
+
+    width: Width
+    parallel: Parallel = ""
+    alone: bool = False
+
+    def __str__(self) -> str:
+        return gpus_text(self.width, self.parallel)
+
+
+def phases_of(
+    widths: Sequence[Width], pack: int, parallel: Sequence[Parallel] = (), *, alone: bool = False
+) -> list[Phase]:
+    """Return the phases, in order; with `alone` a single trial comes first.
+
+    A width above one GPU has a phase for each strategy. The last of whole GPUs resumes from
+    checkpoints in any case.
+    """
+    ways = tuple(parallel) or ("",)
+    begins = [Phase(1.0, ways[0], alone=True)] * alone
+    begins += [Phase(width, way) for width in widths for way in ways[: None if width > 1 else 1]]
+    again = begins if len(begins) == 1 else []
+    return [*begins, *again, *(Phase(width, ways[0]) for width in packed_widths(pack))]
 
 
 def instances_for(width: Width, gpus: int) -> int:
     """Return how many instances of `gpus` GPUs a trial of that width takes."""
     return max(1, math.ceil(width / gpus))
-
-
-def able_of(
-    trials: Iterable[Trial], failed: Collection[TrialId], saved: Collection[TrialId]
-) -> list[Trial]:
-    """Return the trials that haven't failed, those with checkpoints first."""
-    able = [trial for trial in trials if trial.id not in failed]
-    return sorted(able, key=lambda trial: trial.id not in saved)
 
 
 def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
@@ -70,20 +83,18 @@ def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
 
 @dataclass
 class MeasuredSession:
-    """One trial at one width: when it was asked for, and what its epochs took.
+    """One trial in a phase: when it was asked for, and what its epochs took.
 
-    `phase` is the number of what was measured then; `reported_at` when it last said anything.
-    `undisturbed` are the seconds of epochs without those in which it waited for a core.
+    `reported_at` is when it last said anything. `undisturbed` are the seconds of epochs without
+    those in which it waited for a core.
     """
 
+    command: StartTrial
     trial: Trial
-    width: Width
+    phase: Phase
     asked_at: float
     resumed: bool
-    placement: tuple[Slice, ...]
-    phase: int
     reported_at: float
-    parallel: Parallel = ""
     first_at: float | None = None
     first_seconds: float = 0.0
     seconds: list[float] = field(default_factory=list)
@@ -110,16 +121,17 @@ class MeasuredSession:
         elif self.trained < most:
             self.seconds.append(event.seconds)
 
-    def count(self, figures: "MeasuredFigures", *, alone: bool = False) -> None:
+    def count(self, figures: "MeasuredFigures") -> None:
         """Split what it took into training and getting there, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
+        width = self.phase.width
         self.counted = True
-        if alone:
+        if self.phase.alone:
             figures.alone += self.undisturbed
         else:
-            figures.add_epochs(self.width, seconds, self.memory, self.parallel)
-            figures.trials.setdefault(self.width, set()).add(self.trial.id)
-        if self.width < 1:
+            figures.add_epochs(width, seconds, self.memory, self.phase.parallel)
+            figures.trials.setdefault(width, set()).add(self.trial.id)
+        if width < 1:
             return
         assert self.first_at is not None
         steady = min(self.first_seconds, sum(seconds) / len(seconds))
@@ -131,7 +143,7 @@ class MeasuredSession:
         assert self.first_at is not None
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
         an_epoch = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
-        return setup + epochs * an_epoch * max(1.0, self.width / width)
+        return setup + epochs * an_epoch * max(1.0, self.phase.width / width)
 
 
 def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
@@ -139,34 +151,23 @@ def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) 
     counted = [session for session in sessions if session.counted]
     if not counted:
         return 0.0
-    nearest = min(counted, key=lambda done: (done.width < width, abs(done.width - width)))
+    nearest = min(counted, key=lambda s: (s.phase.width < width, abs(s.phase.width - width)))
     return nearest.seconds_at(width, epochs)
-
-
-def unfinished(
-    sessions: Iterable[MeasuredSession], phase: int, least: int
-) -> list[MeasuredSession]:
-    """Return those of a phase that isn't finished which have trained enough epochs to count."""
-    here = [session for session in sessions if session.phase == phase]
-    counted = any(session.counted for session in here)
-    return [s for s in here if s.width >= 1 and s.trained >= least and not counted]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A configuration that couldn't be measured at a width, and why."""
+    """A configuration that couldn't be measured in a phase, and why."""
 
     trial: Trial
-    width: Width
+    phase: Phase
     error: str
     traceback: str = ""
     out_of_memory: bool = False
-    parallel: Parallel = ""
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.trial.config.items())
-        gpus = gpus_text(self.width, self.parallel)
-        return f"{self.trial.id} ({values}) failed on {gpus}: {self.error}"
+        return f"{self.trial.id} ({values}) failed on {self.phase}: {self.error}"
 
 
 @dataclass(frozen=True)

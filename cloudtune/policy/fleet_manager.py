@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from cloudtune.model.catalog import Offer
-from cloudtune.model.commands import Command, Launch, Release
+from cloudtune.model.commands import Command, Launch, Release, SetTimer
 from cloudtune.model.fleet import Rented
 from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import EndReason
-from cloudtune.policy.limits import LimitKeeper
+from cloudtune.policy.limits import LimitKeeper, Spender
 from cloudtune.policy.state import RunState
 from cloudtune.strategies.base import FleetRule
+
+CLEANUP = "cleanup"  # the timer by which returns are repeated
 
 
 class Hysteresis:
@@ -62,6 +64,39 @@ class Hysteresis:
         """Return the run second from which on an offer may be asked for; 0 for at once."""
         causes, until = self._returned.get(offer, (self._causes, 0.0))
         return until if causes == self._causes and until > self._state.now else 0.0
+
+
+class Returns:
+    """Gives every instance back at a run's end, and again until the cloud has confirmed it."""
+
+    def __init__(self, run: Spender) -> None:
+        self._run = run
+        self._rounds = 0
+        self.began_at: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether all was given back: it is gone, or was asked to go often enough."""
+        given_up = self._rounds > 1 + self._run.brakes.patience
+        return self.began_at is not None and (given_up or not self._run.fleet.alive())
+
+    def give_back(self, *, again: bool = False) -> list[Command]:
+        """Give back what wasn't yet; `again`: all, whenever the timer fires that this sets."""
+        run = self._run
+        alive = run.fleet.alive()
+        commands = [_released(rented, run.now) for rented in alive if again or not rented.released]
+        if self.began_at is None:
+            self.began_at = run.now
+        elif not again:
+            return commands
+        self._rounds += 1
+        return [*commands, SetTimer(CLEANUP, run.now + run.brakes.cleanup)] if alive else commands
+
+
+def _released(rented: Rented, at: float) -> Command:
+    rented.released = True
+    rented.released_at = at
+    return Release(rented.intent)
 
 
 class FleetKeeper:
@@ -239,11 +274,6 @@ class FleetKeeper:
             if rented.released and state.now >= rented.released_at + state.brakes.cleanup
         ]
 
-    def release_all(self, *, again: bool = False) -> list[Command]:
-        """Give every instance back; with `again` also those that were given back already."""
-        alive = self._state.fleet.alive()
-        return [self._release(rented) for rented in alive if again or not rented.released]
-
     # ---- giving back -------------------------------------------------------------------------
 
     def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
@@ -262,9 +292,7 @@ class FleetKeeper:
     def _release(self, rented: Rented) -> Command:
         if not rented.released:
             self._hysteresis.note_returned(rented)
-        rented.released = True
-        rented.released_at = self._state.now
-        return Release(rented.intent)
+        return _released(rented, self._state.now)
 
     # ---- requesting --------------------------------------------------------------------------
 

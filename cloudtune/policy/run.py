@@ -30,7 +30,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.progress import OVER, BestResult, TrialProgress
 from cloudtune.model.trial import EndReason, TrialId, better, rank_key
 from cloudtune.policy.base import Components, Noted, TrialRules
-from cloudtune.policy.fleet_manager import FleetKeeper
+from cloudtune.policy.fleet_manager import CLEANUP, FleetKeeper, Returns
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
 from cloudtune.policy.planned.itinerary import Itinerary
@@ -78,7 +78,6 @@ class RunPolicy:
         self.components = components
         self.target = target
         self.ending: EndReason | None = None
-        self.winding_down = False
         self._errors: Counter[str] = Counter()
         self.failed_alike = 0  # trials whose common error has ended the run
         self._limits = LimitKeeper(state)
@@ -91,7 +90,7 @@ class RunPolicy:
         self._changed = True
         self._cut_short: set[TrialId] = set()
         self._heard_late = False
-        self._cleanups = 0
+        self._returns = Returns(state)
         self._timers: dict[str, float] = {}
         self._unheard: dict[TrialId, Decision | None] = {}  # of reports as the run was ending
 
@@ -162,6 +161,11 @@ class RunPolicy:
     def ended(self) -> bool:
         """Whether the run is over, and all that was rented given back."""
         return self.state.ended
+
+    @property
+    def winding_down(self) -> bool:
+        """Whether all is being given back, or was."""
+        return self._returns.began_at is not None
 
     @property
     def began(self) -> float | None:
@@ -235,7 +239,7 @@ class RunPolicy:
         if self.itinerary is not None:
             self.itinerary.check(self.state)
         if self.ended:
-            assert not self.fleet.alive() or self._cleanups > self.state.brakes.patience
+            assert self._returns.over
 
     # ---- deciding ----------------------------------------------------------------------------
 
@@ -441,15 +445,12 @@ class RunPolicy:
         training = [trial for trial in state.live if trial.status != "stopping"]
         self._cut_short |= {trial.id for trial in training}
         commands: list[Command] = [self._sessions.stop(trial, "parked") for trial in training]
-        commands += self._fleet.release_all()
-        if not self.fleet.alive() or self._cleanups > state.brakes.patience:
+        commands += self._returns.give_back()
+        if self._returns.over:
             state.ended = True
             self._end_after_all()
             assert self.ending is not None
             commands.append(EndRun(self.ending))
-        elif not self.winding_down:
-            commands.append(SetTimer("cleanup", self.now + state.brakes.cleanup))
-        self.winding_down = True
         return commands
 
     # ---- going on after the end ---------------------------------------------------------------
@@ -475,11 +476,11 @@ class RunPolicy:
             state.paused += event.at - state.over_at
         state.now = event.at
         state.limits = Limits(event.deadline, event.budget)
-        state.ended = state.interrupted = self.winding_down = self._heard_late = False
+        state.ended = state.interrupted = self._heard_late = False
         state.trouble = ""
         self.ending = None
         self._changed = True
-        self._cleanups = 0
+        self._returns = Returns(state)
         state.forget_refusals()
         self._timers.clear()
         self._limits.note_launch()
@@ -517,13 +518,11 @@ class RunPolicy:
         self._timers.pop(event.name, None)
         if event.name == "tick":
             return [] if self.winding_down else self._fleet.release_late()
-        if event.name == "cleanup" and self.winding_down:
-            self._cleanups += 1
-            again = self._fleet.release_all(again=True)
-            return [*again, SetTimer("cleanup", self.now + self.state.brakes.cleanup)]
+        if event.name == CLEANUP and self.winding_down:
+            return self._returns.give_back(again=True)
         if event.name == TIMER:
             return [] if self.winding_down else self._stalls.end(self._sessions)
-        assert event.name in {"brake", "wake", "cleanup"}, (
+        assert event.name in {"brake", "wake", CLEANUP}, (
             f"no code sets a timer named {event.name!r}"
         )
         return []

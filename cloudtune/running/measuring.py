@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
@@ -15,7 +15,6 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
 from cloudtune.model.trial import EndReason, Parallel, Width
-from cloudtune.model.units import format_seconds
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
 from cloudtune.policy.measure import MeasurePolicy
@@ -92,13 +91,21 @@ def measure(
     auto = pack == "auto"
     if auto and widths and not experiment.trial.gpus.min:
         widths = (1, *widths)  # what two on a GPU are compared with
-    policy = _policy(
-        experiment,
-        offer,
-        limits,
-        widths=widths_to_measure(experiment, offer, widths),
+    measured_widths = widths_to_measure(experiment, offer, widths)
+    gpus = offer.gpus * measurements.instances_for(max(measured_widths), offer.gpus)
+    shared = 2 if pack == "auto" else pack
+    count = max(measurements.TRIES * gpus * shared, experiment.trials or 0)
+    policy = MeasurePolicy(
+        trials=trials(experiment.model_copy(update={"trials": count})),
+        offer=offer,
+        limits=limits,
+        widths=measured_widths,
         epochs=epochs,
-        pack=2 if pack == "auto" else pack,
+        pack=1 if experiment.trial.gpus.min else shared,
+        charges=charges_of(experiment),
+        rules=rules_of(experiment),
+        # A command may have its last epoch written into it, and end there.
+        max_epochs=experiment.span.max if experiment.runs_command else None,
         only_known=only_known,
         alone=paced and core_seconds is None,
         patience=FIRST_EPOCH_SECONDS,
@@ -126,7 +133,7 @@ def measure(
         swept = runner.go(policy, folder / MEASURE, header, watch)
     _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
     try:
-        _explain(policy, limits)
+        policy.raise_if_failed()
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
     profile = _profile_of(experiment, policy, began)
@@ -166,31 +173,6 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> 
     profile = replace(profile, identity=identity_of(experiment))
     emulated = Provenance(EMULATED, why="this machine's CPU")
     return replace(profile, provenance=emulated) if provider.paced else profile
-
-
-def _policy(
-    experiment: Experiment,
-    offer: Offer,
-    limits: Limits,
-    *,
-    widths: Sequence[Width],
-    pack: int,
-    **options: Any,
-) -> MeasurePolicy:
-    """Return what measures; `options` are the policy's."""
-    gpus = offer.gpus * measurements.instances_for(max(widths), offer.gpus)
-    return MeasurePolicy(
-        trials=trials(replace_trials(experiment, measurements.TRIES * max(gpus, 1) * pack)),
-        offer=offer,
-        limits=limits,
-        widths=widths,
-        pack=1 if experiment.trial.gpus.min else pack,
-        charges=charges_of(experiment),
-        rules=rules_of(experiment),
-        # A command may have its last epoch written into it, and end there.
-        max_epochs=experiment.span.max if experiment.runs_command else None,
-        **options,
-    )
 
 
 def widths_to_measure(
@@ -238,24 +220,6 @@ def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
         )
 
 
-def _explain(policy: MeasurePolicy, limits: Limits) -> None:
-    """Pass if what was measured is of use; else say why, and what to do.
-
-    Raises:
-        CloudtuneError: it isn't.
-    """
-    try:
-        policy.raise_if_failed()
-    except measurements.MeasureError as error:
-        if limits.deadline is not None or error.reason is not EndReason.DEADLINE:
-            raise
-        raise measurements.MeasureError(
-            f"{error}: no epoch in {format_seconds(FIRST_EPOCH_SECONDS)}, which is what it may "
-            "take where no deadline is set; give it more time, as in --deadline 6h",
-            error.reason,
-        ) from None
-
-
 def _notes(policy: MeasurePolicy) -> Iterator[str]:
     """Yield what a person should know of a measurement that was of use."""
     yield from map(str, policy.failed)
@@ -265,11 +229,6 @@ def _notes(policy: MeasurePolicy) -> Iterator[str]:
         yield f"{policy.cut_short}; what was measured by then is kept: widths {widths}"
     if not policy.saves:
         yield "the script saves no checkpoints: no trial is moved, or widened, once it has begun"
-
-
-def replace_trials(experiment: Experiment, count: int) -> Experiment:
-    """Return the experiment with at least `count` trials, for measuring."""
-    return experiment.model_copy(update={"trials": max(count, experiment.trials or count)})
 
 
 def keep_profile(profile: ScalingProfile) -> Path:

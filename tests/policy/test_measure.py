@@ -1,7 +1,6 @@
 """Measuring a script at shares of a GPU, on whole ones, on several instances; in virtual time."""
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +30,7 @@ from cloudtune.model.events import (
     InstanceGone,
     InstanceLaunched,
     Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
@@ -118,9 +118,8 @@ def test_the_figures_are_the_world_s(epochs: int) -> None:
 
 def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
     policy = measuring(gpus=1)
-    assert policy.phases == (1.0, 1.0)
     assert policy.last_epoch == 8
-    measure(policy)
+    assert crews(measure(policy)) == [(1.0, 1)] * 2
     found = profile_of(policy)
     assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
 
@@ -207,7 +206,8 @@ def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
     )
     policy.handle(told(56.0, "t00.2", 3, 3.0))
     assert policy.handle(told(59.0, "t00.2", 4, 3.0)) == (StopTrial("t00.2"),)
-    assert policy.handle(TrialStopped(60.0, "t00.2")) == (Release("i000"),)
+    returned = (Release("i000"), SetTimer("cleanup", 90.0))
+    assert policy.handle(TrialStopped(60.0, "t00.2")) == returned
     assert policy.handle(InstanceGone(64.0, "i000", 63.0, "released")) == (EndRun(EndReason.DONE),)
     figures = policy.figures
     assert (figures.launch, figures.boot, figures.release) == ([4.0], [26.0], [3.0])
@@ -220,10 +220,7 @@ TROUBLE: list[tuple[Event, EndReason, str]] = [
     (NodeLost(40.0, "i000", "heartbeat"), EndReason.FAILED, "the node left.*\nheartbeat"),
     (InstanceGone(40.0, "i000", 40.0, "spot"), EndReason.FAILED, "went away\nspot"),
     (LaunchFailed(1.0, "i000", "Full", "none left"), EndReason.NO_CAPACITY, "Full: none left"),
-    (Interrupted(0.0), EndReason.INTERRUPTED, "stopped: interrupted"),
-    (Interrupted(0.5), EndReason.INTERRUPTED, "stopped: interrupted"),
-    (Interrupted(15.0), EndReason.INTERRUPTED, "stopped: interrupted"),
-    (Interrupted(40.0), EndReason.INTERRUPTED, "stopped: interrupted"),
+    *((Interrupted(at), EndReason.INTERRUPTED, "stopped: inter") for at in (0.0, 0.5, 15.0, 40.0)),
 ]
 
 
@@ -241,11 +238,13 @@ def test_trouble_ends_it_with_the_instance_returned(
 
 
 moments = st.floats(0.0, 400.0)
+intents = st.sampled_from(["i000", "i001"])
 sessions = st.sampled_from(["t00.1", "t03.1", "t01.2", "t00.3", "t01.4", "t07.4", "t15.5"])
 anything = st.one_of(
-    st.builds(lambda at: InstanceGone(at, "i000", at, "gone"), moments),
-    st.builds(NodeLost, moments, st.just("i000"), st.just("lost")),
-    st.builds(LaunchFailed, moments, st.just("i000"), st.just("Full"), st.just("none left")),
+    st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), moments, intents),
+    st.builds(NodeLost, moments, intents, st.just("lost")),
+    st.builds(InterruptionNotice, moments, intents, moments),
+    st.builds(LaunchFailed, moments, intents, st.just("Full"), st.just("none left")),
     st.builds(TrialFailed, moments, sessions, st.just("boom"), st.just(""), st.booleans()),
     st.builds(TrialLost, moments, sessions, st.just("died")),
     st.builds(Interrupted, moments),
@@ -257,11 +256,14 @@ anything = st.one_of(
     trouble=st.lists(anything, max_size=4),
     budget=st.none() | st.floats(0.0, 4.0),
     pack=st.sampled_from([1, 4]),
+    gpus=st.sampled_from([2, 4]),
 )
 def test_whatever_happens_it_ends_within_its_budget(
-    trouble: list[Event], budget: float | None, pack: int
+    trouble: list[Event], budget: float | None, pack: int, gpus: int
 ) -> None:
-    policy = measuring(Limits(budget=budget), count=16, pack=pack)
+    """With two GPUs each it takes two instances."""
+    limits = Limits(budget=budget)
+    policy = measuring(limits, gpus=gpus, widths=[1.0, 2.0, 4.0], count=16, pack=pack)
     entries = measure(policy, *trouble, truth=SHARED)
     assert budget is None or policy.fleet.dollars(entries[-1].event.at) <= budget + 1e-9
     if not trouble and budget is None:
@@ -294,10 +296,8 @@ def test_what_nobody_drives_any_more_ends_within_both_limits() -> None:
 
 @pytest.mark.parametrize("limits", [Limits(budget=0.59), Limits(deadline=5.0)])
 def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
-    assert measuring(limits).handle(RunStarted(0.0)) in {
-        (EndRun(EndReason.BUDGET),),
-        (EndRun(EndReason.DEADLINE),),
-    }
+    reason = EndReason.BUDGET if limits.budget else EndReason.DEADLINE
+    assert measuring(limits).handle(RunStarted(0.0)) == (EndRun(reason),)
 
 
 def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:
@@ -315,8 +315,9 @@ def failing(
     policy: MeasurePolicy,
     fails: Callable[[StartTrial], TrialFailed | None],
     truth: ScalingProfile = TRUTH,
-) -> None:
+) -> tuple[Entry, ...]:
     """Run a measurement in which each session that `fails` says so does, as soon as it began."""
+    ledger = MemoryLedger()
     world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
 
     class Failing:
@@ -327,8 +328,9 @@ def failing(
                     world.schedule(replace(failed, at=event.at + 1.0, session=command.session))
             return commands
 
-    run(Failing(), world, MemoryLedger())
+    run(Failing(), world, ledger)
     assert policy.fleet.alive() == []
+    return tuple(ledger.entries)
 
 
 BOOM = TrialFailed(0.0, "", "boom", "Tb")
@@ -369,7 +371,7 @@ def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> No
         return replace(BOOM, unsynced=True) if start.width > 1 else None
 
     policy = measuring()
-    failing(policy, fails)
+    assert crews(failing(policy, fails)) == [(1.0, 4), (2.0, 2)]
     policy.raise_if_failed()
     assert set(policy.figures.epoch) == {1.0}
     assert policy.left_out == (
@@ -415,6 +417,8 @@ def test_without_a_deadline_the_first_epoch_sets_one() -> None:
     entries = measure(never, truth=profile({1.0: 3700.0, 2.0: 1.0, 4.0: 1.0}))
     assert never.ending is EndReason.DEADLINE
     assert 3600.0 < entries[-1].event.at < 3630.0
+    with pytest.raises(MeasureError, match=r"deadline: no epoch in 1h.* as in --deadline 6h"):
+        never.raise_if_failed()
 
 
 @pytest.mark.parametrize("at", [50.0, 60.0, 75.0, 90.0])
@@ -433,27 +437,22 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
 def test_an_unconfirmed_release_is_repeated_and_at_last_given_up() -> None:
     policy = measuring(gpus=1)
     begun(policy)
-    assert policy.handle(Interrupted(40.0)) == (StopTrial("t00.1"), Release("i000"))
-    assert policy.handle(TimerFired(69.0, "tick")) == (SetTimer("tick", 70.0),)
-    assert policy.handle(TimerFired(70.0, "tick")) == (SetTimer("tick", 71.0), Release("i000"))
-    repeated = 1
-    for at in range(71, 1000):
-        said = policy.handle(TimerFired(at, "tick"))
-        repeated += Release("i000") in said
-        if EndRun(EndReason.INTERRUPTED) in said:
-            break
-    assert at == 370
-    assert repeated == 11
+    returned = (Release("i000"), SetTimer("cleanup", 70.0))
+    assert policy.handle(Interrupted(40.0)) == (StopTrial("t00.1"), *returned)
+    for at in range(70, 370, 30):
+        again = (Release("i000"), SetTimer("cleanup", at + 30))
+        assert policy.handle(TimerFired(at, "cleanup")) == again
+    assert policy.handle(TimerFired(370.0, "cleanup"))[-1] == EndRun(EndReason.INTERRUPTED)
 
 
 @pytest.mark.parametrize("count", [16, 3])
 def test_all_gpus_are_filled_at_every_share(count: int) -> None:
     policy = measuring(count=count, pack=4)
-    starts = list(itertools.chain(*starts_in(measure(policy, truth=SHARED))))
+    entries = measure(policy, truth=SHARED)
     policy.raise_if_failed()
-    assert policy.phases == (1.0, 2.0, 4.0, 0.5, 0.25)
-    counts = Counter(start.width for start in starts)
-    assert (counts[0.5], counts[0.25]) == (8, 16), "however few configurations there are"
+    assert [width for width, _ in crews(entries)] == [1.0, 2.0, 4.0, 0.5, 0.25]
+    assert crews(entries)[3:] == [(0.5, 8), (0.25, 16)], "however few configurations there are"
+    starts = list(itertools.chain(*starts_in(entries)))
     assert len({(start.width, start.trial) for start in starts}) == len(starts)
 
 
@@ -531,7 +530,8 @@ def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
         bench.stop()
     first, second = bench.starts
     failed = TrialFailed(60.0, second.session, "CUDA out of memory", "Tb", out_of_memory=True)
-    assert bench.policy.handle(failed) == (StopTrial(first.session), Release("i000"))
+    returned = (Release("i000"), SetTimer("cleanup", 90.0))
+    assert bench.policy.handle(failed) == (StopTrial(first.session), *returned)
     assert bench.policy.handle(TrialStopped(61.0, first.session)) == ()
     gone = bench.policy.handle(InstanceGone(64.0, "i000", 63.0, "released"))
     assert gone == (EndRun(EndReason.DONE),)
@@ -610,7 +610,6 @@ def test_where_nothing_that_was_asked_for_can_be_had_it_says_so(refused: tuple[s
     policy, entries = measured([8.0], 4, *refused)
     assert policy.ending is EndReason.NO_CAPACITY
     assert crews(entries) == []
-    assert isinstance(entries[-1].commands[-1], EndRun)
 
 
 def test_what_two_instances_cost_has_to_be_in_the_budget() -> None:
