@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -86,20 +86,17 @@ class Planned:
     remarks: tuple[str, ...] = ()
     left_spot: bool = False
 
-    @property
+    @cached_property
     def rentables(self) -> tuple[Rentable, ...]:
-        return tuple(
-            rentable for rentable in self.problem.rentables if rentable.offer in self.plan.offers
-        )
+        """What the run rents from."""
+        planned = frozenset(self.plan.offers)
+        return tuple(r for r in self.problem.rentables if r.offer in planned)
 
     @property
     def standins(self) -> tuple[Rentable, ...]:
         """The other rentables, which the run may turn to where these are unavailable."""
-        return tuple(
-            rentable
-            for rentable in self.problem.rentables
-            if rentable.offer not in self.plan.offers
-        )
+        planned = frozenset(self.plan.offers)
+        return tuple(r for r in self.problem.rentables if r.offer not in planned)
 
 
 def make_plan(

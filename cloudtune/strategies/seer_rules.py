@@ -165,11 +165,6 @@ def epoch_dollars(rentable: Rentable) -> float:
     return seconds * width / rentable.gpus * offer.usd_per_second * again
 
 
-def joined(view: View, offer: Offer) -> int:
-    """Return how many instances of an offer take trials."""
-    return sum(rented.offer == offer for rented in view.fleet.usable())
-
-
 def epochs_bought(rentable: Rentable, limits: Limits, max_instances: int) -> float:
     """Return how many epochs the limits buy on one offer, at its cheapest width.
 
@@ -218,9 +213,10 @@ class Offers:
         self.rentables = by_worth(rentables, limits, max_instances)
         self.chosen = self.rentables[0]
         self.in_order = tuple(rentable.offer for rentable in self.rentables)
+        self._places = {offer: place for place, offer in enumerate(self.in_order)}
 
     def of(self, offer: Offer) -> Rentable:
-        return self.rentables[self.in_order.index(offer)]
+        return self.rentables[self._places[offer]]
 
     def look(self, view: View, instances: int) -> bool:
         """Say whether to plan with another offer from now on; `instances` are wanted of this one.
@@ -235,12 +231,14 @@ class Offers:
     def _now(self, view: View, instances: int) -> Rentable:
         now = self.chosen.offer
         held = max(1, view.held.get(now, 0) * now.gpus)
-        for offer in self.in_order[: self.in_order.index(now)]:
-            if joined(view, offer) * offer.gpus >= held and not view.avoided(offer):
+        place = self._places[now]
+        joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
+        for offer in self.in_order[:place]:
+            if joined.get(offer, 0) * offer.gpus >= held and not view.avoided(offer):
                 return self.of(offer)
         if not view.avoided(now) or view.held.get(now, 0) >= instances:
             return self.chosen
-        dearer = self.in_order[self.in_order.index(now) + 1 :]
+        dearer = self.in_order[place + 1 :]
         willing = (offer for offer in dearer if not view.avoided(offer))
         possible = (offer for offer in self.in_order if not view.refused(offer))
         return self.of(next(willing, next(possible, now) if view.refused(now) else now))
