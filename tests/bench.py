@@ -99,7 +99,6 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """What it printed, read as JSON."""
         return json.loads(self.out)
 
 
@@ -151,7 +150,6 @@ class Bench:
     def experiment(
         self, trouble: str = "pass", *, trials: int = 4, first: int = 2, last: int = 4
     ) -> Path:
-        """Write the script and the experiment; returns the experiment's path."""
         (self.folder / "train.py").write_text(TRAIN.format(trouble=trouble))
         path = self.folder / "experiment.yaml"
         path.write_text(EXPERIMENT.format(trials=trials, first=first, last=last))
@@ -263,7 +261,6 @@ class Bench:
         Ec2(endpoint_of(emulator.access)).terminate([instance])
 
     def alive(self, run: str | None = None) -> list[dict[str, Any]]:
-        """Return the machines that bill, of a run or of all."""
         return [
             machine
             for machine in self.machines()
@@ -373,7 +370,6 @@ def _speaks_of(home: Path) -> Callable[[int], str]:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
-    """Wait until something is so."""
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it never came to pass"
@@ -381,7 +377,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:
-    """Wait until a run has recorded an event that often."""
     give_up = time.monotonic() + 240.0
     while bench.recorded(f'"{event}"') < count:
         if run.poll() is not None or time.monotonic() > give_up:

@@ -40,7 +40,6 @@ class Page:
     asked: list[str] = field(default_factory=list)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the DevTools protocol for this page."""
         return self.browser.call(method, self.session, **params)
 
     def __call__(self, script: str) -> Any:
@@ -52,7 +51,6 @@ class Page:
         return found["result"].get("value")
 
     def wait_until(self, script: str) -> None:
-        """Wait until an expression is true."""
         give_up = time.monotonic() + _PATIENCE
         while not self(script):
             assert time.monotonic() < give_up, f"never true: {script}; {self.complaints}"
@@ -107,7 +105,6 @@ class Browser:
         return page
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
-        """Call a method, and return what it answers."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         sent = {**message, "sessionId": session} if session else message
@@ -147,7 +144,6 @@ class Browser:
                 pass
 
     def close(self) -> None:
-        """End it, and all that it has started."""
         started = [psutil.Process(self._process.pid)]
         started += started[0].children(recursive=True)
         with contextlib.suppress(OSError, AssertionError):
@@ -163,7 +159,6 @@ class Browser:
 
 @contextlib.contextmanager
 def started(folder: Path) -> Iterator[Browser]:
-    """Start a browser that keeps what it must in a folder."""
     browser = Browser(folder)
     try:
         yield browser

@@ -88,7 +88,6 @@ class _Reader:
         self._diverged: set[str] = set()
 
     def take(self, entry: Entry) -> Iterator[str]:
-        """Yield what an entry has that nothing explains."""
         at = entry.event.at
         self._hear(entry.event)
         for command in entry.commands:

@@ -123,21 +123,18 @@ class Running:
         self._began.pop(nodeid, None)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name what an interrupted run was at."""
         now = time.monotonic()
         for nodeid, began in self._began.items():
             terminalreporter.line(f"interrupted after {now - began:.0f} s: {nodeid}", red=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Follow what runs."""
     config.pluginmanager.register(Running())
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tell what was left at the end."""
     if left := _left_so_far(config):
         terminalreporter.section("left behind by the tests", red=True)
         for line in left:
@@ -145,7 +142,6 @@ def pytest_terminal_summary(
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say that pytest is done."""
     if ended := config.stash.get(_ended_key, None):
         ended.set()
 

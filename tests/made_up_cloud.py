@@ -33,8 +33,6 @@ class MoonError(Exception):
 
 @dataclass
 class MoonCalls(Calls):
-    """The Moon's calls, and what its errors mean."""
-
     rented: dict[str, Instance]
     errors: tuple[type[Exception], ...] = (MoonError,)
 

@@ -58,8 +58,6 @@ def node_in(
 
 
 class Node:
-    """An agent, and who listens to it."""
-
     def __init__(
         self, folder: Path, training: Training, *, spares: bool = True, gpus: int = 2
     ) -> None:
@@ -91,7 +89,6 @@ class Node:
         return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
 
     def printed(self, session: str, rank: int = 0, line: int = 0) -> list[str]:
-        """Give the words of a line that a worker printed."""
         return self.log(session, rank).split("\n")[line].split()
 
     def pid(self, session: str, rank: int = 0) -> int:
@@ -103,7 +100,6 @@ def kinds(told: list[Told]) -> list[str]:
 
 
 def failure(told: list[Told]) -> Failure:
-    """Return why a session has failed."""
     return next(body for body in told if isinstance(body, Failure))
 
 

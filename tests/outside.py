@@ -99,7 +99,6 @@ class Outside:
         return Done(process.returncode, out, err)
 
     def python(self, who: str, code: str) -> str:
-        """Run Python there; returns what it printed."""
         done = self(who, "python3", "-c", code)
         assert done.code == 0, done.err
         return done.out
@@ -115,7 +114,6 @@ class Outside:
         )
 
     def files_of(self, who: str) -> Path:
-        """Return a computer's folder `work`."""
         folder = self.world.home / "computers" / who / "work"
         folder.mkdir(parents=True, exist_ok=True)
         return folder

@@ -37,7 +37,6 @@ _SETTINGS: Final = "_hypothesis_internal_use_settings"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
     parser.addoption("--quick", action="store_true", help="Run no slow tests and no processes.")
     parser.addoption("--find-slow", action="store_true", help="Update tests/not_quick.txt.")
 
@@ -73,7 +72,6 @@ def _is_whole_run(item: pytest.Item) -> bool:
 
 
 def _names(item: pytest.Item) -> Iterator[str]:
-    """Give the names by which the list may leave a test out."""
     yield _test(item)
     for fixture in getattr(item, "fixturenames", ()):
         yield f"fixture:{fixture}"

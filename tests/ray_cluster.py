@@ -64,7 +64,6 @@ class SomebodysCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command needs to find it."""
         return {**OPEN, "RAY_ADDRESS": self.address}
 
     @property
@@ -94,7 +93,6 @@ class SomebodysCluster:
         return group
 
     def wait_for_nodes(self, count: int, seconds: float = 60.0) -> None:
-        """Wait until it has so many nodes with GPUs."""
         give_up = time.monotonic() + seconds
         while len(self.view.nodes()) != count:
             assert time.monotonic() < give_up, f"{len(self.view.nodes())} nodes, not {count}"

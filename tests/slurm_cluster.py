@@ -81,7 +81,6 @@ class SlurmCluster:
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "SLURM_TIME_FORMAT": "%s"}
 
     def ask(self, *command: str) -> str:
-        """Return what a command of Slurm prints."""
         return subprocess.run(
             command,
             env={**os.environ, **self.environment},
@@ -106,7 +105,6 @@ class SlurmCluster:
         return {job: (float(begin), float(end)) for job, begin, end in ran}
 
     def submit(self, partition: str, command: str, *options: str) -> str:
-        """Submit somebody's job; returns its number."""
         answer = self.ask(
             *("sbatch", "--parsable", f"--partition={partition}", "--output=/dev/null"),
             *(*options, "--wrap", command),
@@ -129,7 +127,6 @@ class SlurmCluster:
         self.start("slurmctld", "-D")
 
     def stop(self, name: str) -> None:
-        """End a daemon."""
         process = self.daemons[name]
         process.terminate()
         try:

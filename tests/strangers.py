@@ -57,7 +57,6 @@ def other_addresses() -> list[str]:
 
 
 def answers(address: str, port: int) -> bool:
-    """Whether somebody listens there."""
     try:
         with socket.create_connection((address, port), timeout=5):
             return True

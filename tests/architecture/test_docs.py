@@ -182,7 +182,6 @@ def test_the_layers_are_those_that_are_checked() -> None:
 
 
 def recipes() -> dict[str, list[str]]:
-    """Return the items of each list of "Where to add", by what it adds."""
     found = {}
     for part in below(ARCHITECTURE, "## Where to add").split("\n### ")[1:]:
         what, _, text = part.partition("\n")
@@ -222,7 +221,6 @@ def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
 
 
 def plan_with(folder: Path, strategy: str, *options: str) -> Any:
-    """Return what `cloudtune plan` says of the example with another strategy."""
     for name in ("train.py", "profile.json"):
         (folder / name).write_bytes((EXAMPLE.parent / name).read_bytes())
     text = EXAMPLE.read_text("utf-8").replace("strategy: sha", f"strategy: {strategy}")
@@ -334,7 +332,6 @@ def test_every_heading_that_is_linked_to_is_there(page: Path) -> None:
 
 
 def anchor(heading: str) -> str:
-    """Return what a heading is linked by, as GitHub and others make it."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 

@@ -55,8 +55,6 @@ def files_of(wheel: Path) -> dict[str, bytes]:
 
 @dataclass
 class Built:
-    """What was built, and a folder for the unpacked ones."""
-
     folder: Path
     sdist: Path
     wheel: Path

@@ -54,7 +54,6 @@ class Account:
 
     @property
     def access(self) -> Access:
-        """What lets one in."""
         return self.emulator.access
 
     def client(self, service: str, key: str = "", secret: str = "", token: str = "") -> Any:
@@ -110,7 +109,6 @@ class Account:
         iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
     def instance(self, role: str) -> str:
-        """Launch an instance that has a role; return its id."""
         answer = self.client("ec2").run_instances(
             ImageId=IMAGE,
             InstanceType="g4dn.xlarge",
@@ -126,6 +124,5 @@ class Account:
 
 
 def allow(*actions: str, resource: str | Sequence[str] = "*") -> dict[str, Any]:
-    """Return a policy that allows actions."""
     statement = {"Effect": "Allow", "Action": list(actions), "Resource": resource}
     return {"Version": "2012-10-17", "Statement": [statement]}

@@ -154,8 +154,7 @@ class _Tunnel(BaseHTTPRequestHandler):
         super().finish()
         self.connection.close()
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
+    def log_message(self, *_: object) -> None: ...
 
 
 @contextlib.contextmanager

@@ -60,7 +60,6 @@ class Launch:
 
     @property
     def max_price(self) -> str:
-        """The highest price an hour, as it is written."""
         return self._get("InstanceMarketOptions.SpotOptions.MaxPrice")
 
     @property

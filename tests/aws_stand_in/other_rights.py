@@ -89,7 +89,6 @@ def _key_of(bucket: str) -> str | None:
 
 
 def deleted_keys(request: Request) -> list[str]:
-    """Return the keys that a DeleteObjects names."""
     quotes = {"&quot;": '"', "&apos;": "'"}
     return [unescape(key.decode(), quotes) for key in _DELETED.findall(request.get_data())]
 

@@ -146,7 +146,6 @@ def _role_policies(name: str) -> list[Mapping[str, Any]]:
 
 
 def _policies(owner: Any) -> list[Mapping[str, Any]]:
-    """Return the inline policies of a role or a user."""
     return [json.loads(document) for document in owner.policies.values()]
 
 

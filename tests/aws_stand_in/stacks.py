@@ -294,7 +294,6 @@ class _Change:
 
 
 def _resolved(value: Any, stack: Stack) -> Any:
-    """Return a value of a template with its references replaced."""
     if isinstance(value, list):
         return [_resolved(item, stack) for item in value]
     if not isinstance(value, dict):

@@ -19,7 +19,6 @@ from tests.aws_stand_in.account import Account, set_up
 
 
 def launched(world: World, who: Endpoint, kind: str, role: str) -> str:
-    """Launch a type with a role, tagged as a run's."""
     request: dict[str, Any] = {**world.request, **market_request("on-demand", "")}
     request |= {"InstanceType": kind, "IamInstanceProfile": {"Name": role}}
     return Ec2(who).run_instance(f"{kind}-{role}", {RUN_TAG: "r"}, request)

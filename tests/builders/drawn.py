@@ -90,7 +90,6 @@ def choices(draw: st.DrawFn, setting: Setting) -> tuple[tuple[Group, ...], ...]:
 
 @st.composite
 def stage_choices(draw: st.DrawFn, setting: Setting, trials: int) -> tuple[Group, ...]:
-    """Give any groups that so many trials can train in."""
     room, left, groups = setting.max_instances, trials, []
     for rentable in draw(st.permutations(setting.rentables)):
         sizes = range(1, min(room, rentable.most) + 1)

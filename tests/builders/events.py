@@ -52,7 +52,6 @@ def returned(at: float, intent: str = "i000") -> InstanceGone:
 
 
 def dry(at: float, intent: str) -> LaunchFailed:
-    """Return a refusal for lack of capacity."""
     return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
 
 
@@ -65,7 +64,6 @@ def launch(intent: str) -> Launch:
 
 
 def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> StartTrial:
-    """Return the start of a session of a trial, on one instance."""
     trial = session.partition(".")[0]
     return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
 

@@ -40,12 +40,10 @@ def problem(strategy: object = "asha", **changes: Any) -> Problem:
 
 
 def elastic_job(strategy: object = "asha", limits: Limits = LIMITS, **changes: Any) -> Job:
-    """Return the job of such a problem, with its forecast."""
     return job_of(make_plan(problem(strategy, **changes), limits), 0.0, paced=False)
 
 
 def report_of(job: Job, trouble: Sequence[Event] = (), watch: Any = None) -> Report:
-    """Return the report of a job played in virtual time."""
     world = SimWorld(job.rentables, "score", synthetic_metric("max", 7), 7)
     for event in trouble:
         world.schedule(event)

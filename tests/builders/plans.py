@@ -20,7 +20,6 @@ from tests.builders.machines import NO_CHARGES, offer
 
 
 def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:
-    """Return a forecast of a plan's stages that has no spread."""
 
     def spread(value: float) -> Spread:
         return Spread(value, value, value, value)
@@ -43,7 +42,6 @@ def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:
 
 
 def run_plan(plan: Plan, forecast: Forecast | None = None) -> RunPlan:
-    """Return the plan of a run that follows these stages."""
     return RunPlan(
         strategy="sha",
         allocator="planned",
@@ -59,7 +57,6 @@ def run_plan(plan: Plan, forecast: Forecast | None = None) -> RunPlan:
 
 
 def followed(plan: RunPlan) -> Plan:
-    """Return the stages that a run follows."""
     assert plan.followed is not None
     return plan.followed
 
@@ -73,7 +70,6 @@ def shapes(plan: Plan) -> list[tuple[int, float]]:
 
 
 def widths(plan: Plan) -> list[float]:
-    """Return the width of each group of a plan, stage by stage."""
     return [group.width for stage in plan.stages for group in stage.groups]
 
 
@@ -89,13 +85,11 @@ def staged(
 
 
 def group(offer: Offer, instances: int, width: float, trials: int) -> Group:
-    """Return a group, with the waves that it takes."""
     waves = math.ceil(trials / max(1, slots(width, offer.gpus, instances)))
     return Group(offer, instances, width, trials, waves)
 
 
 def grouped(start: int, end: int, *groups: Group) -> StagePlan:
-    """Return a stage of these groups, between two epochs."""
     return StagePlan(Stage(sum(group.trials for group in groups), start, end), groups)
 
 

@@ -41,7 +41,6 @@ SETTING = Setting(
 
 
 def planned(*stages: Sequence[Group], gap: float | None = None, status: str = "heuristic") -> Plan:
-    """Return the priced plan of these groups, stage by stage."""
     groups = [tuple(stage) for stage in stages]
     return price(SETTING.request(), groups, "exact", gap=gap, status=status)
 
@@ -88,7 +87,6 @@ def forecast(plan: Plan, chance: float | None = 0.973) -> Forecast:
 
 
 def run_of(plan: Plan, chance: float | None = 0.973, **told: object) -> RunPlan:
-    """Return a run by a plan with such a forecast."""
     return run_plan(plan, replace(forecast(plan, chance), **told))  # type: ignore[arg-type]
 
 

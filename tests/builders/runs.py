@@ -111,7 +111,6 @@ class Setting:
         return self.but(metric=lambda n, e: -self.reaches(n, e), mode=mode, target=target)
 
     def reaches(self, number: int, epoch: int) -> float:
-        """Return the metric of a trial after an epoch."""
         return self.metric(number, epoch) if self.metric else level(number, epoch, self.seed)
 
     @property
@@ -131,7 +130,6 @@ class Setting:
         )
 
     def request(self, limits: Limits = NO_LIMITS) -> PlanRequest:
-        """Return what a planner is asked."""
         return PlanRequest(
             self.strategy.stages(),
             self.rentables,
@@ -228,7 +226,6 @@ class Setting:
     # ---- the world -----------------------------------------------------------------------
 
     def world(self) -> SimWorld:
-        """Return a fresh world, with its trouble."""
 
         def metric_of(config: Mapping[str, object], epoch: int) -> float:
             number = config["x"]
@@ -242,7 +239,6 @@ class Setting:
         return world
 
     def job(self, plan: Plan | None = None) -> Job:
-        """Return the job as the header of a ledger has it."""
         experiment = Experiment(
             name="made-up",
             train="train.py:train",
@@ -282,7 +278,6 @@ def gone(intents: Mapping[str, float]) -> list[Event]:
 
 
 def refused(intents: Mapping[str, float]) -> list[Event]:
-    """Return that some intents are refused at some time, for good."""
     return [
         LaunchFailed(at, intent, "NoMore", "none left", permanent=True)
         for intent, at in intents.items()
@@ -319,12 +314,10 @@ class Played:
 
     @property
     def widths(self) -> list[float]:
-        """The width of each session that was started, in order."""
         return [start.width for start in self.starts]
 
     @property
     def epochs(self) -> dict[TrialId, int]:
-        """How far each trial came."""
         return {name: max(t.history, default=0) for name, t in self.policy.trials.items()}
 
     @property
@@ -338,7 +331,6 @@ class Played:
         return [stage.stage.trials for stage in plan_of(self.policy).stages]
 
     def groups(self) -> list[TrialGroup]:
-        """Return all that the strategy asked for."""
         watched = self.policy.strategy
         assert isinstance(watched, Watched)
         return watched.groups
@@ -381,7 +373,6 @@ class Played:
         return seconds, dollars + seconds * charges.usd_per_second
 
     def _offers(self) -> dict[str, Offer]:
-        """Return what was asked for, by intent."""
         offers = [each.offer for each in self.setting.rentables]
         known = {(each.instance_type.name, str(each.market)): each for each in offers}
         asked = [c for said in self.commands for c in said if isinstance(c, Launch)]
@@ -447,7 +438,6 @@ def _still(policy: RunPolicy) -> Counter[str]:
 
 
 def write_ledger(folder: Path, header: Mapping[str, Any], entries: Iterable[Entry]) -> None:
-    """Put a run on record in its folder."""
     ledger = FileLedger(folder / "ledger.jsonl", header)
     for entry in entries:
         ledger.append(entry.event, entry.commands)

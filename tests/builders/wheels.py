@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 
 
 def wheel(folder: Path, name: str, number: str, files: Mapping[str, str] | None = None) -> Path:
-    """Write a wheel with these files, and return its path."""
     plain = name.replace("-", "_").replace(".", "_")
     info = f"{plain}-{number}.dist-info"
     path = folder / f"{plain}-{number}-py3-none-any.whl"

@@ -66,7 +66,6 @@ def test_a_fixed_piece_of_work_is_cheaper_than_on_a_fixed_cluster(called: Called
 
 
 def cost_ratios(plan: dict[str, Any]) -> dict[str, float]:
-    """Return the dollars of each alternative over those of the plan."""
     mine = plan["plan"]["estimate"]["dollars"]
     estimates = {each["name"]: each["plan"]["estimate"] for each in plan["alternatives"]}
     return {name: estimate["dollars"] / mine for name, estimate in estimates.items()}

@@ -46,7 +46,6 @@ class ProviderContract:
 
     @property
     def provider(self) -> Provider:
-        """The cloud, as everybody gets it."""
         return provider_named(self.name)
 
     def experiment(self, **changes: Any) -> Experiment:

@@ -44,7 +44,6 @@ class StrategyContract:
         return build(sampler, game)
 
     def play(self, game: Setting) -> Played:
-        """Play the strategy to its end."""
         return play(game, self.build)
 
     @pytest.fixture(params=[False, True], ids=["constant", "naive"])

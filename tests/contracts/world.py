@@ -27,7 +27,6 @@ class WorldContract:
         raise NotImplementedError
 
     def entries(self) -> list[Entry]:
-        """Run the job in the world."""
         ledger = MemoryLedger()
         run(SETTING.policy(), self.world(), ledger)
         return ledger.entries

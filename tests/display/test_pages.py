@@ -37,7 +37,6 @@ def told(*trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: st
 
 
 def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
-    """Return the marks of a chart, those of a trial or all."""
     return [
         (x, y)
         for trace in figure.data

@@ -19,13 +19,11 @@ def told(given: Proposal) -> list[str]:
 
 
 def brief(given: Proposal, columns: int = 100) -> list[str]:
-    """Return the one screen of `plan`."""
     command = ("digits.yaml", "--deadline", "30m")
     return printed(lambda out: show_plan(out, given, command), columns=columns)
 
 
 def line(lines: list[str], begin: str) -> str:
-    """Return the one line that begins with these words, with single spaces."""
     words = (" ".join(each.split()) for each in lines)
     [found] = [each for each in words if each.startswith(begin)]
     return found

@@ -215,7 +215,6 @@ def account_for_dora(company: Outside, role: str) -> str:
 
 
 def until(stream: IO[str], pattern: str) -> str:
-    """Read lines until one has a pattern; return its group."""
     seen = []
     for line in stream:
         seen.append(line)

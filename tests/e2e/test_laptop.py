@@ -157,7 +157,6 @@ def wait_for_nodes(
 
 
 def wait_for_console(path: Path, *words: str) -> None:
-    """Wait until a machine has printed one of these."""
     give_up = time.monotonic() + 240
     printed = ""
     while not any(word in printed for word in words):

@@ -98,7 +98,6 @@ class Run(NamedTuple):
         return [c for entry in self.entries for c in entry.commands if isinstance(c, StartTrial)]
 
     def widths(self) -> dict[str, list[float]]:
-        """Return the widths of each trial's sessions, in their order."""
         widths: dict[str, list[float]] = {}
         for start in self.starts:
             widths.setdefault(start.session.partition(".")[0], []).append(start.width)

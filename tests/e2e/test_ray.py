@@ -55,7 +55,6 @@ def ready(
     node: str = "2x-gpu",
     limits: str = f"{{deadline: {DEADLINE:.0f}s, gpu_hours: {GPU_HOURS}}}",
 ) -> Path:
-    """Write an experiment for a cluster; returns its path."""
     bench.environment |= where.environment
     return bench.shared(f"{{provider: ray, avoid: 2s{cloud}}}", node, limits)
 

@@ -33,7 +33,6 @@ def lab(leaves_nothing: None) -> Iterator[SlurmCluster]:
 
 
 def ready(bench: Bench, lab: SlurmCluster, cloud: str = "") -> Path:
-    """Write an experiment for the cluster; returns its path."""
     bench.environment |= lab.environment
     settings = f"provider: slurm, instances: [cpu], slots: {SLOTS}, avoid: 2s{cloud}"
     limits = f"{{deadline: {DEADLINE:.0f}s, gpu_hours: {GPU_HOURS}}}"

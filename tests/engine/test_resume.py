@@ -28,7 +28,6 @@ JOINED = (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0), NodeJoin
 
 
 def left_by(*events: Event) -> InFlight:
-    """Return what is outstanding when the controller dies after these events."""
     policy = scripted(PLAN)
     entries = [Entry(event, policy.handle(event)) for event in events]
     return replayed(scripted(PLAN), entries)

@@ -55,7 +55,6 @@ def space(tmp_path: Path) -> Space:
 
 
 def is_of_a_branch(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration of `BRANCHING` has what its branches have, and nothing else."""
     names = set(config) - {"schedule", "schedule/gamma"}
     if config["optimizer/name"] == "sgd":
         ranges = 1e-2 <= config["optimizer/lr"] <= 1

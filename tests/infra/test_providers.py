@@ -61,7 +61,6 @@ class TestAws(ProviderContract):
 
 @pytest.fixture
 def moon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cloud that was added by its one line."""
     line = Registered("tests.made_up_cloud:MOON", defaults={"instances": ("rover",)})
     monkeypatch.setitem(PROVIDERS, "moon", line)
     yield

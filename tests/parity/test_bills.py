@@ -39,7 +39,6 @@ EXACT = 1e-6
 
 
 def on(name: str, market: Market = "on-demand") -> Offer:
-    """Return an offer of our own table."""
     return CATALOG.offer(name, market)
 
 

@@ -40,7 +40,6 @@ JOBS = jobs(max_epochs=12, epoch=st.floats(3.0, 30.0), release=st.floats(0.01, 3
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Setting, Plan]:
-    """Jobs with plans from the fastest to the cheapest."""
     setting, planner = draw(JOBS), draw(st.sampled_from(PLANNERS))
     try:
         cheapest = setting.plan(planner)

@@ -19,8 +19,6 @@ Way: TypeAlias = "tuple[Group, ...]"
 
 
 class Priced(NamedTuple):
-    """One way to do the job."""
-
     seconds: float
     dollars: float
     choices: tuple[Way, ...]
@@ -70,7 +68,6 @@ def every_shape(rentable: Rentable) -> Iterator[Shape]:
 
 
 def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
-    """Whether all these instances may be rented at once."""
     vcpus: dict[str, int] = {}
     for offer, size, _ in shapes:
         vcpus[offer.quota] = vcpus.get(offer.quota, 0) + size * offer.instance_type.vcpus
@@ -79,7 +76,6 @@ def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
 
 
 def room_for(request: PlanRequest, alive: Sequence[Offer]) -> bool:
-    """Whether instances of these offers may all be alive at once."""
     used = dict.fromkeys(request.vcpu_quotas, 0)
     for offer in alive:
         if offer.quota in used:
@@ -159,7 +155,6 @@ class Cloud:
 
 
 def charged(offer: Offer, life: float) -> float:
-    """Return the dollars for one instance's life."""
     if offer.per_function:
         return 0.0
     grain, billed = offer.granularity_seconds, max(life, offer.minimum_seconds)
@@ -187,7 +182,6 @@ def priced(request: PlanRequest, choices: Sequence[Way]) -> Priced:
 
 
 def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
-    """Run one stage; return when it is over."""
     before = {offer: len(cloud.running(offer)) for offer in cloud.widths}
     undisturbed = untouched(cloud, stage, way, before)
     extra = {group.offer: group.instances - before.get(group.offer, 0) for group in way}

@@ -115,7 +115,6 @@ def launches(commands: Sequence[Command]) -> list[str]:
 
 
 def alarms(commands: Sequence[Command], name: str) -> list[float]:
-    """Return when an alarm of that name is set to."""
     return [c.at for c in commands if isinstance(c, SetTimer) and c.name == name]
 
 

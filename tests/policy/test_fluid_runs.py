@@ -25,7 +25,6 @@ GRID = by_name("grid", max_epochs=100)
 
 
 def named(name: str) -> Allocator:
-    """Return an allocator by its name in an experiment file."""
     return ALLOCATORS[name](None)  # type: ignore[arg-type]
 
 
@@ -37,7 +36,6 @@ def game(budgets: list[int], *, allocator: Callable[[], Allocator], **changes: o
 
 
 def widths(played: Played) -> dict[TrialId, list[Width]]:
-    """Return the widths at which each trial was started, in order."""
     found: dict[TrialId, list[Width]] = {}
     for start in played.starts:
         found.setdefault(start.trial, []).append(start.width)

@@ -15,7 +15,6 @@ ONE = offer(1, name="s.1x")
 
 
 def free_gpus(**usable: int) -> FreeGpus:
-    """Return the free GPUs of instances of so many GPUs."""
     found = FreeGpus()
     found.follow({name: FOUR if gpus == 4 else ONE for name, gpus in usable.items()}, ())
     return found
@@ -89,7 +88,6 @@ class Machines:
             assert self.start(width, first), "what was kept for it"
 
     def move(self, session: int, width: float) -> None:
-        """Have a session move to another width, as soon as it has ended."""
         pieces = self.held[session]
         if session in self.reserved:
             return

@@ -64,7 +64,6 @@ def run(
 
 
 def widths(played: Played) -> list[list[float]]:
-    """Return the widths at which each trial was started, in order."""
     found: dict[str, list[float]] = {}
     for each in played.starts:
         found.setdefault(each.trial, []).append(each.width)

@@ -28,7 +28,6 @@ def keep(folder: Path, *profiles: ScalingProfile) -> None:
 
 
 def sources(folder: Path, given: Path | None = None) -> list[str]:
-    """Return where each profile that is found comes from."""
     found = find(SCRIPT, WANTED, given=given, store=folder / "store", beside=folder)
     return [f"{one.instance_type} {one.source}" for one in found]
 

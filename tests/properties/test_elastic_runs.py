@@ -553,7 +553,6 @@ def no_storm(entries: Sequence[Entry]) -> None:
 
 
 def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
-    """Play a case and check what holds of all."""
     policy, entries = case.play()
     assert policy.ended, f"it stands still at {policy.now:.0f} s"
     assert policy.fleet.alive() == []

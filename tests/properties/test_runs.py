@@ -71,7 +71,6 @@ def on_spot(setting: Setting, per_hour: float) -> Setting:
 
 @st.composite
 def plans(draw: st.DrawFn, setting: Setting) -> Plan:
-    """Plans of planners, and any others."""
     planner = draw(st.sampled_from([ExactPlanner(), StaticPlanner(), None, None]))
     if planner is not None:
         return planner.plan(setting.request())

@@ -131,7 +131,6 @@ def place(
 
 
 def trials_played(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
-    """Return the trials of an experiment that was played with such a metric."""
     job = place.job(**fields)
     world, policy = SimWorld(job.rentables, "score", metric, 0), job.policy()
     run(policy, world, MemoryLedger())

@@ -52,7 +52,6 @@ def rules(seed: int) -> dict[str, Any]:
 
 
 def names(count: int) -> str:
-    """Return the names of the trials of a game."""
     return string.ascii_lowercase[:count]
 
 
@@ -155,8 +154,6 @@ def published(clone: Path) -> Any:
 
 
 class Published:
-    """The published scheduler as a player."""
-
     def __init__(self, module: Any, seed: int) -> None:
         game = rules(seed)
         self._module = module

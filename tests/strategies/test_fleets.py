@@ -18,7 +18,6 @@ FOUR, OTHER = offer(4), offer(8, name="g.8x")
 def viewed(
     held: Mapping[Offer, int] = MappingProxyType({}), avoided: Container[Offer] = ()
 ) -> View:
-    """Return a view of what is held, and of what is refused just now."""
     return cast("View", SimpleNamespace(held=held, avoided=lambda each: each in avoided))
 
 

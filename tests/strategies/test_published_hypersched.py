@@ -65,8 +65,6 @@ class Ours:
 
 
 class Listed:
-    """A sampler of the trials that a game has."""
-
     def __init__(self, trials: list[Trial]) -> None:
         self._left = trials
 

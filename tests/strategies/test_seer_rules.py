@@ -82,7 +82,6 @@ def test_the_opening_spends_its_part_by_its_time() -> None:
 
 
 def plain_nodes(widths: Sequence[float], gpus: int) -> int:
-    """Return how many instances it takes, one seat after the other."""
     whole, rooms = 0, list[float]()
     for width in sorted(widths, reverse=True):
         if width > gpus:

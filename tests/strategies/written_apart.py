@@ -150,7 +150,6 @@ def bred(allocator: str, seed: int, count: int, last: int) -> Bred:
 def played_with(
     game: Setting, name: str, last: int, eta: int, sampler: Sampler, metric: Any, pace: Any
 ) -> tuple[RunPolicy, tuple[Entry, ...]]:
-    """Play a strategy with a sampler of its own to its end."""
     policy = game.policy(by_name(name, max_epochs=last, eta=eta), sampler)
     ledger = MemoryLedger()
     run(policy, SimWorld(game.rentables, "score", metric, game.seed, pace), ledger)

@@ -77,7 +77,6 @@ def run_granted(
     hear: Callable[[EpochReport], object] = lambda _: None,
     **options: Any,
 ) -> list[EpochReport]:
-    """Run a script to its end with every epoch granted."""
     reports: list[EpochReport] = []
 
     def take(report: EpochReport) -> None:

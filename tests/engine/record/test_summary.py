@@ -14,7 +14,6 @@ CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.1, 0.2, 0.3, 0.4, 0.5, float
 
 
 def entries(curves: dict[str, list[float]]) -> list[Entry]:
-    """Return the ledger of trials that have been trained so."""
     starts = tuple(StartTrial(f"{name}.1", name, {}, 1, (), None, 0, 9) for name in curves)
     told = [
         Entry(epoch(float(number), f"{name}.1", number, value), ())

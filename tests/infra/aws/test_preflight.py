@@ -174,7 +174,6 @@ def test_a_field_that_ec2_lacks_or_that_is_ours_is_refused(
 
 
 def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
-    """Return what a launch of a run is asked for with."""
     cloud = AWS.open(wanted, Path(), pace=False)
     rental = Rental("r", Endpoint("us-east-1"), {}, 60.0, 0.0, cloud.request, {})
     rental = Rental(**{**vars(rental), "subnets": cloud.subnets})

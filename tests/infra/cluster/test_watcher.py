@@ -47,7 +47,6 @@ def watcher_of(
     ours: Callable[[str], list[Any]] = lambda _: [],
     endpoint: Endpoint = ALWAYS,
 ) -> Watcher:
-    """Return what waits for i000."""
     head = SimpleNamespace(
         journal=journal,
         give_back=lambda _: None,

@@ -87,14 +87,12 @@ class Cluster:
     sessions: set[int]
 
     def processes(self) -> Iterator[psutil.Process]:
-        """Yield all of its processes, each only as long as it lives."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if os.getsid(process.pid) in self.sessions and is_running(process):
                     yield process
 
     def listening(self) -> dict[int, str]:
-        """Return the ports at which they listen, each with its address."""
         found = {}
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):

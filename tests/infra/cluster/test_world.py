@@ -46,8 +46,7 @@ class Deaf:
     def __init__(self, *_: Any) -> None:
         self.kept: list[int] = []
 
-    def start(self) -> None:
-        """Begin nothing."""
+    def start(self) -> None: ...
 
     def acknowledge(self, epoch: int) -> None:
         self.kept.append(epoch)

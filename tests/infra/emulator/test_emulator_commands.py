@@ -48,7 +48,6 @@ def control(running: Emulator, monkeypatch: pytest.MonkeyPatch) -> EmulatorContr
 
 @pytest.fixture
 def launch(running: Emulator, ec2_client: Callable[[Access], EC2Client]) -> Iterator[Launch]:
-    """Launch instances, which are ended with the test."""
     ec2, made = ec2_client(running.access), list[str]()
 
     def one(market: str = "spot") -> str:
@@ -71,7 +70,6 @@ def ask(*words: object) -> str:
 
 
 def refused(*words: object) -> str:
-    """Return the message that a mistake gets."""
     with pytest.raises(UsageError) as caught:
         CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
     return str(caught.value)

@@ -44,7 +44,6 @@ FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def written(draw: st.DrawFn) -> dict[str, Any]:
-    """A fault as JSON has it."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     return {"kind": kind, **draw(st.fixed_dictionaries(FIELDS[kind]))}
 

@@ -16,7 +16,6 @@ from tests.builders.wheels import stand_ins, wheel
 
 
 def experiment(folder: Path, **setup: Any) -> Experiment:
-    """Return an experiment in a folder, with this section `setup`."""
     return small_experiment(folder, setup=setup)
 
 
@@ -40,7 +39,6 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spec(offline: Path, tmp_path_factory: pytest.TempPathFactory) -> Spec:
-    """What an environment with `tiny` in it is made from."""
     folder = tmp_path_factory.mktemp("script")
     (folder / "mine").mkdir()
     wheel(folder / "mine", "mine", "0.1", {"mine.py": "answer = 43\n"})

@@ -111,7 +111,6 @@ def cloud(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 
 def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
-    """Return the pack of what was built, to be unpacked elsewhere than it stands."""
     said: list[str] = []
     pack = EnvironmentCache(storage, built.place).put(built, said.append)
     assert f"packed into {storage}/environments/{built.place.name}/" in said[0]

@@ -45,8 +45,7 @@ class _Upload(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
+    def log_message(self, *_: object) -> None: ...
 
 
 @pytest.fixture

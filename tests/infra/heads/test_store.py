@@ -23,7 +23,6 @@ def store(tmp_path: Path) -> HeadStore:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """The folder of a run on its head."""
     (tmp_path / "there").mkdir()
     return tmp_path / "there"
 

@@ -28,7 +28,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def two(programs: Path) -> Iterator[NodeGpus]:
-    """Two GPUs, and MPS."""
     write_control(programs, programs.parent / "commands")
     node = NodeGpus(2)
     yield node

@@ -25,7 +25,6 @@ PATIENCE = 4.0  # a stand-in is a Python of its own: on loaded cores it takes mo
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A PATH with stand-ins in it."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     write_control(tmp_path / "bin", tmp_path / "commands")
     return Machine(tmp_path)

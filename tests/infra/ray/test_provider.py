@@ -27,7 +27,6 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def somebodys(leaves_nothing: None) -> Iterator[SomebodysCluster]:
-    """A cluster of one node with two GPUs."""
     with (
         tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,
         cluster(Path(folder), nodes=1) as started,

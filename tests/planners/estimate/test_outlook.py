@@ -28,7 +28,6 @@ from tests.builders.values import present
 
 @pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])
 def case(request: pytest.FixtureRequest) -> tuple[PlanRequest, Plan]:
-    """A job and a plan for it; durations have no spread."""
     one, two = rented(), rented(name="p.2", gpus=8)
     shapes = {
         "one wave": [[group(one.offer, 2, 1.0, 8)], [group(one.offer, 1, 2.0, 2)]],

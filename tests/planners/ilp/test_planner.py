@@ -109,7 +109,6 @@ def key(objective: Objective, seconds: float, dollars: float) -> tuple[float, fl
 
 
 def check(request: PlanRequest, plan: Plan | None, wanted: Priced | None) -> None:
-    """Check that a plan is as good as the best of all, and says that it is."""
     assert (plan is None) == (wanted is None)
     if plan is None or wanted is None:
         return

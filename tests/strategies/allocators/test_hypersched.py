@@ -28,8 +28,6 @@ ALL = Rentable(offer(8), profile({float(w): 100 / w**0.9 for w in range(1, 9)}),
 
 @dataclass
 class Stand:
-    """All that an allocator looks at."""
-
     running: list[TrialProgress]
     seconds_left: float = math.inf
     setups: list[float] = field(default_factory=list)
@@ -56,7 +54,6 @@ def trial(
 
 
 def ready(**options: object) -> HyperSchedAllocator:
-    """Return an allocator that resizes at any result."""
     return HyperSchedAllocator(recharge=0, **options)  # type: ignore[arg-type]
 
 

@@ -233,7 +233,6 @@ def test_whole_numbers_may_stand_by_their_logarithm() -> None:
 
 
 def asked(space: dict[str, Domain], kind: str) -> list[Any]:
-    """Return what a sampler names before any result."""
     made = SpaceSampler(space, kind, seed=1, most=20)
     return [trial.config["n"] for trial in iter(made.ask, None)]
 

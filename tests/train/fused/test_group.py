@@ -116,7 +116,6 @@ def trained(
     wanted: Sequence[Optimizer],
     data: Iterable[Batch],
 ) -> list[MemberState]:
-    """Return the states of a group that has trained."""
     group = Group(kind(), states, wanted)
     for batch in data:
         group.step(loss, batch)

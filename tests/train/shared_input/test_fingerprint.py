@@ -14,8 +14,6 @@ from cloudtune.train.shared_input.order import Batches, BatchOrder
 
 
 class Images(Dataset[Any]):
-    """Arrays, and what is done to each."""
-
     def __init__(self, numbers: Any, *, turn: int = 0, transform: Any = None) -> None:
         self.numbers, self.turn, self.transform = numbers, turn, transform
 

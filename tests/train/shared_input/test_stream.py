@@ -10,7 +10,6 @@ LATER = 10 * GATHER_SECONDS
 
 
 def load(stream: Stream, now: float) -> list[int]:
-    """Load all that is due at one time; returns what was."""
     found = []
     while (at := stream.due(now)[0]) is not None:
         stream.begun(at, now)
