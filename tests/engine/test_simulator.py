@@ -135,26 +135,6 @@ class TestCommands:
         assert after(made, LAUNCH, *[EndRun(EndReason.DONE)] * times) == []
 
 
-def test_a_session_resumes_after_its_checkpoint() -> None:
-    resumed = StartTrial("t00.2", "t00", {}, 1.0, (Slice("sim-i000", 1.0),), "sim://t00/2", 2, 3)
-    assert after(running(), resumed) == [
-        TrialStarted(6.0, "t00.2"),
-        EpochDone(14.0, "t00.2", 3, {"score": 0.3}, "sim://t00/3", 8.0, None),
-    ]
-
-
-def test_a_session_that_is_extended_while_it_trains_goes_on_without_a_break() -> None:
-    made = running()
-    after(made, START, count=2)
-    epochs = after(made, ExtendTrial("t00.1", 3))
-    assert [event.at for event in epochs] == [8.0, 10.0]
-
-
-def test_a_session_extended_before_it_has_begun_still_has_to_be_set_up() -> None:
-    started, first, *_ = after(running(), START, ExtendTrial("t00.1", 3))
-    assert (started.at, first.at) == (4.0, 6.0)
-
-
 def test_a_timer_set_anew_fires_at_its_new_time_only() -> None:
     later = after(world(), SetTimer("tick", 5.0), SetTimer("tick", 7.0), SetTimer("other", 6.0))
     assert later == [TimerFired(6.0, "other"), TimerFired(7.0, "tick")]
@@ -177,14 +157,6 @@ def test_trouble_happens_only_where_it_can() -> None:
     assert after(made, Release("i000")) == []
 
 
-def test_a_refused_launch_comes_to_nothing() -> None:
-    made = world()
-    refused = LaunchFailed(0.5, "i000", "Dry", "none left", kind="capacity")
-    made.schedule(refused)
-    assert after(made, LAUNCH) == [refused]
-    assert after(made, Release("i000")) == []
-
-
 @pytest.mark.parametrize(
     "trouble", [TrialFailed(5.0, "t00.1", "boom", ""), TrialLost(5.0, "t00.1", "died")]
 )
@@ -201,28 +173,6 @@ def test_with_spread_a_seed_decides_and_no_duration_is_negative() -> None:
 
     assert times(1, 0.2) == times(1, 0.2) != times(2, 0.2)
     assert all(at >= 0.0 for seed in range(50) for at in times(seed, 5.0))
-
-
-SLOW = Rentable(offer(), profile(LINEAR, launch=0.0, boot=5.0, start=1.0), 1)
-QUICK = Rentable(
-    offer(8, name="p.8x", market="spot", zone="us-east-1b"),
-    profile({4.0: 0.5}, launch=0.0, boot=7.0, start=2.0, release=9.0, name="p.8x"),
-    1,
-)
-
-
-def test_each_instance_and_the_trials_on_it_go_by_the_profile_of_its_offer() -> None:
-    made = SimWorld((SLOW, QUICK), "score", by_epoch)
-    spot = Launch("i001", "p.8x", "spot", "us-east-1b")
-    assert [e.at for e in after(made, LAUNCH, spot)] == [0.0, 0.0, 0.0, 5.0, 7.0]
-    on_quick = dataclasses.replace(START, session="t01.1", placement=(Slice("sim-i001", 4.0),))
-    times = {(e.session, e.epoch): e.at for e in after(made, START, on_quick) if _epoch(e)}
-    assert times[("t00.1", 1)] == 7.0 + 1.0 + 2.0
-    assert times[("t01.1", 1)] == 7.0 + 2.0 + 0.5
-    begin = made.now
-    events = after(made, Release("i000"), Release("i001"))
-    gone = {e.intent: e.at - begin for e in events if isinstance(e, InstanceGone)}
-    assert gone == pytest.approx({"i000": 2.0, "i001": 9.0})
 
 
 def _epoch(event: Event) -> TypeGuard[EpochDone]:

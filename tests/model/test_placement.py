@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.model.placement import Room, enough, open_groups, place, rooms, slots
-from cloudtune.model.plans import Group
+from cloudtune.model.placement import Room, place, rooms, slots
 from cloudtune.model.trial import Slice
-from tests.builders import group, offer
 
 WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 12.0])
 
@@ -50,13 +48,6 @@ def test_a_wide_trial_takes_whole_empty_instances() -> None:
     assert place(1.5, 1, free(a=1, b=1)) == (Slice("a", 0.75, 0), Slice("b", 0.75, 0))
 
 
-def test_two_free_halves_of_different_gpus_are_no_room_for_a_whole_one() -> None:
-    left = rooms({"a": 2}, [Slice("a", 0.5, 0), Slice("a", 0.5, 1)])
-    assert left["a"].free == 1.0
-    assert place(1.0, 2, left) is None
-    assert place(0.5, 2, left) == (Slice("a", 0.5, 0),)
-
-
 def test_a_share_goes_on_the_fullest_gpu_that_has_room() -> None:
     left = rooms({"a": 4, "b": 4}, [Slice("a", 0.5, 0), Slice("b", 0.25, 0), Slice("b", 0.6, 2)])
     assert place(0.25, 4, left) == (Slice("b", 0.25, 2),)
@@ -70,47 +61,6 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
         left["a"].take(placed[0])
         found.append(placed[0].gpu)
     assert found == [0, 0, 1, 1]
-
-
-def test_a_gpu_is_whole_again_when_its_last_share_has_gone() -> None:
-    room = Room(1)
-    thirds = [Slice("a", 1 / 3, 0)] * 3
-    for piece in thirds:
-        room.take(piece)
-    assert (room.whole, place(0.01, 1, {"a": room})) == (0, None)
-    for piece in thirds:
-        room.give(piece)
-    assert room.matches(Room(1))
-
-
-SMALL, BIG = group(offer(1), 4, 1.0, 4), group(offer(4, name="p.4x"), 2, 8.0, 1)
-
-
-@pytest.mark.parametrize(
-    ("placed", "instances", "expected"),
-    [
-        ({}, {SMALL: 4, BIG: 2}, [SMALL, BIG]),
-        ({SMALL: 4}, {SMALL: 4, BIG: 2}, [BIG]),
-        ({SMALL: 4}, {SMALL: 4, BIG: 1}, [SMALL]),  # one of two is of no use to a trial on both
-        ({SMALL: 5}, {SMALL: 1}, [SMALL]),
-        ({BIG: 1}, {BIG: 2}, [BIG]),
-        ({SMALL: 4, BIG: 1}, {SMALL: 4, BIG: 2}, [SMALL, BIG]),
-        ({}, {}, []),
-    ],
-)
-def test_where_a_waiting_trial_may_go(
-    placed: dict[Group, int], instances: dict[Group, int], expected: list[Group]
-) -> None:
-    counts = {each.offer: count for each, count in placed.items()}
-    there = {each.offer: count for each, count in instances.items()}
-    assert open_groups((SMALL, BIG), counts, there) == expected
-
-
-@pytest.mark.parametrize(
-    ("trials", "have", "expected"), [(4, 0, 4), (2, 0, 2), (2, 3, 3), (9, 0, 4), (0, 0, 0)]
-)
-def test_a_group_needs_what_its_trials_can_use(trials: int, have: int, expected: int) -> None:
-    assert enough(SMALL, trials, have) == expected
 
 
 @given(width=WIDTHS, gpus=st.integers(1, 8), instances=st.integers(0, 5))

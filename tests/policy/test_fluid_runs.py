@@ -55,16 +55,6 @@ def test_f01_a_group_holds_trials_each_with_a_budget() -> None:
         TrialGroup("g", (Task(trial, 0),))
 
 
-def test_f02_grids_sequences_and_rungs_are_groups() -> None:
-    many = Setting(8, metric=final([n / 8 for n in range(8)]), offer=offer(4), max_instances=2)
-    grid = play(many, by_name("grid", max_epochs=2))
-    assert len({group.name for group in grid.groups()}) == 1
-    one_by_one = play(many, by_name("sequential", max_epochs=2))
-    assert one_by_one.max_at_once() < 8
-    halving = play(many, by_name("sha", eta=2, max_epochs=4, trials=8))
-    assert len({group.name for group in halving.groups()}) == 3, "1, 2 and 4 epochs"
-
-
 def test_f03_the_golden_toy_as_a_run() -> None:
     """Budgets of 4, 4, 12 and 30 on five GPUs: half a GPU, half, one, three; done after 12."""
     packed = profile(
@@ -183,23 +173,6 @@ def test_f11_times_are_converted_by_the_curve() -> None:
     assert first.count(0.5) == 10
 
 
-@pytest.mark.parametrize("name", ["static-fluid", "dynamic-fluid"])
-@pytest.mark.parametrize("strategy", ["grid", "random", "sequential", "sha", "hyperband"])
-def test_f15_with_and_without_fluid_the_same_trials_come_equally_far(
-    strategy: str, name: str
-) -> None:
-    many = Setting(
-        27,
-        metric=final([(7 * n) % 27 / 27 for n in range(27)]),
-        offer=offer(4),
-        max_instances=2,
-        profile=profile(LINEAR, resize=0.0),
-    )
-    build = by_name(strategy, eta=3, max_epochs=9)
-    fluid = many.but(allocator=lambda: ALLOCATORS[name](None))  # type: ignore[arg-type]
-    assert play(fluid, build).epochs == play(many, build).epochs
-
-
 @pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() & {"static-fluid", "dynamic-fluid"}))
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"seer", "seer-constant"}))
 def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: str) -> None:
@@ -224,12 +197,6 @@ def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: s
     played = play(many, by_name(strategy, trials=12))
     assert played.policy.ending in {EndReason.DONE, EndReason.DEADLINE}
     assert played.policy.best is not None
-
-
-def test_f16_a_target_ends_the_whole_run() -> None:
-    played = play(game([30, 30], allocator=DynamicFluid, target=0.01), GRID)
-    assert played.policy.ending is EndReason.DONE
-    assert sum(played.epochs.values()) < 60
 
 
 def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
@@ -283,18 +250,6 @@ def test_f20_as_published_the_longest_is_by_time_at_one_gpu() -> None:
     beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
     assert ("t01", 4.0) in beside
     assert ("t00", 2.0) not in beside
-
-
-def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:
-    for scale, widened in ((1.0, True), (0.02, False)):
-        curve = {width: seconds * scale for width, seconds in LINEAR.items()}
-        small = profile(curve, start=0.0, resize=0.0)
-        idle = game(
-            [10, 30], allocator=lambda: DynamicFluid(published=True, idle=True), profile=small
-        )
-        played = play(idle, GRID)
-        beside = {each.trial: each.width for each in played.starts if each.start_epoch < 10}
-        assert (beside["t01"] == 4.0) is widened, "while the other still trains"
 
 
 def test_f21_no_more_run_at_once_than_may() -> None:

@@ -91,14 +91,6 @@ def test_one_offer_refused_for_good_does_not_end_what_the_other_can_do() -> None
         assert policy.fleet["i002"].offer == (B if first == "i000" else A)
 
 
-def test_all_offers_refused_for_good_fail_the_run() -> None:
-    policy = two_offers()
-    policy.handle(refused(1.0, "i000", permanent=True))
-    policy.handle(refused(1.1, "i001", permanent=True))
-    assert policy.ending is EndReason.FAILED
-    assert policy.trouble == "Refused: no"
-
-
 def test_what_is_refused_for_good_is_not_asked_for_while_another_trains() -> None:
     policy = two_offers()
     policy.handle(refused(1.0, "i000", permanent=True))

@@ -131,45 +131,6 @@ def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
 
-def test_h2_a_new_score_is_compared_with_those_before_it() -> None:
-    """As published the cut-off is taken before the score is recorded; one record asks nothing."""
-    script = Script()
-    assert script.says("t0", 1, 0.9) == GO
-    assert script.says("t1", 1, 0.1) == GO
-    assert script.says("t2", 1, 0.5) == GO, "the median of 0.1 and 0.9"
-    assert script.says("t3", 1, 0.49) is Verdict.PAUSE
-    assert script.says("t1", 2, 0.8) is Verdict.PAUSE, "its score counts by now"
-
-
-def test_h3_a_rung_already_passed_may_pause_a_trial() -> None:
-    """Epoch 3 is no rung: what holds it back are the others that came to rung 1 after it."""
-    script = Script()
-    assert script.says("t0", 1, 0.5) == GO
-    assert script.says("t0", 2, 0.6) == GO
-    assert script.says("t1", 1, 0.9) == GO
-    assert script.says("t0", 3, 0.99) is Verdict.PAUSE
-
-
-def test_h3_only_a_record_counts_not_what_a_trial_has_become() -> None:
-    script = Script()
-    script.says("t0", 1, 0.9)
-    script.says("t1", 1, 0.5)
-    assert script.says("t1", 2, 1.0) is Verdict.PAUSE
-    assert script.says("t0", 3, 0.0) == GO
-
-
-def test_h3_h19_without_speculation_a_trial_is_judged_once_a_rung() -> None:
-    """As ASHA does: the best floor(n / eta) go on, so the first of all doesn't."""
-    script = Script({"switches": Switches(no_speculation=True)})
-    assert script.says("t0", 1, 0.5) is Verdict.PAUSE
-    assert script.says("t1", 1, 0.6) == GO
-    assert script.says("t2", 1, 0.9) == GO
-    assert script.says("t3", 1, 0.8) == GO
-    assert script.says("t1", 2, 0.0) is Verdict.PAUSE  # the first at the next rung
-    assert script.says("t2", 2, 0.9) == GO
-    assert script.says("t2", 3, 0.0) == GO
-
-
 def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
     script = Script({"max_epochs": 4})
     for epoch in (1, 2, 3):
@@ -177,14 +138,6 @@ def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
         script.says("t1", epoch, 0.1)
     assert script.says("t0", 4, 0.9) is Verdict.FINISH
     assert script.says("t1", 4, 0.1) is Verdict.FINISH
-
-
-def test_h16_killed_instead_of_paused() -> None:
-    script = Script({"switches": KILLING})
-    script.says("t0", 1, 0.9)
-    script.says("t1", 1, 0.5)
-    assert script.says("t1", 2, 0.5) is Verdict.CUT
-    assert "paused" not in script.asks()
 
 
 def test_h17_where_less_is_better_the_greater_is_paused() -> None:
@@ -205,35 +158,6 @@ def test_what_is_trained_a_second_time_is_not_judged_again() -> None:
     assert script.says("t1", 2, 0.5) is Verdict.PAUSE
 
 
-def test_h4_promotions_come_first_then_new_trials_then_any_that_is_paused() -> None:
-    script = Script()
-    script.says("a", 1, 0.5)
-    assert script.says("b", 1, 0.9) == GO
-    assert script.says("a", 2, 0.5) is Verdict.PAUSE
-    for name, metric in (("c", 0.3), ("d", 0.2)):
-        assert script.says(name, 1, metric) is Verdict.PAUSE
-    assert script.asks(3) == {"promoted": ["a"], "new": ["t00", "t01"]}
-    assert script.asks(12)["paused"] == ["c", "d"]
-
-
-def test_h4_paused_trials_rise_as_worse_ones_arrive_the_highest_rung_first() -> None:
-    script = Script({"min_epochs": 2})
-    assert script.says("b", 2, 0.5) == GO
-    assert script.says("c", 2, 0.9) == GO
-    assert script.says("b", 3, 0.6) is Verdict.PAUSE  # by the rung at 2
-    assert script.says("a", 2, 0.95) == GO
-    assert script.says("a", 4, 0.6) == GO
-    assert script.says("c", 4, 0.8) == GO
-    assert script.says("a", 5, 0.6) is Verdict.PAUSE  # by the rung at 4
-    assert "promoted" not in script.asks()
-    for name, metric in (("x", 0.4), ("y", 0.3), ("z", 0.2)):
-        assert script.says(name, 2, metric) is Verdict.PAUSE
-    assert script.asks()["promoted"] == ["b"]
-    assert script.says("d", 2, 0.92) == GO
-    assert script.says("d", 4, 0.1) is Verdict.PAUSE
-    assert script.asks()["promoted"] == ["a", "b"]
-
-
 @pytest.mark.parametrize("patient", [False, True])
 def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(patient: bool) -> None:
     """It is good enough where it was paused, the highest rung that it is below; but not at another.
@@ -251,14 +175,6 @@ def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(pati
     assert script.asks().get("promoted", []) == ([] if patient else ["a"])
     if not patient:
         assert script.says("a", 4, 0.5) is Verdict.PAUSE, "by the rung at 1"
-
-
-def test_h4_as_published_paused_trials_resume_in_order() -> None:
-    script = Script(trials=())
-    for name, metric in (("a", 0.1), ("b", 0.9), ("c", 0.95), ("d", 0.2)):
-        script.says(name, 1, metric)
-    assert script.says("a", 2, 0.1) is Verdict.PAUSE
-    assert script.asks() == {"paused": ["a", "d"]}
 
 
 def test_h4_a_paused_trial_waits_for_the_atoms_that_it_had() -> None:
@@ -322,39 +238,6 @@ def test_only_what_is_parked_is_asked_for(status: Status) -> None:
     script.says("b", 1, 0.5)
     script.known["b"].status = status
     assert "paused" not in script.asks()
-
-
-def test_h6_when_too_little_time_is_left_nothing_starts_ever_again() -> None:
-    """The longest took 5 s, so another one would need eta times as much."""
-    script = Script()
-    script.says("a", 1, 0.9, seconds=5.0)
-    script.says("d", 1, 0.9, seconds=1.0)
-    script.says("b", 1, 0.5, seconds=1.0)
-    script.state.seconds_left = 10.0
-    assert set(script.asks(12)) == {"new", "paused"}
-    script.state.seconds_left = 9.9
-    assert script.asks() == {}
-    script.state.seconds_left = 1000.0
-    assert script.asks() == {}
-    assert script.strategy.done(script.view)
-    assert script.says("a", 2, 0.9) == GO
-    assert script.says("c", 1, 0.2) is Verdict.CUT
-
-
-def test_h6_all_can_be_refused_though_nothing_asks() -> None:
-    script = Script()
-    script.says("a", 1, 0.9, seconds=5.0)
-    script.known["a"].status = "finished"
-    assert not script.strategy.done(script.view)
-    script.state.seconds_left = 1.0
-    assert script.strategy.done(script.view)
-
-
-def test_h19_without_a_job_limit_something_starts_to_the_last() -> None:
-    script = Script({"switches": Switches(no_job_limit=True)})
-    script.says("a", 1, 0.9, seconds=5.0)
-    script.state.seconds_left = 0.5
-    assert "new" in script.asks()
 
 
 def widths(played: Played, trial: str) -> list[float]:

@@ -25,9 +25,9 @@ from cloudtune.model.events import EpochReport
 from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
-from cloudtune.train.save_times import SaveTimes, interval
+from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import MissingMetricError, NeverReportedError, Session, StopTraining
-from cloudtune.train.torch_state import CONTEXT_MIB, digest
+from cloudtune.train.torch_state import CONTEXT_MIB
 from cloudtune.train.user_script import load_function
 from tests.builders.values import present
 
@@ -170,18 +170,6 @@ def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
     session.run(script, {})
     assert seen == ["unwound"]
     assert [report.epoch for report in reports] == [1, 2]
-
-
-def test_all_granted_the_script_runs_to_its_end() -> None:
-    after: list[str] = []
-
-    def script(config: dict[str, Any]) -> None:
-        steady(config)
-        after.append("evaluated")
-
-    reports = run_granted(script, max_epoch=3)
-    assert [report.epoch for report in reports] == [1, 2, 3]
-    assert after == ["evaluated"]
 
 
 def test_a_script_that_never_reports_is_told_so() -> None:
@@ -496,15 +484,6 @@ def test_batches_of_any_shape_move_to_the_device() -> None:
     assert batch["pair"][1] == ("text", "text")
 
 
-def test_the_digest_tells_parameters_apart() -> None:
-    model = torch.nn.Linear(2, 2).to(torch.bfloat16)
-    before = digest(model.parameters())
-    assert digest(model.parameters()) == before
-    with torch.no_grad():
-        model.bias[1] += 1
-    assert digest(model.parameters()) != before
-
-
 def test_the_sums_that_a_gpu_hands_over_tell_parameters_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -612,24 +591,6 @@ def test_the_users_function_is_found_and_sees_its_neighbours(
     assert "tuned" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("tuned.py", "names no function; write it as train.py:train"),
-        ("other.py:train", "there is no Python file"),
-        ("tuned.py:run", "has no function 'run'"),
-        ("tuned.py:VALUE", "has no function 'VALUE'"),
-    ],
-)
-def test_a_function_that_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, message: str
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "tuned.py").write_text("VALUE = 1\ndef train(config): ...\n")
-    with pytest.raises(UsageError, match=message):
-        load_function(tmp_path, spec)
-
-
 def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
     """Return a script that counts steps and saves in mid-epoch, and goes on from there."""
 
@@ -727,19 +688,6 @@ def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
     with other.activate():
         other.leaving = True
         assert not cloudtune.save_due(), "rank 0 saves"
-
-
-def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
-    times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
-    assert not times.due()
-    times.saved(8.0, whole=False)
-    assert times._took == 8.0
-    times.saved(2.0)
-    times.saved(8.0, whole=False)
-    assert times._took == 2.0
-    assert interval(2.0, 3600.0) == 2.0
-    assert interval(0.0, 3600.0) == 1.0, "not for ever saving"
-    assert interval(2.0, 0.0) == math.inf
 
 
 def test_a_script_is_told_that_its_machine_is_leaving() -> None:

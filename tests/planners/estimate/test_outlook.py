@@ -20,7 +20,6 @@ from cloudtune.planners.estimate import training
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.outlook import outlook, sample
-from cloudtune.planners.estimate.training import charge
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
 from tests.builders.values import present
@@ -141,18 +140,6 @@ def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan])
     assert draws.dollars == pytest.approx(np.full(3, plan.estimate.dollars), rel=1e-9, abs=1e-9)
 
 
-@given(
-    seconds=st.lists(st.floats(0.0, 1e6), min_size=1),
-    minimum=st.sampled_from([0.0, 60.0]),
-    granularity=st.sampled_from([0.0, 1.0, 60.0, 3600.0]),
-)
-def test_the_charge_is_that_of_the_offer(
-    seconds: list[float], minimum: float, granularity: float
-) -> None:
-    on = replace(offer(), minimum_seconds=minimum, granularity_seconds=granularity)
-    assert charge(on, np.array(seconds)) == pytest.approx([on.charge(each) for each in seconds])
-
-
 def test_stragglers_make_full_waves_longer_and_never_shorter(
     case: tuple[PlanRequest, Plan],
 ) -> None:
@@ -216,12 +203,6 @@ def test_a_long_queue_is_played_in_part_and_comes_to_the_same(
     assert part.dollars.mean() == pytest.approx(whole.dollars.mean(), rel=0.01)
     plain = sample(asked, plan, samples=2, seed=0)
     assert plain.seconds == pytest.approx(plan.estimate.seconds), "without spread it is the price"
-
-
-def test_the_epochs_of_a_trial_are_independent() -> None:
-    asked, plan = alone(rented(epoch={4.0: 100.0}), epochs=16)
-    draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
-    assert draws.seconds.std() == pytest.approx(10.0 * math.sqrt(16), rel=0.03)
 
 
 def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:

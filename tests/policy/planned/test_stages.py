@@ -10,7 +10,7 @@ from cloudtune.model.events import (
     TrialStopped,
 )
 from cloudtune.model.trial import EndReason, Slice
-from tests.builders import begun, epoch, itinerary_of, scripted, staged, starts
+from tests.builders import begun, epoch, itinerary_of, scripted, staged
 from tests.builders.events import launch
 
 
@@ -72,16 +72,6 @@ def test_a_survivor_on_a_surplus_instance_moves_to_one_that_stays() -> None:
     assert policy.handle(TrialStopped(13.4, "t03.1")) == (
         StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-001", 2.0),), "t00/1", 1, 2),
     )
-
-
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
-    """F12 of Fluid, with c = 2: GPUs 0 and 1 have two trials each, and the fifth has to wait."""
-    policy = scripted(staged((5, 0, 1, 1, 0.5), gpus=2))
-    placed = starts(begun(policy, "i000"))
-    assert [at for (at,) in placed.values()] == [Slice("i-000", 0.5, gpu) for gpu in (0, 0, 1, 1)]
-    policy.handle(epoch(12.0, "t02.1", 1))
-    started = starts(policy.handle(TrialStopped(12.5, "t02.1")))
-    assert started == {"t04.1": (Slice("i-000", 0.5, 1),)}, "on the GPU that has room"
 
 
 def test_the_end_comes_only_when_the_cloud_confirms_it() -> None:

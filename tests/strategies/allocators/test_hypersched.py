@@ -17,8 +17,7 @@ from cloudtune.strategies.allocators.hypersched import (
     shared_out,
     speed,
 )
-from cloudtune.strategies.base import Task, View
-from cloudtune.strategies.hypersched_rules import Switches
+from cloudtune.strategies.base import View
 from tests.builders import offer, profile
 
 SPEEDUPS = {1.0: 1.0, 2.0: 1.870, 4.0: 3.421, 8.0: 5.598}
@@ -156,11 +155,6 @@ def test_an_unknown_policy_is_refused() -> None:
         HyperSchedAllocator(policy="BEST")
 
 
-def test_h17_where_less_is_better_the_least_is_best() -> None:
-    stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)], mode="min")
-    assert shares(stand, ready(policy="TOP_JOB")) == [6.0, 1.0, 1.0]
-
-
 def test_a_trial_that_was_lost_keeps_its_share_until_it_is_back() -> None:
     allocator, best, lost = ready(), trial("a", 1.0), trial("b", 0.9)
     assert allocator.resized(Stand([best, lost]).view, best) == 4.0
@@ -206,28 +200,7 @@ def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
     assert found == [*[1.0] * 5, 8.0, 8.0, *[1.0] * 5, 8.0, 8.0]
 
 
-def test_h12_shrinking_keeps_to_the_grid_as_well() -> None:
-    wide = Stand([trial("a", 1.0, width=8.0)], gpus=5)
-    assert shares(wide, ready(switches=Switches(allocation_grid=4))) == [4.0]
-
-
 def test_h14_speed_is_interpolated_and_clamped() -> None:
     one = speed(RESNET50.profile, 1.0)
     found = [speed(RESNET50.profile, width) / one for width in (0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 64.0)]
     assert found == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
-
-
-def test_h19_assumed_linear_k_gpus_are_k_times_as_fast() -> None:
-    stand = Stand([], 2.3, [1.0], rentables=(RESNET50,))
-    linear = ready(switches=Switches(assume_linear=True))
-    assert linear.gain(stand.view, RESNET50, 1.0, 2.0) == pytest.approx(2 * 1.3 / 2.3)
-    assert not pays(2.3, 1.0, 2.0)
-
-
-def test_h20_an_atom_is_so_many_gpus() -> None:
-    pairs = ready(atom=2.0)
-    stand = Stand([trial(name, 0.5, width=2.0) for name in "abc"])
-    assert pairs.min_width(stand.view) == 2.0
-    assert list(pairs.widths(stand.view, [Task(Trial("d", {}), 9)])) == [2.0]
-    assert shares(stand, pairs) == [4.0, 2.0, 2.0]
-    assert shares(Stand([trial("a", 1.0, width=2.0)], gpus=7), pairs) == [6.0]
