@@ -1,7 +1,6 @@
 """A run of tests ends, whatever its tests leave, and says what that was."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,29 +80,6 @@ def test_what_a_test_leaves_fails_it_and_does_not_keep_pytest_from_ending(tmp_pa
     assert any(line.startswith(f"process {pid}: ") for line in lines)
     assert any(line.endswith(": sleep 600") for line in lines), "its own as well"
     assert not psutil.pid_exists(pid)
-
-
-def test_a_run_that_its_limits_cannot_end_is_interrupted(tmp_path: Path) -> None:
-    text = """
-import time
-import tests.guard
-
-{first}
-
-def test_it():
-    time.sleep(600)
-"""
-    (tmp_path / "more.py").write_text("import tests.guard\ntests.guard.LIMIT = 0.5\n")
-    code, lines = run(tmp_path, text.format(first=""), "-p", "more")
-    assert code == 2
-    assert closing(lines) == "no tests ran"
-    assert any(re.match(r"interrupted after \d+ s: .*::test_it$", line) for line in lines)
-    deaf = (
-        "tests.guard.LIMIT_PATIENCE = 0.5\n"
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
-    )
-    code, lines = run(tmp_path, text.format(first=deaf), "-p", "more")
-    assert code == 2
 
 
 def test_the_whole_run_has_a_limit(pytestconfig: pytest.Config) -> None:

@@ -102,15 +102,6 @@ def test_spot_offers_are_there_when_the_trace_says_so(
     assert "--spot-where: is for --spot-trace" in said.err
 
 
-def test_a_strategy_with_stages_goes_by_its_plan_if_no_fleet_is_named(
-    compare: Callable[..., Said],
-) -> None:
-    (cell,) = compare(f"{LIMITS} --strategy rubberband -o json").cells
-    assert (cell["allocator"], cell["fleet"]) == ("planned", "planned")
-    cells = compare(f"{LIMITS} --strategy rubberband --fleet constant:1 -o json").cells
-    assert [(cell["allocator"], cell["fleet"]) for cell in cells] == [("same", "constant:1")]
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -93,18 +93,6 @@ def played(
     return plan, run
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let forecasts be of few runs: what is looked at is the run that is played."""
-    monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", 1)
-
-
-def test_a_pool_that_is_hardly_ever_there_is_not_planned_on() -> None:
-    plan, run = played((0, 1), (3000, 0))
-    assert run.spot_hours == 0.0
-    assert any("not on spot: with its outages $" in remark for remark in plan.remarks)
-
-
 def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
     """Three epochs of spot's at $1 fit; the fourth is bought on demand at $4, at double speed."""
     spot = Source(1.0, (Priced(0, 3, 1, 3600.0), Priced(3, 9, 0, 3600.0)))

@@ -17,7 +17,7 @@ from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
+from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan
 
@@ -137,46 +137,6 @@ def test_r3_shares_are_planned_only_where_they_were_measured_to_win(
     assert shapes(job.plan(planner)) == [(1, 1 / 8 if pays else 1.0)]
 
 
-def test_the_bill_of_one_plan_to_the_cent() -> None:
-    """Two instances for eight trials, one for the best two: 500 instance-seconds at $0.001.
-
-    Stage 1: 10 s launch (free), 50 boot, 5 start, 100 training: 165 s, 2 x 155 billed = 310.
-    Stage 2: 2 s until the second instance is gone = 2; the first resizes in 6 and trains
-    3 x 60 = 186; and its own return takes 2 = 188.
-    """
-    setting = Setting(
-        trials=8,
-        min_epochs=1,
-        max_epochs=4,
-        eta=4,
-        offer=offer(4, 3.60),
-        profile=profile(
-            {1.0: 100.0, 2.0: 60.0}, launch=10.0, boot=50.0, start=5.0, resize=6.0, release=2.0
-        ),
-    )
-    plan = setting.plan(ExactPlanner(), Limits(deadline=360.0))
-    assert shapes(plan) == [(2, 1.0), (1, 2.0)]
-    assert [stage.seconds for stage in plan.stages] == [165.0, 186.0]
-    assert [stage.overhead for stage in plan.stages] == [65.0, 6.0]
-    assert [stage.dollars for stage in plan.stages] == pytest.approx([0.310, 0.190])
-    assert plan.estimate.seconds == 353.0
-    assert plan.estimate.dollars == pytest.approx(0.500)
-
-
-def test_an_instance_given_back_within_its_first_minute_is_paid_for_the_minute() -> None:
-    """Stage 1 lasts 1 + 5 + 4 + 8 = 18 s: the second instance is 17 s old, and costs 60.
-
-    The survivor stays where it is, on the instance that is kept: nothing is resized.
-    """
-    setting = Setting(
-        trials=8, min_epochs=1, max_epochs=20, eta=8, profile=profile({1.0: 8.0}, boot=5.0)
-    )
-    plan = setting.plan(ExactPlanner(), Limits(deadline=180.0))
-    assert shapes(plan) == [(2, 1.0), (1, 1.0), (1, 1.0)]
-    bill = 2 * 17 + (60 - 17) + 7 * 8 + 12 * 8 + 2
-    assert plan.estimate.dollars == pytest.approx(bill * 0.01)
-
-
 def test_a_longer_boot_makes_no_more_instances_come_and_go() -> None:
     def grown(boot: float, deadline: float) -> int:
         job = Setting(12, 2, 32, 4, profile=profile(NODE_BOUNDARY, boot=boot), max_instances=3)
@@ -184,17 +144,6 @@ def test_a_longer_boot_makes_no_more_instances_come_and_go() -> None:
         return sum(after > before for before, after in itertools.pairwise(sizes))
 
     assert grown(600.0, 250.0) <= grown(5.0, 250.0)
-
-
-def test_what_is_rented_already_is_used_before_anything_is_launched() -> None:
-    """At a barrier: the rest of the job, on the instances there are."""
-    job = Setting(4, 1, 8, 2, profile=profile(LINEAR))
-    request = replace(
-        job.request(), work=job.strategy.stages()[1:], fleet=(Live(job.offer, (200.0, 200.0), 1.0),)
-    )
-    plan = ExactPlanner().plan(request)
-    assert plan.stages[0].overhead <= job.profile.resize.mean, "nothing boots"
-    assert plan.estimate.seconds < job.plan().estimate.seconds
 
 
 def test_the_front_has_the_cheapest_of_all_plans_at_evenly_spread_deadlines() -> None:

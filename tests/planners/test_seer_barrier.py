@@ -17,7 +17,7 @@ from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.remaining_work import binding
 from cloudtune.strategies.seer_barrier import SeerBarrier
-from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, jobs, offer, profile, widths
+from tests.builders import LINEAR, Setting, jobs, offer, profile
 
 if TYPE_CHECKING:
     from cloudtune.planners.explore import Ask
@@ -45,12 +45,6 @@ def plan_of(request: PlanRequest) -> Plan | None:
         return None
 
 
-def test_as_many_trials_as_there_are_where_there_is_plenty() -> None:
-    found = planned(Setting(), Limits(1e6, 1e6), most=13)
-    assert (found.trials, found.epochs) == (13, 4)
-    assert found.plan.stages[0].stage.trials == 13
-
-
 @pytest.mark.parametrize(("deadline", "trials"), [(97.0, 2), (98.0, 4), (117.0, 4), (118.0, 6)])
 def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
     """A bound that counts parts of waves lets more in than any plan can train.
@@ -64,16 +58,6 @@ def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
     found = planned(setting, Limits(deadline), most=6)
     assert (found.trials, found.epochs) == (trials, 6)
     assert found.plan.estimate.seconds <= deadline
-
-
-def test_if_none_fits_one_trial_trains_as_far_as_possible() -> None:
-    setting, limits = Setting(max_epochs=30), Limits(None, 0.7)
-    found = planned(setting, limits)
-    assert found.trials == 1
-    assert 1 <= found.epochs < 30
-    assert found.plan.stages[-1].stage.end_epoch == found.epochs
-    with pytest.raises(InfeasibleError):
-        ExactPlanner().plan(asking(setting, limits)(1, found.epochs + 1))
 
 
 @pytest.mark.parametrize(
@@ -118,21 +102,6 @@ def test_it_finds_what_trying_every_number_finds(
     else:
         as_far = [n for n in range(1, epochs) if plan_of(ask(1, n)) is not None]
         assert (found.trials, found.epochs) == (1, max(as_far))
-
-
-@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY])
-def test_se4_no_width_above_the_cheapest_unless_the_deadline_needs_it(
-    scaling: dict[float, float],
-) -> None:
-    setting = Setting(profile=profile(scaling), max_instances=8, max_epochs=16)
-    at_ease = ExactPlanner().plan(asking(setting, Limits())(8, 16))
-    slack = planned(setting, Limits(at_ease.estimate.seconds * 1.2, None), most=8)
-    assert widths(slack.plan) == widths(at_ease)
-    fastest = ExactPlanner().plan(replace(asking(setting, Limits())(8, 16), objective="time"))
-    hurried = planned(setting, Limits(fastest.estimate.seconds * 1.02, None), most=8)
-    assert hurried.trials == 8
-    assert max(widths(hurried.plan)) >= max(widths(at_ease))
-    assert hurried.plan.estimate.dollars >= at_ease.estimate.dollars
 
 
 def test_a_reserve_is_kept_of_both_limits() -> None:

@@ -8,9 +8,9 @@ from cloudtune.strategies.base import View
 from cloudtune.strategies.hypersched_rules import Cutoff, Overhead
 
 
-def rung(*scores: float, eta: int) -> Cutoff:
+def rung(*scores: float, eta: int, ranked: bool = False) -> Cutoff:
     """Return a rung with records of trials t0, t1 …"""
-    made = Cutoff(1, eta)
+    made = Cutoff(1, eta, ranked=ranked)
     for number, score in enumerate(scores):
         made.record(f"t{number}", score)
     return made
@@ -21,6 +21,11 @@ def test_equal_records_all_pass() -> None:
     score = 0.1 + 0.2
     alike = rung(*[score] * 7, eta=3)
     assert all(alike.passes(f"t{n}") for n in range(7))
+
+
+def test_by_rank_the_best_floor_of_n_over_eta_pass() -> None:
+    ranked = rung(0.5, 0.4, 0.3, 0.9, 0.1, 0.2, 0.0, 0.8, eta=4, ranked=True)
+    assert [n for n in range(8) if ranked.passes(f"t{n}")] == [3, 7]
 
 
 def test_an_infinite_record_is_a_record() -> None:

@@ -18,21 +18,6 @@ def in_turn(rows: Mapping[int, Sequence[float]], **options: int) -> Played:
     return play(game, by_name("median", **options))
 
 
-def test_a_trial_below_the_median_of_the_running_averages_is_cut() -> None:
-    """At epoch 2 the averages are 0.2, 0.5 and 0.8: a best of 0.5 isn't worse, 0.49 is."""
-    rows = {
-        0: [0.1, 0.3, 0.4],
-        1: [0.4, 0.6, 0.4],
-        2: [0.7, 0.9, 0.7],
-        3: [0.5, 0.5, 0.5],
-        4: [0.5, 0.4, 0.4],
-        5: [0.49, 0.4, 0.4],
-    }
-    played = in_turn(rows, min_epochs=2, max_epochs=3)
-    assert played.epochs == {"t00": 3, "t01": 3, "t02": 3, "t03": 3, "t04": 3, "t05": 2}
-    assert played.policy.trials["t05"].status == "cut"
-
-
 def test_nothing_is_cut_before_the_first_rung() -> None:
     rows = {n: [0.9] * 9 for n in range(3)} | {3: [0.1] * 9}
     assert in_turn(rows, min_epochs=5).epochs["t03"] == 5

@@ -21,32 +21,6 @@ from cloudtune.train.session import NeverReportedError, Session
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 
 
-def test_h22_the_batch_grows_with_the_gpus_and_the_rate_by_its_root() -> None:
-    batch, rates = batch_and_lr(128, 0.1, 1, 4)
-    assert batch == 512
-    assert rates == pytest.approx([0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17, 0.18, 0.19, 0.2])
-
-
-def test_h22_steps_are_of_the_restored_rate() -> None:
-    """A tenth of what the checkpoint has, or a fifth of the way where that is less."""
-    assert batch_and_lr(256, 0.1, 2, 3)[1] == pytest.approx(
-        [0.1 + n * 0.1 * (math.sqrt(1.5) - 1) / 5 for n in range(1, 6)]
-    )
-    assert batch_and_lr(256, 0.1, 2, 8)[1][:2] == pytest.approx([0.11, 0.12])
-    batch, rates = batch_and_lr(256, 0.13, 2, 4, initial_lr=0.1)
-    assert batch == 512
-    assert rates == pytest.approx([0.143, 0.156, 0.169, 0.182, 0.195, 0.2])
-
-
-def test_h22_the_same_width_changes_nothing() -> None:
-    assert batch_and_lr(256, 0.1, 2, 2) == (256, ())
-
-
-def test_h22_a_part_of_a_gpu_is_one_worker() -> None:
-    assert batch_and_lr(128, 0.1, 0.5, 1) == (128, ())
-    assert batch_and_lr(128, 0.1, 1 / 3, 2)[0] == 256
-
-
 @given(st.integers(1, 512), st.floats(1e-6, 10.0), WIDTHS, WIDTHS)
 def test_h22_steps_are_a_tenth_at_most_and_never_down(
     each: int, lr: float, width: float, other: float

@@ -3,9 +3,8 @@
 import pytest
 
 from cloudtune.engine.record.accounting import account
-from cloudtune.engine.record.gpu_series import GpuRows, gpu_shares, gpu_uses
+from cloudtune.engine.record.gpu_series import gpu_shares, gpu_uses
 from cloudtune.engine.record.timeline import read
-from cloudtune.model.trial import Slice
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import Setting, by_name, offer, play, profile
 from tests.engine.record.test_accounting import OFFER, RUN
@@ -48,12 +47,3 @@ def test_the_series_add_up_to_the_account_and_no_gpu_has_two_trials(name: str) -
     shares = gpu_shares(timeline, accounts)
     assert {len(each) for each in shares.values()} == {4}
     assert all(0 <= share <= 1 for each in shares.values() for share in each)
-
-
-def test_shares_of_one_gpu_lie_beside_each_other_and_whole_ones_elsewhere() -> None:
-    rows = GpuRows(2)
-    first, second = (rows.take(Slice("i", 0.5, 0), 0.0, 10.0) for _ in range(2))
-    (whole,) = rows.take(Slice("i", 1.0), 0.0, 5.0)
-    assert [(p.gpu, p.low) for p in (*first, *second, whole)] == [(0, 0.0), (0, 0.5), (1, 0.0)]
-    (later,) = rows.take(Slice("i", 0.5, 0), 10.0, 12.0)
-    assert (later.gpu, later.low) == (0, 0.0)

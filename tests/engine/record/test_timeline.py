@@ -1,7 +1,6 @@
 """What a ledger tells, read once: instances, sessions, epochs, and what is still to come."""
 
 import ast
-import math
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from cloudtune.model.events import (
     TimerFired,
     TrialLost,
     TrialStarted,
-    TrialStopped,
 )
 from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
@@ -63,31 +61,6 @@ def test_an_instance_from_its_request_to_its_end() -> None:
     gone = read([*FIRST, Entry(InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
     assert (gone.instances["i0"].end(99.0), gone.over_at) == (50.5, 50.5)
     assert gone.fleet_sizes() == ((1.5, 1), (50.5, 0))
-
-
-def test_a_session_with_its_epochs() -> None:
-    found = read(FIRST)
-    session = found.sessions["a.1"]
-    assert (session.begin, session.started, session.until, session.after) == (20.0, 24.0, 4, 40.0)
-    assert (session.end, session.ending, session.waits) == (math.inf, None, False)
-    assert [(e.number, e.trial, e.width, e.after) for e in session.epochs] == [
-        (1, "a", 1.0, 20.0),
-        (2, "a", 1.0, 20.0),
-    ]
-    assert [e.report.checkpoint for e in found.epochs] == ["a/1", None]
-    assert found.sessions["b.1"].waits is False
-
-
-def test_how_a_session_ended() -> None:
-    stopped = [*FIRST, Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
-    ended = [*stopped, Entry(TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
-    found = read(ended)
-    session = found.sessions["a.1"]
-    assert (session.stopping, session.end) == (45.0, 47.0)
-    assert session.ending == TrialStopped(47.0, "a.1")
-    [restart] = found.restarts()
-    assert (restart.before, restart.after.start.session) == (session, "a.2")
-    assert restart.resized
 
 
 def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:

@@ -17,7 +17,6 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, find_emulator, stop_emulator
-from cloudtune.infra.processes import birth, same_process
 
 Eventually = Callable[[Callable[[], object]], None]
 MakeClient = Callable[[Access], EC2Client]
@@ -124,12 +123,6 @@ def test_one_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(CloudtuneError, match=r"(?s)emulator\.log:.*no/such/python"):
         ensure_emulator(tmp_path)
-
-
-def test_a_process_is_known_by_its_birth_and_not_by_its_number_alone() -> None:
-    born = birth(os.getpid())
-    assert same_process(os.getpid(), born)
-    assert not same_process(os.getpid(), born - 60)
 
 
 def test_a_clock_that_is_set_makes_no_process_another_one(

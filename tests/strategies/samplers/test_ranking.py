@@ -12,12 +12,10 @@ from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import axes_by_size
 from cloudtune.strategies.samplers.ranking import (
-    MOST,
     Ranking,
     Score,
     rank_correlation,
     scores,
-    trust_of,
 )
 
 SPACE: dict[str, Domain] = {
@@ -73,12 +71,6 @@ def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
     assert min(values) < sum(each.value for each in short) / len(short), "going on was mere luck"
 
 
-def test_the_direction_counts() -> None:
-    histories, _ = halved(tells=True)
-    upside = [{e: -value for e, value in history.items()} for history in histories]
-    assert scores(histories, "max") == scores(upside, "min")
-
-
 def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
     found = scores([{1: 0.5, 2: 0.6}, {}, {1: 0.4}, {1: math.nan}, {1: 0.9, 2: 0.95}], "max")
     values = [each.value for each in found]
@@ -111,13 +103,6 @@ def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
         {},
     ]
     assert all(0.0 <= value <= 1.0 for value in ranking.of(odd))
-
-
-def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
-    assert trust_of(0, 0.0) == trust_of(1, 1.0) == 0.0
-    assert trust_of(10, 0.9) > trust_of(10, 0.6) > trust_of(10, 0.0)
-    assert trust_of(60, 0.0) == trust_of(60, -0.2) == 0.0, "chance earns none"
-    assert trust_of(200, 1.0) == MOST
 
 
 @pytest.mark.parametrize("sound", [True, False])

@@ -50,16 +50,6 @@ def test_it_first_gathers_so_that_it_begins_with_who_is_behind() -> None:
     assert load(stream, GATHER_SECONDS)[0] == 38
 
 
-def test_what_others_have_read_is_kept_for_who_comes_a_little_behind() -> None:
-    stream, first = begun()
-    read(stream, first, 1, range(20))
-    load(stream, LATER)
-    second = StreamSeat()
-    assert stream.ask(second, 1, 0, LATER)
-    assert load(stream, LATER) == []
-    assert stream.give(second) == 0
-
-
 def test_who_comes_far_behind_or_ahead_is_sent_elsewhere() -> None:
     stream, first = begun()
     read(stream, first, 1, range(KEPT + 10))
@@ -125,14 +115,6 @@ def test_who_is_between_epochs_is_waited_for_too() -> None:
     read(stream, first, 2, range(KEPT - AHEAD))
     assert stream.ask(second, 2, 0, LATER)
     assert stream.give(second) == 40
-
-
-def test_an_epoch_that_is_broken_off_holds_nobody_up() -> None:
-    stream, first = begun(1000)
-    read(stream, first, 1, range(5))
-    stream.rest(first)
-    read(stream, first, 2, range(5))
-    assert stream.place(min(at for at in stream.sizes if at > 100)) == (2, 0)
 
 
 @settings(max_examples=60, deadline=None)
