@@ -109,7 +109,7 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
     assert sum("contact with run small-1 again, after" in line for line in said) == 2
 
 
-def test_what_a_head_does_as_it_boots_is_reported_once(
+def test_a_boot_is_reported_once(
     sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = HeadStore(sent.remote.storage)
@@ -126,7 +126,7 @@ def test_what_a_head_does_as_it_boots_is_reported_once(
     assert said == ["head: installing Python\n", "head: fetched in 8 s\n"]
 
 
-def test_a_head_that_died_is_reported_with_the_last_of_its_boot(
+def test_a_death_comes_with_its_boot(
     sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     HeadStore(sent.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
@@ -140,7 +140,7 @@ def test_a_head_that_died_is_reported_with_the_last_of_its_boot(
         follow(sent, lambda _: None, lambda _: None)
 
 
-def test_a_head_out_of_reach_until_its_lease_is_over_is_not_confirmed(
+def test_a_lost_head_is_unconfirmed(
     sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     HeadStore(sent.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))

@@ -56,9 +56,7 @@ def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
     return found
 
 
-def test_csv_has_a_row_a_trial_and_a_row_an_epoch(
-    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "export", "--to", "csv")
     wrote = "Wrote trials.csv, history.csv, gpus.csv and summary.csv to digits-1-csv\n"
     assert (said.code, said.out) == (0, wrote)
@@ -74,9 +72,7 @@ def test_csv_has_a_row_a_trial_and_a_row_an_epoch(
     assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in told)
 
 
-def test_a_formula_is_text_in_a_csv_and_what_utf_8_lacks_is_replaced(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = folder / "home" / "runs" / "digits-1" / "ledger.jsonl"
     text = ledger.read_text()
     assert '"ValueError: lr"' in text
@@ -114,7 +110,7 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
             assert list(found["trial"]) == list(frame["trial"])
 
 
-def test_h21_the_summary_is_a_row_of_a_csv(
+def test_h21_a_csv_row(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert called(capsys, "export", "--to", "csv").code == 0
@@ -173,7 +169,7 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
 @pytest.mark.walk("mlflow takes seconds to import")
-def test_mlflow_has_a_run_a_trial(
+def test_mlflow_runs(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = called(capsys, "export", "--to", "mlflow", "--out", "out")
@@ -200,7 +196,7 @@ def test_mlflow_has_a_run_a_trial(
 
 
 @pytest.mark.walk("wandb takes seconds to start")
-def test_wandb_has_a_run_a_trial_offline(
+def test_wandb_runs(
     folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its service, a process, has ended: the guard of all tests sees to that."""
@@ -259,9 +255,7 @@ def test_what_is_not_installed_is_told_with_its_extra(
     assert not (folder / "out").exists()
 
 
-def test_a_folder_that_can_not_be_made_is_told(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_can_not_be_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "out").write_text("a file")
     said = called(capsys, "export", "--to", "csv", "--out", "out")
     assert said.code == 2

@@ -83,9 +83,7 @@ def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
     assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
 
 
-def test_a_run_leaves_no_module_in_the_folder_and_a_saved_plan_puts_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     folder = tmp_path / "mine"
     folder.mkdir()

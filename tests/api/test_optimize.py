@@ -110,9 +110,7 @@ def test_an_objective_that_only_returns_has_one_epoch() -> None:
     assert [(each.epoch, each.metrics["value"]) for each in told] == [(1, 0.25)]
 
 
-def test_an_unseen_name_is_drawn_by_the_trial_s_seed_and_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unseen_name_is_drawn_by_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
     depths = []
     for _ in range(2):
         told: list[EpochReport] = []
@@ -145,9 +143,7 @@ def prunes_itself(trial: Any) -> float:
     raise TrialPruned
 
 
-def test_the_run_is_an_experiment_whose_function_workers_load(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[dict[str, Any], dict[str, Any]]] = []
     monkeypatch.setattr(optimizing, "run", lambda fields, **more: asked.append((fields, more)))
     space = {"x": {"uniform": [0, 1]}}

@@ -42,9 +42,7 @@ def in_its_folder(bench: Bench, at_home: None, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(bench.folder)
 
 
-def test_a_plan_has_the_figures_of_the_command(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_that_of_the_command(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     plan = cloudtune.plan(path, **LIMITS)
     told = bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "-o", "json").json
@@ -92,7 +90,7 @@ def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
         ({}, {"deadlin": "1h"}, "unknown option 'deadlin'; .*Did you mean 'deadline'"),
     ],
 )
-def test_a_mistake_is_told_as_in_a_file(
+def test_mistakes(
     bench: Bench, fields: dict[str, Any], given: dict[str, Any], message: str
 ) -> None:
     bench.experiment()
@@ -135,9 +133,7 @@ def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
     assert raised.value.exit_code == 3
 
 
-def test_a_run_gives_its_result_and_calls_back(
-    bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run(bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
     path = bench.ready()
     events: list[Any] = []
     result = cloudtune.run(path, **LIMITS, on_event=lambda event, _: events.append(event))
@@ -180,9 +176,7 @@ def test_what_looks_on_ends_no_run_and_is_told_of(bench: Bench, simulated: list[
     assert result.ended == "done"
 
 
-def test_nothing_is_rented_unasked(
-    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
     monkeypatch.setattr("cloudtune.api.runs.provider_named", lambda _: asking)
@@ -208,9 +202,7 @@ def test_a_clean_up_that_is_not_confirmed_raises_and_the_result_is_kept(
     assert cloudtune.load_run().best is not None
 
 
-def test_a_run_in_another_thread_hears_no_signal_and_goes(
-    bench: Bench, simulated: list[Job]
-) -> None:
+def test_a_run_goes_in_another_thread(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
     found: list[Any] = []
 
@@ -233,9 +225,7 @@ def test_a_run_that_has_ended_is_not_resumed(bench: Bench, simulated: list[Job])
         cloudtune.resume("nothing")
 
 
-def test_the_best_is_kept_as_the_script_wrote_it(
-    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_best_is_kept(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual epochs have no files: every checkpoint of theirs is this one."""
     path = bench.ready()
     made = bench.folder / "made"

@@ -66,9 +66,7 @@ def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
     return dict(json.loads(said.out))
 
 
-def test_its_figures_are_those_of_the_report(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_figures_are_the_reports(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, told = whole(home), reported(capsys, "digits-1")
     assert found.to_json().items() <= told.items()
     assert (found.name, found.ended, found.exit_code) == ("digits-1", "done", 0)
@@ -85,9 +83,7 @@ def test_its_figures_are_those_of_the_report(
     ]
 
 
-def test_the_best_has_every_metric_of_its_epoch(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_has_all_its_metrics(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     best, told = whole(home).best, reported(capsys, "digits-1")["best"]
     assert best is not None
     assert (best.trial, best.epoch) == (told["trial"], told["epoch"])
@@ -160,9 +156,7 @@ def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
         cloudtune.load_run("digits-2").plot_metric()
 
 
-def test_an_epoch_that_was_trained_again_is_one_row(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_epoch_trained_again_is_one_row(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Here each trial is lost after an epoch that it hadn't saved."""
     lost = SETTING.but(
         saves_every=2, mishap=lambda _, session, epoch: "lost" if session == epoch == 1 else ""
@@ -178,7 +172,7 @@ def test_an_epoch_that_was_trained_again_is_one_row(
         assert set(map(str, own["epoch"])) == set(trial["history"])
 
 
-def test_the_best_may_be_an_epoch_for_which_nobody_waited_any_more(home: Path) -> None:
+def test_the_best_may_be_a_late_epoch(home: Path) -> None:
     entries = play(SETTING, PLAN).entries
     n, stop = next(
         (n, command)
@@ -207,7 +201,7 @@ def test_a_row_an_instance(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(timeline["market"]) == {"on-demand"}
 
 
-def test_what_is_charged_by_the_hour_is_in_the_cost_and_with_no_instance(home: Path) -> None:
+def test_hourly_charges_are_no_instances(home: Path) -> None:
     charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
     plan = price(charged.request(), PLAN.choices, "by hand")
     keep(home, "r", charged.job(plan), play(charged, plan).entries)
@@ -286,9 +280,7 @@ def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_best_configuration_is_what_the_script_got(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_config_is_the_scripts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = whole(home)
     best = found.report.policy.best
     assert best is not None

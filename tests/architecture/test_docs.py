@@ -93,7 +93,7 @@ def test_the_page_of_strategies_has_each_of_them() -> None:
     assert tuple(name for name in listed if name != "name") == menu.STRATEGIES
 
 
-def test_the_page_of_papers_has_every_name_that_isnt_on_a_menu() -> None:
+def test_names_that_are_on_no_menu_are_among_the_papers() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
     others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
     listed = set(re.findall(r"^- `([^`]+)`: ", section, re.MULTILINE))
@@ -112,7 +112,7 @@ def test_each_row_of_the_papers_has_a_test() -> None:
                 assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
-def test_the_readme_is_short_and_its_screen_is_what_the_command_shows() -> None:
+def test_the_readme_is_short_and_shows_the_commands_screen() -> None:
     shown = screen.screen()
     assert len(README.splitlines()) <= 120
     assert len(shown.splitlines()) <= 16
@@ -196,7 +196,7 @@ def test_there_is_a_list_for_each_thing_to_add() -> None:
 
 
 @pytest.mark.parametrize("what", list(recipes()))
-def test_the_files_of_a_list_are_there_and_hold_what_it_says(what: str) -> None:
+def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
     for item in recipes()[what]:
         assert item.startswith("`"), f"no file comes first: {item}"
         paths = _PATH.findall(item)
@@ -231,9 +231,7 @@ def plan_with(folder: Path, strategy: str, *options: str) -> Any:
     return json.loads(shown.output)
 
 
-def test_a_strategy_that_was_added_is_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_added_strategy_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Brief(RandomSearch):
         name = "brief"
 
@@ -243,9 +241,7 @@ def test_a_strategy_that_was_added_is_planned(
     assert "brief" in json.dumps(plan_with(tmp_path, "brief"))
 
 
-def test_an_allocator_that_was_added_is_planned_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_added_allocator_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     monkeypatch.setitem(registry.ALLOCATORS, "pairs", lambda _: SameWidth(2.0, "pairs"))
     assert "pairs" in json.dumps(plan_with(tmp_path, "{name: halving, allocator: pairs}"))

@@ -36,7 +36,7 @@ def all_that_they_need() -> set[str]:
     return needed - {"cloudtune"}  # its own extras are among them
 
 
-def test_what_is_needed_is_pinned_to_what_is_installed_and_nothing_else_is() -> None:
+def test_the_pins_are_what_is_needed_and_installed() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
     installed = {name: version(name).partition("+")[0] for name in all_that_they_need()}

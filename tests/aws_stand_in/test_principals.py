@@ -76,9 +76,7 @@ def test_without_a_profile_there_are_no_keys(account: Account) -> None:
 
 
 @pytest.mark.parametrize("change", ["no token", "another's token", "another secret"])
-def test_a_roles_key_is_good_with_its_token_and_secret_only(
-    account: Account, node: str, change: str
-) -> None:
+def test_a_roles_key_needs_its_token_and_secret(account: Account, node: str, change: str) -> None:
     keys = role_keys(account, node)
     token = {"no token": "", "another's token": "x" * 40}.get(change, keys["Token"])
     secret = "x" * 40 if change == "another secret" else keys["SecretAccessKey"]

@@ -28,9 +28,7 @@ def test_a_new_instance_is_seen_late(account: Account) -> None:
     assert [seen.id for seen in ours.ours("late")] == [instance]
 
 
-def test_our_launches_wait_out_a_throttle(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_wait_out_a_throttle(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     access, control = account.access, EmulatorControl(account.access)
     control.move_clock(60.0)
     control.add({"kind": "throttle", "action": "RunInstances", "burst": 1, "per_second": 1 / 1000})

@@ -54,7 +54,7 @@ def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role:
 
 
 @pytest.mark.parametrize(("role", "right", "less"), CASES, ids=[name for _, name, _ in CASES])
-def test_without_a_right_the_call_that_needs_it_fails(
+def test_without_a_right_calls_fail(
     world: World, role: str, right: str, less: dict[str, Any]
 ) -> None:
     failed = failures(world, less, role)
@@ -78,7 +78,7 @@ def launch(client: Any, **request: Any) -> Any:
     return client.run_instances(**{**usual, "MaxCount": 1, **request})
 
 
-def test_whoever_has_a_signed_address_may_write_that_object_and_no_other(
+def test_a_signed_address_is_for_one_object(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.client("s3").create_bucket(Bucket="signed")

@@ -40,9 +40,7 @@ def test_a_person_launches_heads_and_nothing_else(world: World, head_profile: No
     Ec2(person).terminate([head])
 
 
-def test_nobody_rents_other_types_or_ends_what_isnt_cloudtunes(
-    world: World, account: Account
-) -> None:
+def test_nobody_rents_other_types_or_ends_others(world: World, account: Account) -> None:
     head = world.person(dict(policies.head(PLACE)))
     with pytest.raises(ClientError, match=r"ec2:RunInstances on resource: .*instance/"):
         launched(world, head, "p3.2xlarge", PLACE.node)
@@ -79,7 +77,7 @@ def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
     assert inventory_of(clients, "eu-west-1").stack is None
 
 
-def test_without_the_makers_rights_setup_says_which_and_undoes_the_rest(world: World) -> None:
+def test_setup_without_rights_says_which_and_undoes_the_rest(world: World) -> None:
     place = Place(PLACE.account, "eu-west-2", ("g5.*",))
     who = world.person(dict(policies.person(place)))
     clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))
@@ -100,9 +98,7 @@ def test_without_the_makers_rights_setup_says_which_and_undoes_the_rest(world: W
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 
-def test_who_launches_encrypted_disks_needs_the_rights_to_the_key(
-    world: World, head_profile: None
-) -> None:
+def test_encrypted_disks_need_the_rights_to_the_key(world: World, head_profile: None) -> None:
     by_key = {"Encrypted": True, "KmsKeyId": KEY, "VolumeSize": 100}
     disks = [{"DeviceName": "/dev/sda1", "Ebs": by_key}]
     request = {**world.request, "InstanceType": "m7i.large", "BlockDeviceMappings": disks}

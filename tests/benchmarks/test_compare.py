@@ -85,9 +85,7 @@ def test_json_is_strict_and_csv_says_the_same(compare: Callable[..., Said]) -> N
     assert cell["within_limits"] == 1.0
 
 
-def test_spot_offers_are_there_when_the_trace_says_so(
-    folder: Path, compare: Callable[..., Said]
-) -> None:
+def test_spot_is_there_when_the_trace_says_so(folder: Path, compare: Callable[..., Said]) -> None:
     (folder / "o.csv").write_text(
         "instance_type,gpus,usd_per_hour,market\nbox,2,2,spot\nbox,2,6,on-demand\n"
     )
@@ -122,7 +120,7 @@ def test_a_mistake_is_one_clear_line(more: str, message: str, compare: Callable[
     assert re.search(message, said.err)
 
 
-def test_a_run_past_its_limits_is_an_error_that_says_which(
+def test_past_limits_is_an_error(
     monkeypatch: pytest.MonkeyPatch, compare: Callable[..., Said]
 ) -> None:
     def careless(benchmark: Any, cases: list[Case], _processes: int) -> list[Result]:

@@ -85,9 +85,7 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
         (ELAPSED, "a,1,0.5,9\na,2,0.5,9", "curves.csv: row 2: accumulated seconds must grow"),
     ],
 )
-def test_a_table_with_a_mistake_is_refused(
-    tmp_path: Path, header: str, row: str, message: str
-) -> None:
+def test_mistakes_in_a_table(tmp_path: Path, header: str, row: str, message: str) -> None:
     assert message in refused(tmp_path, row, header=header)
 
 

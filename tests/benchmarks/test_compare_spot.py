@@ -127,9 +127,7 @@ def traces(draw: st.DrawFn) -> SpotTrace:
 
 @settings(max_examples=25, deadline=None)
 @given(traces(), st.sampled_from(["sha", "seer", "asha"]), st.integers(1, 2), st.booleans())
-def test_on_any_trace_runs_keep_limits_and_the_bound(
-    trace: SpotTrace, by: str, most: int, spread: bool
-) -> None:
+def test_limits_and_bound_are_kept(trace: SpotTrace, by: str, most: int, spread: bool) -> None:
     own = profile(SUBLINEAR, name="s.4x", spread=0.05 * spread)
     job = BOTH.but(by=by, max_instances=most, pools={POOL: trace}, profile=own)
     played = play(job)  # which fails where it stands still, or flaps

@@ -45,7 +45,7 @@ def test_clouds_are_asked_whatever_the_records_look_like(
         assert "head.json is no record of a process" in told[0]
 
 
-def test_a_dry_run_says_what_it_would_return(
+def test_a_dry_run(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = SimpleNamespace(id="i-1", instance_type="p3.2xlarge", run="r1")

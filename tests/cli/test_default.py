@@ -81,7 +81,7 @@ def planned(command: Command, *options: str) -> dict[str, Any]:
         ((*BOTH, "--strategy", "asha"), "asha", ""),
     ],
 )
-def test_the_limits_decide_the_strategy_and_the_plan_says_why(
+def test_the_limits_decide(
     command: Command, options: tuple[str, ...], strategy: str, why: str
 ) -> None:
     plan = planned(command, *options)
@@ -150,9 +150,7 @@ def test_a_fixed_piece_of_work_without_trials_is_one_bracket(command: Command) -
     assert planned(command, "--deadline", "2h")["trials"] == 9
 
 
-def test_a_budget_alone_gets_a_deadline_that_is_shown_and_saved(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_budget_alone_gets_a_deadline(command: Command, tmp_path: Path) -> None:
     plan = planned(command, "--budget", "$4", "--save", "plan.json")
     training = 16 * 20.0
     assert plan["limits"]["deadline"] >= 3 * training
@@ -166,9 +164,7 @@ def test_a_budget_alone_gets_a_deadline_that_is_shown_and_saved(
     assert saved.experiment.strategy.name == "best", "another version's default changes nothing"
 
 
-def test_larger_machines_are_taken_where_cheap_ones_leave_the_budget_unspent(
-    command: Command,
-) -> None:
+def test_larger_machines_spend_what_cheap_ones_leave(command: Command) -> None:
     """Two g4dn.xlarge cost $0.53 in half an hour: $2 buy more training on four GPUs each."""
     [fleet] = planned(command, *BOTH)["launches"]
     assert fleet["instance_type"] == "g4dn.12xlarge"
@@ -186,7 +182,7 @@ def test_limits_below_one_training_say_how_far_it_gets(command: Command) -> None
     assert planned(command, *BOTH)["short_of"] == ""
 
 
-def test_limits_below_one_epoch_are_infeasible_and_say_what_it_takes(command: Command) -> None:
+def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
     said = command("plan", "experiment.yaml", "--deadline", "40s", "--budget", "$2")
     assert said.code == 3
     assert "no trial finishes its first epoch within deadline 40s, budget $2.00" in said.err
@@ -194,7 +190,7 @@ def test_limits_below_one_epoch_are_infeasible_and_say_what_it_takes(command: Co
     assert "raining one trial for 16 epochs takes" in said.err
 
 
-def test_half_and_twice_the_budget_are_the_plans_of_these_budgets(command: Command) -> None:
+def test_half_and_twice_the_budget_are_their_plans(command: Command) -> None:
     plan = planned(command, *BOTH)
     others = {other["name"]: other["plan"]["forecast"] for other in plan["alternatives"]}
     for name, budget in (("half the budget", "$1"), ("twice the budget", "$4")):
@@ -222,9 +218,7 @@ def alone(command: Command, tmp_path: Path) -> Command:
     return command
 
 
-def test_a_script_alone_says_what_is_missing_and_writes_nothing(
-    alone: Command, tmp_path: Path
-) -> None:
+def test_a_script_alone_says_what_is_missing(alone: Command, tmp_path: Path) -> None:
     for verb in ("plan", "run"):
         said = alone(verb, "train.py", *BOTH)
         assert said.code == 2
@@ -233,9 +227,7 @@ def test_a_script_alone_says_what_is_missing_and_writes_nothing(
     assert not (tmp_path / "train.yaml").exists()
 
 
-def test_options_fill_the_gaps_and_the_experiment_is_kept_beside_the_script(
-    alone: Command, tmp_path: Path
-) -> None:
+def test_options_fill_gaps_and_are_kept(alone: Command, tmp_path: Path) -> None:
     given = ("--epochs", "16", "--search", "shift=choice(1, 2)", "--instances", "g4dn.12xlarge")
     said = alone("plan", "train.py", *BOTH, *given)
     assert said.code == 0, said.err
@@ -249,9 +241,7 @@ def test_options_fill_the_gaps_and_the_experiment_is_kept_beside_the_script(
     assert json.loads(again.out)["epochs"] == [1, 16]
 
 
-def test_a_person_at_a_terminal_is_asked(
-    alone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_is_asked(alone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     answers = iter(["choice(1, 2)", "soon", "16"])
 
@@ -279,7 +269,7 @@ def test_a_person_at_a_terminal_is_asked(
         ("--metric", "loss:least", "write NAME:max or NAME:min"),
     ],
 )
-def test_wrong_options_are_refused_for_scripts_and_for_files(
+def test_wrong_options(
     command: Command, tmp_path: Path, option: str, value: str, message: str
 ) -> None:
     for path in ("experiment.yaml", "train.py"):

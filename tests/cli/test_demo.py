@@ -44,9 +44,7 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
     return call
 
 
-def test_its_plan_keeps_both_limits_and_less_money_buys_less(
-    called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_plan_keeps_both_limits(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 10_000)  # 50,000 take a while
     plan = json.loads(called("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
     assert plan["strategy"] == "best"
@@ -95,9 +93,7 @@ def test_training_sees_no_test_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set.union(*parts)) == 1797
 
 
-def test_the_winner_s_files_are_what_is_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_winner_s_files_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a run leaves them: in best/, with the script's own names."""
     monkeypatch.syspath_prepend(str(FOLDER))
     for name in ("score", "train"):
@@ -133,9 +129,7 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     assert f"trains {random['trials']} configuration" in shown
 
 
-def test_a_search_is_shown_against_a_fixed_fleet_with_what_each_trains(
-    called: Called, tmp_path: Path
-) -> None:
+def test_a_search_is_shown_against_a_fixed_fleet(called: Called, tmp_path: Path) -> None:
     """Its bill alone says little: a fixed fleet may cost less as it tries fewer configurations."""
     report = report_of(elastic_job("best"))
     folder = tmp_path / "runs" / "search"

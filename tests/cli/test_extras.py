@@ -28,9 +28,7 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         "limits: {deadline: 3m}\ncloud: {provider: local, slots: 2}",
     ],
 )
-def test_a_run_needs_moto_where_the_cloud_is_on_this_machine(
-    bench: Bench, missing: set[str], cloud: str
-) -> None:
+def test_an_emulated_run_needs_moto(bench: Bench, missing: set[str], cloud: str) -> None:
     path = bench.experiment()
     path.write_text(path.read_text().partition("limits:")[0] + cloud)
     missing |= {"moto", "flask_cors"}

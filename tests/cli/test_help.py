@@ -17,9 +17,7 @@ from tests.bench import called
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "simulate"])
-def test_the_help_names_the_strategies_of_the_menu_alone(
-    capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_help_names_the_menu_alone(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     shown = " ".join(called(capsys, verb, "--help").out.split())
     assert ", ".join(menu.STRATEGIES) in shown
     assert "seer" not in shown
@@ -80,7 +78,7 @@ def test_what_stands_in_for_a_command_says_what_the_command_says(name: str) -> N
     ],
     ids=["help", "completion"],
 )
-def test_help_and_completion_load_no_command(
+def test_help_is_lean(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], shown: str
 ) -> None:
     loaded = imported(shown, *arguments, CLOUDTUNE_HOME=str(tmp_path), **environment)
@@ -88,9 +86,7 @@ def test_help_and_completion_load_no_command(
 
 
 @pytest.mark.parametrize("name", ["plan", "run", "watch", "profile", "report", "simulate", "gc"])
-def test_the_options_of_a_command_are_shown_without_what_it_needs(
-    tmp_path: Path, name: str
-) -> None:
+def test_options_are_shown_without_what_a_command_needs(tmp_path: Path, name: str) -> None:
     loaded = imported("Options:", name, "--help", CLOUDTUNE_HOME=str(tmp_path))
     assert loaded & {"numpy", "pydantic", "boto3", "ray", "cloudtune.experiment"} == set()
 

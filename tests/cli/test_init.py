@@ -59,9 +59,7 @@ def test_what_a_function_reads_and_reports_is_found(
     assert experiment.train_file == copy
 
 
-def test_an_argparse_program_is_a_command_once_its_numbers_are_named(
-    tmp_path: Path, bench: Bench
-) -> None:
+def test_an_argparse_program_is_a_command(tmp_path: Path, bench: Bench) -> None:
     shutil.copy(EXAMPLES / "ports/mnist/before.py", tmp_path / "main.py")
     done = bench.here("init", tmp_path / "main.py")
     assert done.code == 0, done.err

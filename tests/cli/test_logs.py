@@ -72,9 +72,7 @@ def test_followed_logs_end_with_the_run(bench: Bench, run: Path, kept: Path) -> 
     assert (done.code, done.out) == (0, "==> t00, session 1, rank 0 <==\nbegins\nno end of line\n")
 
 
-def test_followed_logs_tell_what_is_added(
-    run: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(seconds: float) -> None:
         assert seconds == run_logs.NEAR_SECONDS
         with (kept / "t00.1.0.log").open("a") as log:
@@ -96,9 +94,7 @@ def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
     assert run_logs._added(before, b"another\n") == b"another\n"
 
 
-def test_logs_on_s3_are_read_as_they_were_kept(
-    bench: Bench, run: Path, bucket: str, tmp_path: Path
-) -> None:
+def test_logs_on_s3_are_read(bench: Bench, run: Path, bucket: str, tmp_path: Path) -> None:
     ledger = run / "ledger.jsonl"
     text = ledger.read_text()
     assert '"~/.cloudtune/storage"' in text

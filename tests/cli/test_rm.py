@@ -40,9 +40,7 @@ def fill(stored: Path) -> None:
         (stored / name).write_bytes(data)
 
 
-def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
-    bench: Bench, simulated: list[Job]
-) -> None:
+def test_rm_removes_what_it_shows_after_yes(bench: Bench, simulated: list[Job]) -> None:
     run = bench.ran()
     fill(bench.home / "storage" / run.name)
     stored = bench.home / "storage" / run.name
@@ -60,9 +58,7 @@ def test_rm_shows_what_goes_and_removes_it_after_yes_alone(
 
 
 @pytest.mark.parametrize("place", ["", "t00", "t00/epoch-00001"])
-def test_a_file_name_that_is_not_utf_8_is_removed_as_any(
-    bench: Bench, run: Path, place: str
-) -> None:
+def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str) -> None:
     stored = bench.home / "storage" / run.name
     for folder in (stored / place, run):
         (folder / os.fsdecode(b"n\xff.pt")).touch(0o600)
@@ -74,9 +70,7 @@ def test_a_file_name_that_is_not_utf_8_is_removed_as_any(
 
 
 @pytest.mark.parametrize("command", ["report", "export", "runs", "logs"])
-def test_a_file_name_that_is_not_utf_8_is_no_hindrance_to_readers(
-    bench: Bench, simulated: list[Job], command: str
-) -> None:
+def test_a_name_that_is_not_utf_8_is_read(bench: Bench, simulated: list[Job], command: str) -> None:
     run = bench.ran()
     stored = bench.home / "storage" / run.name
     fill(stored)
@@ -119,7 +113,7 @@ def test_a_run_that_is_alive_or_unknown_stays(bench: Bench, run: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", ".head"])
-def test_a_run_that_may_bill_stays(
+def test_what_bills_stays(
     bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch, tag: str
 ) -> None:
     named: Any = ("i-1", run.name + tag, "", "", "g5.xlarge", "running", 0.0, None, "", {})
@@ -136,9 +130,7 @@ def test_a_run_that_may_bill_stays(
     assert "still has i-1 and nothing was removed; `cloudtune gc" in done.err
 
 
-def test_a_run_whose_cloud_cannot_be_asked_stays(
-    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     record = run / "controller.json"
     where = {"provider": "aws", "region": "eu-west-1", "over": "yes"}
@@ -149,7 +141,7 @@ def test_a_run_whose_cloud_cannot_be_asked_stays(
     assert "may still have instances and nothing was removed: eu-west-1 can't be asked" in done.err
 
 
-def test_the_record_stays_where_the_storage_refuses(
+def test_a_refusal_keeps_the_record(
     bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -185,9 +177,7 @@ def test_a_damaged_ledger_says_that_checkpoints_stay(bench: Bench, run: Path) ->
     assert (run.exists(), stored.is_dir()) == (False, True)
 
 
-def test_what_a_measurement_saved_goes_with_its_end_and_its_logs_with_rm(
-    bench: Bench, run: Path
-) -> None:
+def test_a_measurement_goes_with_its_logs(bench: Bench, run: Path) -> None:
     stored = bench.home / "storage" / "small-profile-1"
     fill(stored)
     measuring._clear_storage(str(stored))

@@ -86,9 +86,7 @@ def test_from_another_terminal_it_looks_the_same(bench: Bench, experiment: Path)
     assert [each["type"] for each in as_lines][:2] == ["run", "event"]
 
 
-def test_a_terminal_keeps_the_last_screen(
-    bench: Bench, experiment: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_screen(bench: Bench, experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.here("run", experiment)
     file = io.StringIO()
     screen = Console(file=file, width=80, height=30, force_terminal=True, highlight=False)

@@ -86,9 +86,7 @@ def test_what_links_lead_to_is_left(kept: Path, tmp_path: Path) -> None:
     assert mode(tmp_path / "shared" / "model.pt") == 0o666
 
 
-def test_where_there_is_no_home_none_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_home_is_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "none"))
     home.close()
     close(tmp_path / "none")

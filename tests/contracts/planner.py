@@ -72,9 +72,7 @@ class HeuristicContract:
     def test_equal_questions_get_equal_answers(self, setting: Setting) -> None:
         assert setting.plan(self.planner) == setting.plan(self.planner)
 
-    def test_never_more_instances_than_allowed_and_measured_widths_only(
-        self, setting: Setting
-    ) -> None:
+    def test_no_more_instances_than_allowed_at_measured_widths(self, setting: Setting) -> None:
         for deadline in self.deadlines(setting):
             plan = setting.plan(self.planner, Limits(deadline))
             assert 1 <= plan.peak_instances <= setting.max_instances
@@ -176,9 +174,7 @@ class PlannerContract(HeuristicContract):
         assert all(p.estimate.dollars <= b + 1e-9 for p, b in zip(plans, budgets, strict=True))
         assert times == sorted(times, reverse=True)
 
-    def test_an_impossible_job_is_refused_with_the_nearest_plans_there_are(
-        self, setting: Setting
-    ) -> None:
+    def test_an_impossible_job_is_refused_with_plans_near_it(self, setting: Setting) -> None:
         fastest, cheapest = extremes(self.planner, setting)
         too_soon = Limits(deadline=fastest.estimate.seconds - 0.001)
         why = r"no plan finishes within .* The fastest takes .*--deadline"

@@ -86,9 +86,7 @@ class StrategyContract:
 
     # ---- the same again ------------------------------------------------------------------
 
-    def test_the_same_seed_gives_the_same_commands_and_less_is_better_mirrors_more(
-        self, game: Setting
-    ) -> None:
+    def test_equal_seeds_are_equal_and_min_mirrors_max(self, game: Setting) -> None:
         shaky = game.but(profile=SHAKY, seed=3)
         commands = self.play(shaky).commands
         assert commands == self.play(shaky).commands == self.play(shaky.mirrored()).commands
@@ -106,9 +104,7 @@ class StrategyContract:
         assert sorted(played.sampler.failed) == sorted(failed)
         assert played.policy.ending is EndReason.DONE
 
-    def test_a_metric_that_is_no_number_ends_a_trial_and_holds_nobody_up(
-        self, game: Setting
-    ) -> None:
+    def test_no_number_ends_a_trial_and_holds_nobody_up(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
             return math.nan if (number + epoch) % 6 == 0 else level(number, epoch)
 

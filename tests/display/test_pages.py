@@ -190,9 +190,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_report_writes_a_page_beside_its_text_or_json(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_writes_a_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "report", "digits-1", "--html")
     assert (said.code, said.out) == (0, "")
     assert re.fullmatch(r"Wrote digits-1\.html \(\d\.\d MB\): open it in a browser\n", said.err)

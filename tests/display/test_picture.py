@@ -33,9 +33,7 @@ def test_a_picture_has_each_trial_and_only_what_a_readme_may_show(theme: picture
     assert "score" in texts(svg, "text")
 
 
-def test_a_run_of_this_machine_is_drawn_in_both_themes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_drawn_in_both_themes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "home" / "runs" / "r1"
     folder.mkdir(parents=True)
     job = replace(SETTING.job(PLAN), run="r1")

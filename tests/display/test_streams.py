@@ -51,9 +51,7 @@ def test_a_full_disk_is_an_error_but_to_a_run() -> None:
             assert out.write(b"a line") == 6
 
 
-def test_any_letter_can_be_written_in_any_encoding(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_letter_in_any_encoding(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     with open(pipe[1], "w", encoding="ascii", closefd=False) as given:
         monkeypatch.setattr(sys, "stdout", given)
         monkeypatch.setattr(sys, "stderr", None)

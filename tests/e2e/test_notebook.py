@@ -64,9 +64,7 @@ def kernel(bench: Bench) -> Iterator[Kernel]:
     made.manager.shutdown_kernel(now=True)
 
 
-def test_the_notebook_runs_and_its_stop_button_gives_everything_back(
-    bench: Bench, kernel: Kernel
-) -> None:
+def test_the_notebook_runs_and_gives_everything_back(bench: Bench, kernel: Kernel) -> None:
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     assert all(not cell.get("outputs") for cell in cells), "kept without outputs"
     said = [

@@ -45,9 +45,7 @@ def check_refused(done: Done, *, code: int, start: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["report", "report r1 -o json", "resume r1"])
-def test_a_ledger_of_cloudtune_0_1_0_is_refused_with_what_to_do(
-    bench: Bench, run: Path, arguments: str
-) -> None:
+def test_a_ledger_of_0_1_0_is_refused(bench: Bench, run: Path, arguments: str) -> None:
     before = (run / "ledger.jsonl").read_bytes()
     done = bench.here(*arguments.split())
     check_refused(done, code=1, start=f"{run / 'ledger.jsonl'}: {REFUSED}\n")
@@ -83,9 +81,7 @@ def test_what_such_a_run_has_left_is_shown_and_given_back(bench: Bench, run: Pat
         (['{"cloudtune_ledger": "x"}'], "written by another cloudtune (ledger version x; this"),
     ],
 )
-def test_a_ledger_that_is_none_is_refused(
-    bench: Bench, run: Path, lines: list[str], told: str
-) -> None:
+def test_a_ledger_that_is_none(bench: Bench, run: Path, lines: list[str], told: str) -> None:
     (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
     done = bench.here("report", "r1")
     check_refused(done, code=1, start=str(run / "ledger.jsonl"))

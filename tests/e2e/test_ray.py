@@ -132,9 +132,7 @@ def test_limits_and_winner_hold_and_nothing_is_left(
     assert shared.view.answers(), "it is somebody else's"
 
 
-def test_a_run_whose_cluster_dies_ends_and_says_that_it_cannot_look(
-    bench: Bench, folder: Path
-) -> None:
+def test_a_run_whose_cluster_dies_cannot_look(bench: Bench, folder: Path) -> None:
     with cluster(folder, nodes=1) as where:
         run = bench.start("run", ready(bench, where))
         follow(run, bench, "EpochDone")

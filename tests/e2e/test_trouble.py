@@ -152,9 +152,7 @@ sys.exit(17)
 
 
 @pytest.mark.walk("three minutes until a head counts as dead")
-def test_a_program_outlives_a_head_that_dies_hears_what_is_left_and_runs_again(
-    bench: Bench,
-) -> None:
+def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
     """One of two instances is frozen; the other ends itself, as its cluster is gone."""
     path = bench.ready("import time; time.sleep(0.3)", trials=2, first=2, last=4)
     (bench.folder / "twice.py").write_text(TWICE)

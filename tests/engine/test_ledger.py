@@ -100,9 +100,7 @@ def test_another_file_is_refused(tmp_path: Path, first_line: str, complaint: str
         '{"event": {"type": "RunStarted", "at": 0.0}, "commands": [{"type": "Wait"}]}',
     ],
 )
-def test_an_entry_of_a_kind_or_with_a_field_that_nobody_knows_is_refused(
-    path: Path, line: str
-) -> None:
+def test_an_unknown_kind_or_field_is_refused(path: Path, line: str) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
     with pytest.raises(CloudtuneError, match=r"ledger.jsonl:3: not a ledger entry"):

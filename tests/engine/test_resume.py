@@ -87,9 +87,7 @@ SETTING = Setting(trials=8, max_epochs=8, eta=2)
 
 @pytest.mark.parametrize("workers", [False, True])
 @pytest.mark.parametrize("boundary", range(1, 400, 13))
-def test_wherever_the_controller_dies_rungs_and_winner_are_the_same(
-    boundary: int, workers: bool
-) -> None:
+def test_wherever_it_dies_the_winner_is_the_same(boundary: int, workers: bool) -> None:
     alone = survive(SETTING.policy, SETTING.world(), ())
     deaths = [Kill(boundary, 7.0, workers=workers), Kill(boundary + 5, 60.0)]
     found = survive(SETTING.policy, SETTING.world(), deaths)

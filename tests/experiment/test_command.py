@@ -104,9 +104,7 @@ def test_wrong_fields_beside_a_command_are_refused(
     assert message in wrong(**fields)
 
 
-def test_what_reports_may_be_a_file_that_the_script_imports(
-    wrong: Callable[..., str], tmp_path: Path
-) -> None:
+def test_an_imported_file_may_report(wrong: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text("import cloudtune")
     assert wrong(reports={}) == ""
 
@@ -123,9 +121,7 @@ def test_what_reports_may_be_a_file_that_the_script_imports(
         ("p {sizes}", {"sizes": [1, "a"]}, ["p", '[1, "a"]']),
     ],
 )
-def test_holes_are_filled_word_by_word(
-    command: str, values: dict[str, object], words: list[str]
-) -> None:
+def test_holes_are_filled(command: str, values: dict[str, object], words: list[str]) -> None:
     assert Program(command, words_of(command), 1).fill(values) == words
 
 

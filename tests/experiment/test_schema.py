@@ -107,9 +107,7 @@ def test_what_a_trial_may_not_have_is_told_with_its_line(file: Path, given: str,
         ("{name: asha, fleet: 'niave:4'}", "strategy.fleet: 'niave:4' is not known; allowed: "),
     ],
 )
-def test_choices_that_do_not_exist_are_named_with_their_line(
-    file: Path, given: str, line: str
-) -> None:
+def test_unknown_choices_are_named(file: Path, given: str, line: str) -> None:
     known = {"name": ["sha", "asha"], "fleet": ["constant", "naive"]}
     file.write_text(file.read_text().replace("strategy: sha", f"strategy: {given}"))
     [message] = refused(file, known_choices=known)
@@ -188,9 +186,7 @@ def test_options_go_before_the_file(file: Path) -> None:
         ("tirals", 3, "--tirals: unknown field; allowed: name, train,"),
     ],
 )
-def test_a_mistake_in_an_option_names_the_option(
-    file: Path, option: str, value: object, message: str
-) -> None:
+def test_a_mistake_in_an_option(file: Path, option: str, value: object, message: str) -> None:
     (line,) = refused(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
     assert line.startswith(message)
 
@@ -256,9 +252,7 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize(("good", "bad", "message"), BAD_FIELDS)
-def test_a_mistake_in_the_file_is_one_line_with_its_place(
-    file: Path, good: str, bad: str, message: str
-) -> None:
+def test_a_mistake_is_one_line(file: Path, good: str, bad: str, message: str) -> None:
     assert good in DIGITS
     file.write_text(DIGITS.replace(good, bad, 1), encoding="utf-8")
     lines = refused(file)
@@ -285,9 +279,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("data", "message"), BAD_FILES)
-def test_a_file_that_is_no_experiment_is_said_to_be_none(
-    file: Path, data: bytes, message: str
-) -> None:
+def test_a_file_that_is_no_experiment(file: Path, data: bytes, message: str) -> None:
     file.write_bytes(data)
     assert refused(file)[0].startswith(message)
 
@@ -404,9 +396,7 @@ def test_a_training_function_is_found_without_running_the_file(file: Path, sourc
         ("x = " + "-" * 5000 + "1", "train.py"),
     ],
 )
-def test_a_training_function_that_is_not_there_is_told(
-    file: Path, source: str | bytes, message: str
-) -> None:
+def test_a_training_function_is_missing(file: Path, source: str | bytes, message: str) -> None:
     assert message in check(file, source)
 
 
@@ -480,9 +470,7 @@ def test_any_structure_is_an_experiment_or_refused(file: Path, fields: dict[str,
 
 @given(st.dictionaries(words, trees, max_size=3), st.integers(0, len(DIGITS)), st.text(max_size=5))
 @fuzzing
-def test_any_text_put_into_a_file_and_any_option_is_read_or_refused(
-    file: Path, options: dict[str, Any], at: int, text: str
-) -> None:
+def test_any_text_and_option(file: Path, options: dict[str, Any], at: int, text: str) -> None:
     damaged = DIGITS[:at] + text + DIGITS[at + len(text) :]
     file.write_text(damaged, encoding="utf-8", errors="replace")
     load_or_refuse(file, options)

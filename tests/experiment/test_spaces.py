@@ -169,9 +169,7 @@ def test_tpe_learns_which_branch_is_good(space: Space) -> None:
     assert sum("optimizer/decay/warmup" in each for each in late) > 15
 
 
-def test_what_population_based_training_changes_is_active_and_keeps_its_branches(
-    space: Space,
-) -> None:
+def test_pbt_changes_what_is_active_and_keeps_its_branches(space: Space) -> None:
     sampler = SpaceSampler(space, most=200)
     for _ in range(20):
         parent = present(sampler.ask())
@@ -220,9 +218,7 @@ def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: 
         ("  opt/lr: 1", 7, "search.opt/lr", "without a slash; to nest, write a mapping"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(
-    tmp_path: Path, search: str, line: int, field: str, told: str
-) -> None:
+def test_a_mistakes_line(tmp_path: Path, search: str, line: int, field: str, told: str) -> None:
     file = written(tmp_path, f"{search}\n")
     with pytest.raises(ExperimentError) as caught:
         Experiment.load(file)

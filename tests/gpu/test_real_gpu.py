@@ -72,7 +72,7 @@ def daemons() -> Iterator[MpsDaemons]:
 
 @needs_mps
 @pytest.mark.parametrize("part", sharing.PARTS, ids=lambda part: part.__name__.strip("_"))
-def test_mps_does_as_its_manual_says(
+def test_mps_as_in_its_manual(
     daemons: MpsDaemons, part: Callable[[Findings, MpsDaemons], None]
 ) -> None:
     assert daemons.notice == ""

@@ -60,9 +60,7 @@ def test_all_that_is_in_the_session_of_a_living_leader_is_ended(group: ProcessGr
     assert not group.alive()
 
 
-def test_without_its_leader_only_what_has_the_mark_is_ended(
-    group: ProcessGroup, tmp_path: Path
-) -> None:
+def test_only_what_has_the_mark_is_ended(group: ProcessGroup, tmp_path: Path) -> None:
     group.record(tmp_path / "head.json", {})
     os.kill(group.pid, signal.SIGKILL)
     wait_for(lambda: not group.alive())
@@ -79,9 +77,7 @@ def test_a_group_of_another_time_has_no_members(group: ProcessGroup) -> None:
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1, -7, 2**40, True, None, 3.5, "7", [1]])
-def test_no_record_leads_to_the_kernel_to_init_or_to_a_session_that_is_none(
-    pid: object, tmp_path: Path
-) -> None:
+def test_no_record_leads_to_the_kernel_or_init(pid: object, tmp_path: Path) -> None:
     (tmp_path / "head.json").write_text(json.dumps({"pid": pid, "created": time.time()}))
     with pytest.raises(DamagedRecordError, match=r"head\.json is no record of a process"):
         ProcessGroup.recorded(tmp_path / "head.json")
@@ -100,9 +96,7 @@ def test_a_damaged_record_is_no_record(text: str, tmp_path: Path) -> None:
         ProcessGroup.recorded(tmp_path / "head.json")
 
 
-def test_a_small_file_is_on_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[bool, bool]] = []
 
     def fsync(descriptor: int) -> None:

@@ -91,7 +91,7 @@ cloud: {provider: moon, region: tranquility, max_instances: 2}
 
 
 @pytest.mark.usefixtures("moon")
-def test_a_cloud_that_was_added_is_planned_confirmed_opened_and_swept(
+def test_an_added_cloud_is_planned_and_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))

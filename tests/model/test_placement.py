@@ -64,9 +64,7 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
 
 
 @given(width=WIDTHS, gpus=st.integers(1, 8), instances=st.integers(0, 5))
-def test_as_many_trials_find_a_place_as_there_are_slots(
-    width: float, gpus: int, instances: int
-) -> None:
+def test_each_slot_is_a_place_for_a_trial(width: float, gpus: int, instances: int) -> None:
     machines = {f"i{n}": gpus for n in range(instances)}
     taken: list[Slice] = []
     placed = 0

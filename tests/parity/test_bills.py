@@ -129,9 +129,7 @@ def test_what_it_prints_bold_is_worked_out_there(number: int) -> None:
         ("p3.8xlarge", 4, 12.24, 0.86),
     ],
 )
-def test_its_prices_are_those_of_our_table(
-    name: str, gpus: int, an_hour: float, saving: float
-) -> None:
+def test_its_prices_are_our_tables(name: str, gpus: int, an_hour: float, saving: float) -> None:
     assert pricing.AS_OF == "2026-07-20", "with new prices docs/bills.md is to be worked out again"
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` | {gpus} "))
     _, _, _, hour, second, told, _ = (cell.strip() for cell in row.split("|"))

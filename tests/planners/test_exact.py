@@ -97,9 +97,7 @@ class TestExactPlanner(PlannerContract):
 
     @settings(deadline=None, max_examples=25)
     @given(setting=small_jobs() | small_jobs(mix=2), young=st.booleans())
-    def test_its_front_is_the_front_of_all_plans_there_are(
-        self, setting: Setting, young: bool
-    ) -> None:
+    def test_its_front_is_that_of_all_plans(self, setting: Setting, young: bool) -> None:
         request = setting.request()
         if young:  # the rest of a job, on instances that may still owe their minimum
             ages = tuple(7.0 + 11.0 * n for n in range(setting.max_instances))
@@ -127,7 +125,7 @@ class TestExactPlanner(PlannerContract):
 
 @pytest.mark.parametrize("planner", [ExactPlanner(), GreedyPlanner()])
 @pytest.mark.parametrize(("together", "pays"), [(9.0, True), (15.9, True), (16.1, False)])
-def test_r3_shares_are_planned_only_where_they_were_measured_to_win(
+def test_r3_shares_are_planned_where_they_win(
     planner: Planner, together: float, pays: bool
 ) -> None:
     """Eight on a GPU, packed or fused, take `together`; one after the other they take 16 s."""
@@ -330,9 +328,7 @@ def test_of_two_offers_one_may_take_several_whole_waves() -> None:
 
 @pytest.mark.parametrize("least", [120.0, 300.0, 600.0])
 @pytest.mark.parametrize("share", [1.1, 1.5, 2.5])
-def test_where_instances_may_go_before_their_minimum_it_knows_how_old_they_are(
-    least: float, share: float
-) -> None:
+def test_it_knows_how_old_instances_are(least: float, share: float) -> None:
     speeds = profile(
         {1.0: 10.0, 2.0: 6.0}, launch=0.0, boot=5.0, release=1.0, start=1.0, resize=2.0
     )

@@ -84,9 +84,7 @@ def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
     deadline=st.floats(30.0, 900.0),
     budget=st.floats(0.3, 20.0),
 )
-def test_it_finds_what_trying_every_number_finds(
-    setting: Setting, deadline: float, budget: float
-) -> None:
+def test_it_finds_what_trying_all_finds(setting: Setting, deadline: float, budget: float) -> None:
     limits = Limits(deadline, budget)
     ask = asking(setting, limits)
     try:

@@ -39,9 +39,7 @@ def test_the_forecast_is_the_policy_s_own_and_the_same_again() -> None:
     assert found.instances.p95 <= 3
 
 
-def test_stages_and_played_runs_forecast_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile may be 20 % off: that spreads either forecast, once, and keeps some runs short."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     asked = problem({"name": "sha"}, trials=16)
@@ -86,9 +84,7 @@ def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     assert few == [7, MIN_RUNS, 1]
 
 
-def test_a_forecast_fits_no_model_to_metrics_that_are_made_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(Learner, "propose", lambda *_: asked.append(1))
     found = forecast(problem("bohb"), LIMITS)
@@ -231,9 +227,7 @@ def test_a_limit_is_kept_only_with_all_of_the_work_done() -> None:
     assert present(forecast.within) < 1.0
 
 
-def test_a_confidence_is_asked_of_simulated_runs_where_spot_comes_and_goes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_confidence_is_asked_of_runs_on_spot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most runs get no instance for long; on demand the same limits are kept."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     limits, sure = Limits(5 * 3600.0, 40.0), PlanOptions(confidence=0.9)
@@ -343,9 +337,7 @@ def test_the_screen_of_a_plan_on_spot_plays_only_what_it_shows() -> None:
     assert (shown.front, bool(everything.front)) == ((), True)
 
 
-def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_large_job_on_spot_is_forecast_by_a_small(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = {"losses_per_hour": 1.0, "availability": 0.8}
     job = spot_problem(**{"trials": 48, "cloud.spot": pool})
     limits = Limits(80 * 3600.0, 200.0)
@@ -366,9 +358,7 @@ def test_a_large_job_on_spot_is_forecast_by_one_of_few_trials(
     assert make_plan(job, hurried, runs=1).plan.forecast == whole_in_a_hurry.forecast
 
 
-def test_spot_is_not_compared_where_a_run_of_it_would_take_too_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spot_that_takes_too_long_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     def compared() -> list[str]:
         planned = on_spot(**{"cloud.market": "on-demand"})
         return [other.name for other in propose(planned, others="screen").alternatives]

@@ -32,9 +32,7 @@ def experiment(folder: Path, **more: Any) -> Experiment:
 @pytest.mark.parametrize(
     ("setup", "more"), [({"pip": []}, True), ({"python_path": "/x/python"}, False), ({}, False)]
 )
-def test_published_figures_get_the_seconds_of_a_fetch(
-    tmp_path: Path, setup: dict[str, Any], more: bool
-) -> None:
+def test_published_figures_get_a_fetch(tmp_path: Path, setup: dict[str, Any], more: bool) -> None:
     wanted = experiment(tmp_path, setup=setup)
     profiles = stored_profiles(wanted, "resnet50-cifar10@v100")
     found, notes = _with_fetch(profiles, wanted)
@@ -70,9 +68,7 @@ def test_a_mistake_in_a_requirements_file_is_told_when_it_is_planned(tmp_path: P
     )
 
 
-def test_a_run_keeps_its_environment_for_the_controllers_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for again, a launch must be the very same, whatever the requirements say by now."""
     wanted = experiment(tmp_path, setup={"pip": []})
     driver = Runner(tmp_path, wanted, (), Cloud(Endpoint("x"), {}, {}), 0.0, 1.0, 1.0, 1.0, 1)

@@ -67,9 +67,7 @@ def first_failure(entries: list[Entry]) -> float:
     ],
     ids=lambda strategy: "-".join(strategy.values()),
 )
-def test_no_trial_starts_again_at_a_share_at_which_one_ran_out_of_memory(
-    strategy: dict[str, str],
-) -> None:
+def test_no_trial_starts_at_a_share_without_memory(strategy: dict[str, str]) -> None:
     ending, entries = played(**strategy)
     failed_at = first_failure(entries)
     assert ending is not EndReason.FAILED

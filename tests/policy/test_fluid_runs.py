@@ -108,9 +108,7 @@ def test_f04_of_a_rung_the_slowest_go_on_first(strategy: str) -> None:
         ([20], 1),
     ],
 )
-def test_f08_it_plans_only_when_trials_or_gpus_come_or_go(
-    budgets: list[int], plannings: int
-) -> None:
+def test_f08_it_plans_when_trials_or_gpus_change(budgets: list[int], plannings: int) -> None:
     allocator = DynamicFluid()
     played = play(game(budgets, allocator=lambda: allocator), GRID)
     assert allocator.plannings == plannings, f"{played.policy.resizes} resizes count for none"
@@ -230,7 +228,7 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
         (lambda: DynamicFluid(published=True, idle=True), {"t00": [1], "t01": [1, 3, 4]}),
     ],
 )
-def test_f20_who_gets_an_idle_gpu(
+def test_f20_idle_gpu(
     allocator: Callable[[], Allocator], grown: dict[TrialId, list[Width]]
 ) -> None:
     """Of five GPUs one is idle: a fourth saves the longest little, a second the other half.

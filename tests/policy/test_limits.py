@@ -52,9 +52,7 @@ def test_the_deadline_leaves_time_to_give_everything_back() -> None:
 
 
 @pytest.mark.parametrize(("last", "ending"), [(9, EndReason.DONE), (8, EndReason.DEADLINE)])
-def test_a_winner_that_finished_before_the_deadline_s_stop_came_has_won(
-    last: int, ending: EndReason
-) -> None:
+def test_a_winner_that_finished_before_the_stop_has_won(last: int, ending: EndReason) -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
     begun(policy, "i000")
     assert StopTrial("t00.1") in policy.handle(RunResumed(200.0)), "behind the deadline"

@@ -95,7 +95,7 @@ def test_each_of_fluids_names_is_a_rule_of_its_own(tmp_path: Path) -> None:
     ("start", "resize", "resizes"),
     [(0.0, 10_000.0, 0), (10_000.0, 0.0, 2), (0.0, 0.0, 2), (1.0, 120.0, 0), (120.0, 1.0, 2)],
 )
-def test_f06_what_a_resize_costs_is_not_what_a_start_costs(
+def test_f06_resizes_are_no_starts(
     tmp_path: Path, start: float, resize: float, resizes: int
 ) -> None:
     played = run(
@@ -113,9 +113,7 @@ def test_f06_resizes_that_were_seen_count_more_than_the_profile(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["dynamic-fluid:published", "dynamic-fluid:published-idle"])
-def test_f07_as_published_a_trial_shrinks_though_nobody_lacks_gpus(
-    tmp_path: Path, name: str
-) -> None:
+def test_f07_as_published_a_trial_shrinks_for_nobody(tmp_path: Path, name: str) -> None:
     """Of four GPUs three are in use; the first trial's share is a quarter, so that saves some."""
     published = run(tmp_path, name, [0.5, 1, 1], gpus=4)
     assert widths(published)[0][:2] == [1, 0.25]
@@ -124,9 +122,7 @@ def test_f07_as_published_a_trial_shrinks_though_nobody_lacks_gpus(
     assert ours.seconds < published.seconds
 
 
-def test_f07_as_published_a_trial_shrinks_only_if_the_resize_is_paid_for_too(
-    tmp_path: Path,
-) -> None:
+def test_f07_as_published_the_resize_is_paid_for(tmp_path: Path) -> None:
     """A quarter for a whole GPU saves some, but less than the GPU-seconds of a long resize."""
     for resize, after in ((1.0, [1, 0.25]), (1000.0, [1])):
         published = run(tmp_path, "dynamic-fluid:published", [0.5, 1, 1], gpus=4, resize=resize)
@@ -134,7 +130,7 @@ def test_f07_as_published_a_trial_shrinks_only_if_the_resize_is_paid_for_too(
 
 
 @pytest.mark.parametrize(("seconds", "grown"), [(9.9, False), (10.1, True)])
-def test_f20_as_published_ten_seconds_at_one_gpu_are_enough(
+def test_f20_as_published_ten_seconds_are_enough(
     tmp_path: Path, seconds: float, grown: bool
 ) -> None:
     """What two trials have left after an epoch of two, on one each of three GPUs."""
@@ -151,9 +147,7 @@ def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "after"), [("dynamic-fluid", 2), ("dynamic-fluid:published", 1)])
-def test_f10_a_trial_that_is_ten_times_slower_is_planned_as_that(
-    tmp_path: Path, name: str, after: int
-) -> None:
+def test_f10_a_slow_trial_is_planned_as_slow(tmp_path: Path, name: str, after: int) -> None:
     """Once it has been measured, and not when others end."""
     played = run(tmp_path, name, [1, 1, 1, 10], gpus=8)
     slow = [each for each in played.starts if each.trial == played.starts[3].trial]

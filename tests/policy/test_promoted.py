@@ -117,9 +117,7 @@ NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("gpus", "instances", "trials"), [(4, 1, 24), (8, 1, 60), (8, 2, 60)])
-def test_f15_asha_decides_as_algorithm_2_whatever_the_widths(
-    name: str, gpus: int, instances: int, trials: int
-) -> None:
+def test_f15_asha_is_algorithm_2(name: str, gpus: int, instances: int, trials: int) -> None:
     made = game(
         trials=trials,
         offer=offer(gpus),

@@ -47,9 +47,7 @@ def test_a_batch_too_big_for_one_gpu_takes_several_steps() -> None:
         ("bert-squad@t4", (2.00, 3.86, 2.90, 4.10)),
     ],
 )
-def test_they_agree_with_the_speed_ups_of_the_research(
-    name: str, speed_ups: tuple[float, ...]
-) -> None:
+def test_they_agree_with_the_research(name: str, speed_ups: tuple[float, ...]) -> None:
     profile = bundled.load(name, G4)
     found = [speed_up(profile, width) for width in (2.0, 4.0, 8.0, 16.0)]
     assert found == pytest.approx(speed_ups, abs=0.012)
@@ -58,9 +56,7 @@ def test_they_agree_with_the_speed_ups_of_the_research(
 @pytest.mark.parametrize(
     ("gpus", "widths"), [(1, (1.0,)), (4, (1.0, 2.0, 4.0, 8.0, 16.0)), (8, (1.0, 2.0, 4.0))]
 )
-def test_several_nodes_only_with_as_many_gpus_as_were_measured(
-    gpus: int, widths: tuple[float, ...]
-) -> None:
+def test_several_nodes_with_as_many_gpus_as_measured(gpus: int, widths: tuple[float, ...]) -> None:
     assert bundled.load("bert-squad@t4", machine("t4", gpus)).widths == widths
 
 

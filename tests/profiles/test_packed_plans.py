@@ -93,9 +93,7 @@ def max_on_one(job: Job) -> int:
         ({2.0: 99999.0}, (0.25, 0.5, 1.0, 2.0)),
     ],
 )
-def test_shares_without_room_are_not_offered(
-    memory: dict[float, float], widths: tuple[float, ...]
-) -> None:
+def test_without_room_no_offer(memory: dict[float, float], widths: tuple[float, ...]) -> None:
     found = problem(memory)
     assert {each.profile.widths for each in found.rentables} == {widths}
     assert bool(found.notes) == (len(widths) < 4)

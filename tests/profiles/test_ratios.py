@@ -64,9 +64,7 @@ def test_a_derived_profile_is_faster_and_less_sure() -> None:
         (machine("v100", 2), (0.5, 1.0, 2.0)),
     ],
 )
-def test_only_widths_whose_layout_was_measured_stay(
-    to_type: InstanceType, widths: tuple[float, ...]
-) -> None:
+def test_only_measured_layouts_stay(to_type: InstanceType, widths: tuple[float, ...]) -> None:
     found = present(derive(profile(EPOCH), V100, to_type))
     assert found.widths == widths
 

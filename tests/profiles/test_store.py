@@ -63,9 +63,7 @@ def test_a_file_that_was_named_goes_before_all(tmp_path: Path) -> None:
     assert sources(tmp_path, given) == ["g.4x given"]
 
 
-def test_what_was_measured_with_another_version_of_the_script_is_passed_over(
-    tmp_path: Path,
-) -> None:
+def test_figures_of_another_version_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path / store.BESIDE, [made("old", script="0" * 64), made("new", "g.8x")])
     # The name of a stored file holds only the beginning of the hash.
     old = replace(made("old"), script_hash=SCRIPT[:16] + "0" * 48)
@@ -140,9 +138,7 @@ GOOD = Measurement(8.0, 0.1, 3)
         ({"error": math.nan}, "`error` is nan"),
     ],
 )
-def test_figures_that_nothing_can_take_are_refused(
-    tmp_path: Path, wrong: dict[str, Any], complaint: str
-) -> None:
+def test_impossible_figures(tmp_path: Path, wrong: dict[str, Any], complaint: str) -> None:
     write(tmp_path / "p.json", [made("good"), replace(made("bad", "g.8x"), **wrong)])
     where = rf"p\.json: the profile of g\.8x: .*{complaint}.*; measure it again"
     with pytest.raises(UsageError, match=where):

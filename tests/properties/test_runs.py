@@ -187,9 +187,7 @@ def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(data=st.data(), setting=JOBS)
-def test_without_trouble_and_limits_every_run_finishes(
-    data: st.DataObject, setting: Setting
-) -> None:
+def test_without_trouble_every_run_finishes(data: st.DataObject, setting: Setting) -> None:
     try:
         plan = data.draw(plans(setting))
     except InfeasibleError:
@@ -233,9 +231,7 @@ def surprised(draw: st.DrawFn) -> Setting:
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 @given(setting=surprised())
-def test_a_surprised_run_keeps_its_limits_and_is_decided_again_in_the_same_way(
-    setting: Setting,
-) -> None:
+def test_a_surprised_run_keeps_its_limits(setting: Setting) -> None:
     try:
         played = play(setting)
     except InfeasibleError:

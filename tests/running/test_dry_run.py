@@ -68,7 +68,7 @@ def test_what_may_be_on_instances_alone_is_a_line_and_the_run_goes_on(bench: Ben
     assert "measuring it first" in done.out
 
 
-def test_a_script_that_reports_is_run(
+def test_a_script_is_run(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has started ends with it."""
@@ -169,7 +169,7 @@ OURS: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_may_be_different_on_instances_is_no_error(
+def test_what_may_differ_is_no_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE[name])
@@ -177,9 +177,7 @@ def test_what_may_be_different_on_instances_is_no_error(
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_is_the_same_on_instances_is_an_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_is_the_same_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS[name])
     with pytest.raises(UsageError):
         try_script(experiment(bench))
@@ -203,9 +201,7 @@ def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.Monk
         try_script(wanted)
 
 
-def test_a_file_that_a_command_misses_is_named_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_is_named_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = experiment(bench)
     (bench.folder / "train.csv").touch()
     missing = Failure(f"{NO_FILE}'train.csv'", "")

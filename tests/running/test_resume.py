@@ -107,9 +107,7 @@ class Late:
 
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("share", [0.4, 0.7])
-def test_what_was_saved_as_a_person_s_stop_was_under_way_is_not_trained_again(
-    by: str | None, share: float
-) -> None:
+def test_what_was_saved_at_a_stop_is_kept(by: str | None, share: float) -> None:
     setting = SETTING.but(by=by, limits=Limits(deadline=3000.0))
     whole, *_ = first_leg(setting)
     policy, world, ledger = setting.policy(), Late(setting.world()), MemoryLedger()

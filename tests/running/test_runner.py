@@ -71,7 +71,7 @@ def go(runner: Runner, world: OneEvent, monkeypatch: pytest.MonkeyPatch, watch: 
 
 
 @pytest.mark.parametrize("error", [CloudtuneError("the head is gone"), OSError(28, "disk full")])
-def test_no_error_hides_what_may_still_bill(
+def test_no_error_hides_bills(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     with pytest.raises(CleanupError, match=LEFT) as raised:
@@ -81,9 +81,7 @@ def test_no_error_hides_what_may_still_bill(
     assert raised.value.exit_code == 7
 
 
-def test_a_sweep_that_breaks_names_what_was_launched(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_sweep_names_instances(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     Journal(runner.folder / JOURNAL).write(Note(1.0, "launched", "i000", "i-7"))
 
     def broken(*_: object) -> None:
@@ -104,9 +102,7 @@ def test_a_screen_that_breaks_ends_no_run(runner: Runner, monkeypatch: pytest.Mo
     assert "a table of no columns" in (runner.folder / running.SCREEN_LOG).read_text()
 
 
-def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_is_shown_all_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job, entries = SETTING.job(MIXED), play(SETTING, MIXED).entries
     write_ledger(tmp_path, job.to_json(), entries)
     policy = job.policy()
@@ -120,9 +116,7 @@ def test_a_result_is_shown_though_the_clean_up_is_not_confirmed(
     assert "0 instances left" not in out
 
 
-def test_a_run_whose_trials_all_fail_says_why_the_first_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = [
         TrialFailed(60.0 + n, f"t{n:02d}.1", f"KeyError: '{letter}'", f"Traceback of {letter}")
         for n, letter in enumerate(ascii_lowercase[: SETTING.trials])
@@ -140,9 +134,7 @@ def test_a_run_whose_trials_all_fail_says_why_the_first_did(
 
 
 @pytest.mark.parametrize(("market", "losses"), [("spot", 0.3), ("on-demand", 0.0)])
-def test_workers_know_how_often_what_may_be_rented_is_lost(
-    tmp_path: Path, market: Any, losses: float
-) -> None:
+def test_workers_know_how_often_spot_is_lost(tmp_path: Path, market: Any, losses: float) -> None:
     job = SETTING.job(MIXED)
     one = replace(SETTING.offer, market=market, interruptions_per_hour=losses)
     rented = replace(job, rentables=(replace(job.rentables[0], offer=one),), standins=())

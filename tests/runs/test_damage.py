@@ -90,9 +90,7 @@ def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: 
     assert MUTANTS / 2 < len(told) < MUTANTS
 
 
-def test_a_record_with_more_gpus_than_any_machine_has_is_refused(
-    lines: list[str], tmp_path: Path
-) -> None:
+def test_a_record_with_too_many_gpus_is_refused(lines: list[str], tmp_path: Path) -> None:
     header = json.loads(lines[0])
     header["plan"]["offers"][0]["instance_type"]["gpus"] = 10**18
     path = tmp_path / "ledger.jsonl"
@@ -160,9 +158,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, An
 
 
 @pytest.mark.parametrize("name", ["experiment.yaml", "profile.json", "plan.json"])
-def test_a_damaged_file_is_read_or_refused_by_its_name(
-    name: str, readers: dict[str, tuple[str, Any]], tmp_path: Path
-) -> None:
+def test_a_damaged_file(name: str, readers: dict[str, tuple[str, Any]], tmp_path: Path) -> None:
     text, reader = readers[name]
     path, told = tmp_path / name, list[str]()
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -33,9 +33,7 @@ def forecast_by_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_keeps_its_limits_and_its_ledger_gives_a_policy_that_decides_equally(
-    name: str,
-) -> None:
+def test_a_run_keeps_its_limits_and_is_decided_equally(name: str) -> None:
     made = elastic_job(name)
     told = report_of(made, [NodeLost(60.0, "i000", "gone")])
     assert told.figures.seconds <= DEADLINE

@@ -78,9 +78,7 @@ def place(
     return Place(tmp_path, capsys)
 
 
-def test_the_same_is_planned_by_its_profile_and_a_change_beside_it_that_nothing_imports_too(
-    place: Place,
-) -> None:
+def test_a_change_that_nothing_imports_is_planned_the_same(place: Place) -> None:
     path = place.experiment()
     place.measured(path)
     (place.folder / "unused.py").write_text("x = 2\n")

@@ -86,7 +86,7 @@ def test_a_grid_is_gone_through_without_them() -> None:
         ("{lr: 0.1}", "initial: "),
     ],
 )
-def test_a_mistake_is_told_with_its_line(bench: Bench, initial: str, message: str) -> None:
+def test_a_mistakes_line(bench: Bench, initial: str, message: str) -> None:
     path = bench.experiment()
     path.write_text(f"{path.read_text()}initial: {initial}\n")
     line = len(path.read_text().splitlines())

@@ -57,9 +57,7 @@ def first_leg(
 
 @pytest.mark.parametrize("by", [*AS_IT_GOES, *PLANNED])
 @pytest.mark.parametrize("share", [0.1, 0.6, None])
-def test_the_newcomers_are_tried_within_the_limits_and_the_best_of_all_wins(
-    by: str, share: float | None
-) -> None:
+def test_newcomers_are_tried_and_the_best_wins(by: str, share: float | None) -> None:
     setting = SETTING.but(by=by, limits=Limits(deadline=3000.0))
     at = None
     if share is not None:

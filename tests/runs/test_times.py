@@ -132,9 +132,7 @@ def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> Non
         {"search": "{lr: {loguniform: [1e-9, 1e-8]}, layers: {randint: [1, 9]}}"},
     ],
 )
-def test_a_run_elsewhere_or_of_other_configurations_tells_no_epochs(
-    place: Place, fields: dict[str, Any]
-) -> None:
+def test_a_run_elsewhere_tells_no_epochs(place: Place, fields: dict[str, Any]) -> None:
     cold = rentables(place)
     first(place, **fields)
     assert rentables(place)[0].epoch == cold[0].epoch
@@ -227,9 +225,7 @@ def test_emulated_runs_follow_a_pace_and_not_each_other(place: Place) -> None:
     assert after.provenance.core_seconds == 0.5
 
 
-def test_the_next_plan_has_no_share_at_which_a_trial_ran_out_of_memory(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_plan_avoids_crowded_shares(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     path = place.folder / "train.json"
     [known] = read(path)
     epoch = {width: Measurement(12 - 2 * width, 0.1, 3) for width in (0.25, 0.5, 1.0)}

@@ -142,9 +142,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("script", "message"), MISTAKES)
-def test_a_mistake_is_reported_with_the_lines_of_both_files(
-    tmp_path: Path, script: str, message: str
-) -> None:
+def test_a_mistake_has_the_lines_of_both_files(tmp_path: Path, script: str, message: str) -> None:
     path = written(tmp_path, script)
     with pytest.raises(ExperimentError) as caught:
         Experiment.load(path)
@@ -172,7 +170,7 @@ def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(tmp_
     assert sorted(file.name for file in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
 
 
-def test_a_script_that_trains_when_it_is_imported_holds_no_plan_up(
+def test_a_script_that_trains_holds_no_plan_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutators, "_MAX_SECONDS", 0.5)
@@ -195,9 +193,7 @@ def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:
         Experiment.load(path)
 
 
-def test_a_script_that_inherits_nothing_can_have_no_clones_of_other_networks(
-    tmp_path: Path,
-) -> None:
+def test_no_clones_of_other_networks_without_inheriting(tmp_path: Path) -> None:
     yaml = f"{YAML}strategy: {{name: pbt, inherit: true}}\n"
     path = written(tmp_path, FUNCTIONS + SPACES[0], yaml)
     with pytest.raises(ExperimentError, match=r"calls cloudtune.inherit\(\)"):

@@ -89,9 +89,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_what_is_not_there_is_told_with_its_line_and_what_to_write(
-    tmp_path: Path, line: str
-) -> None:
+def test_what_is_not_there_is_told_with_its_line(tmp_path: Path, line: str) -> None:
     (found,) = told(tmp_path, f"def fit(config):\n    {line}\n")
     assert found.startswith("train.py:2: ")
     assert WRONG[line] in found

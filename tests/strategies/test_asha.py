@@ -74,9 +74,7 @@ def test_the_stopping_type_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["asha", "asha-stopping"])
 @pytest.mark.parametrize("saves_every", [2, 4, 10])
-def test_a_trial_that_falls_back_behind_its_rung_is_not_judged_again(
-    name: str, saves_every: int
-) -> None:
+def test_a_trial_behind_its_rung_is_not_judged_again(name: str, saves_every: int) -> None:
     """On one GPU, so that losses change nothing but time."""
     calm = Setting(12, offer=offer(1), max_instances=1, saves_every=saves_every)
     lost = calm.but(mishap=lambda _t, session, epoch: "lost" if session < 3 < epoch else "")

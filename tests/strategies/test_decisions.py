@@ -139,9 +139,7 @@ def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int
     ("strategy", "allocator"),
     [*(("bohb", name) for name in NAMES), ("sync-bohb", "same"), ("sync-bohb", "dynamic-fluid")],
 )
-def test_f15_bohb_proposes_what_tpe_does_and_decides_as_hyperband(
-    strategy: str, allocator: str
-) -> None:
+def test_f15_bohb_is_tpe_and_hyperband(strategy: str, allocator: str) -> None:
     found = modelled(strategy, allocator, 0, 26)
     count, by_model, differing = model_decisions(found)
     assert count == 26

@@ -163,9 +163,7 @@ class Observed:
         ("assume_linear: true", {"gain, set-ups of 40 s": 0.6 * 2, "gain, none": 2.0}),
     ],
 )
-def test_h12_h16_h19_h20_each_rule_of_a_file_changes_one_thing(
-    tmp_path: Path, rules: str, changed: dict[str, object]
-) -> None:
+def test_h12_h16_h19_h20_rules(tmp_path: Path, rules: str, changed: dict[str, object]) -> None:
     before = Observed(experiment(tmp_path)).all()
     after = Observed(experiment(tmp_path, rules)).all()
     found = {name: value for name, value in after.items() if value != before[name]}
@@ -183,9 +181,7 @@ def test_h12_h16_h19_h20_each_rule_of_a_file_changes_one_thing(
         ("no_speculations: true", "Did you mean 'no_speculation'?"),
     ],
 )
-def test_a_rule_that_is_none_is_refused_with_its_line(
-    tmp_path: Path, rules: str, told: str
-) -> None:
+def test_an_unknown_rule_is_refused(tmp_path: Path, rules: str, told: str) -> None:
     with pytest.raises(CloudtuneError, match=r"experiment.yaml:9: ") as caught:
         experiment(tmp_path, rules)
     assert told in str(caught.value)

@@ -65,9 +65,7 @@ class PlainTrials:
         max_size=25,
     )
 )
-def test_trials_are_asked_for_again_until_they_begin(
-    steps: list[tuple[int, int, set[int]]],
-) -> None:
+def test_trials_are_asked_for_until_they_begin(steps: list[tuple[int, int, set[int]]]) -> None:
     given_ones = [Trial(f"t{number}", {}, epochs=1 + number % 5) for number in range(30)]
     new, plain = NewTrials(Given(given_ones)), PlainTrials([*given_ones])
     view: Any = SimpleNamespace(trials=dict[str, None]())

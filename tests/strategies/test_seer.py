@@ -179,9 +179,7 @@ def regret(found: list[Result]) -> float:
     ],
     ids=["money", "time", "time for the same money"],
 )
-def test_se2_more_money_or_time_is_never_clearly_worse(
-    cells: list[tuple[float, float]], slack: float
-) -> None:
+def test_se2_more_is_never_clearly_worse(cells: list[tuple[float, float]], slack: float) -> None:
     before: list[Result] = []
     for deadline, budget in cells:
         found = results("seer", deadline, budget)
@@ -235,9 +233,7 @@ def test_trials_share_a_gpu_where_that_is_cheaper_by_the_epoch() -> None:
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
-def test_se5_with_plenty_of_both_the_winner_is_trained_to_its_end(
-    name: str, scaling: Mapping[float, float]
-) -> None:
+def test_se5_with_plenty_the_winner_ends(name: str, scaling: Mapping[float, float]) -> None:
     game = own(30, profile=profile(scaling), limits=Limits(3000.0, 40.0))
     played, _ = seer(game, name)
     assert played.policy.best is not None
@@ -280,9 +276,7 @@ def drawn(seed: int, slower: float = 1.0) -> Setting:
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.1])
-def test_se5_the_winner_is_trained_to_its_end_whenever_one_whole_schedule_fits(
-    slower: float,
-) -> None:
+def test_se5_the_winner_ends_whenever_one_schedule_fits(slower: float) -> None:
     """40 of 40, by a right profile and by one that is wrong by what exploring keeps room for."""
     for seed in range(40):
         game = drawn(seed, slower=slower)
@@ -336,9 +330,7 @@ def test_se4_wide_only_as_far_as_the_deadline_needs_it(scaling: Mapping[float, f
 
 
 @pytest.mark.parametrize("budget", [20.0, 24.0, 30.0])
-def test_se5_the_winner_reaches_its_end_where_only_two_instances_are_fast_enough(
-    budget: float,
-) -> None:
+def test_se5_the_winner_ends_if_only_two_are_fast_enough(budget: float) -> None:
     """27 epochs take 1,080 s on one instance, and $10.8 on two; there are 1,050 s."""
     wide = profile({1.0: 80.0, 2.0: 50.0, 4.0: 40.0, 8.0: 20.0})
     limits = Limits(wide.launch.mean + wide.boot.mean + 1050.0, budget)
@@ -419,9 +411,7 @@ def test_money_that_costs_nothing_is_no_limit() -> None:
         (Limits(), 8, math.inf),
     ],
 )
-def test_three_quarters_of_the_money_explore_for_half_of_the_time(
-    limits: Limits, instances: int, until: float
-) -> None:
+def test_three_quarters_of_the_money_explore(limits: Limits, instances: int, until: float) -> None:
     made = strategy()
     seen = view(limits)
     assert made.instances(seen) == instances
@@ -480,9 +470,7 @@ def test_the_next_offer_is_taken_when_the_first_is_refused_for_good() -> None:
 
 @pytest.mark.parametrize("other", [{1.0: 8.0, 2.0: 4.5}, {2.0: 5.0}])
 @pytest.mark.parametrize("gpus", [2, 8])
-def test_the_next_offer_need_not_have_the_width_of_the_first(
-    other: Mapping[float, float], gpus: int
-) -> None:
+def test_the_next_offer_may_have_other_widths(other: Mapping[float, float], gpus: int) -> None:
     dear = Rentable(offer(gpus, 20.0 * gpus, name="h"), profile(other, name="h"), 2)
     lost = refused(dict.fromkeys(("i000", "i001"), 1.0))
     played, took = seer(PACKED.but(others=(dear,), trouble=lost))

@@ -60,9 +60,7 @@ def test_nobody_goes_on_from_the_last_rung() -> None:
     last=st.integers(1, 100),
     eta=st.integers(2, 5),
 )
-def test_stages_follow_each_other_and_end_at_the_last_epoch(
-    trials: int, first: int, last: int, eta: int
-) -> None:
+def test_stages_follow_each_other(trials: int, first: int, last: int, eta: int) -> None:
     stages = SuccessiveHalving(trials, first, last, eta, "max").stages()
     assert (stages[0].trials, stages[0].start_epoch, stages[-1].end_epoch) == (trials, 0, last)
     for before, after in itertools.pairwise(stages):

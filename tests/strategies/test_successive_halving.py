@@ -31,9 +31,7 @@ class TestHalving(OrderedContract):
     name = "sha"
 
     @pytest.mark.parametrize("most", [1, 3, 5])
-    def test_who_goes_on_depends_on_neither_fleet_nor_losses(
-        self, game: Setting, most: int
-    ) -> None:
+    def test_who_goes_on_depends_on_results_alone(self, game: Setting, most: int) -> None:
         expected = self.play(Setting(12)).epochs
         for saves_every in (1, 2, 5):
             shaken = game.but(

@@ -7,9 +7,7 @@ import pytest
 from cloudtune.train.background import Deliveries
 
 
-def test_who_waits_while_work_is_being_begun_is_not_disturbed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_waits_as_work_begins_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     deliveries, start = Deliveries(), threading.Thread.start
     waited: list[int] = []
 

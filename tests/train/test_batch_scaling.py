@@ -22,9 +22,7 @@ WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 
 
 @given(st.integers(1, 512), st.floats(1e-6, 10.0), WIDTHS, WIDTHS)
-def test_h22_steps_are_a_tenth_at_most_and_never_down(
-    each: int, lr: float, width: float, other: float
-) -> None:
+def test_h22_steps_are_a_tenth_at_most(each: int, lr: float, width: float, other: float) -> None:
     before = each * math.ceil(width)
     batch, rates = batch_and_lr(before, lr, width, other)
     assert batch == each * math.ceil(other)

@@ -81,9 +81,7 @@ class BreaksAt:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_kill_at_any_point_leaves_nothing_the_old_or_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_a_kill_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     store = str(tmp_path / "store")
     first, second = saved(tmp_path, state="old"), saved(tmp_path, 4, state="new")
     keep_best(store, first, ABOUT)
@@ -108,9 +106,7 @@ def test_a_kill_at_any_point_leaves_nothing_the_old_or_the_new(
     assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}, "nothing is left over"
 
 
-def test_a_damaged_checkpoint_or_storage_leaves_what_stood_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = str(tmp_path / "store")
     keep_best(store, saved(tmp_path), ABOUT)
     second = saved(tmp_path, 4)

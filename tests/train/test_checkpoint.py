@@ -155,9 +155,7 @@ def near(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     return bool(request.param)
 
 
-def test_staged_files_are_a_checkpoint_once_they_are_committed(
-    store: CheckpointStore, tmp_path: Path, near: bool
-) -> None:
+def test_a_commit_makes_a_checkpoint(store: CheckpointStore, tmp_path: Path, near: bool) -> None:
     source = folder_of(tmp_path / "in", "one")
     staged = present(store.stage("t1", 3, source))
     folder_of(source, "two")  # the script goes on
@@ -186,9 +184,7 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
     assert at > 4, "too few steps were broken to prove anything"
 
 
-def test_a_name_that_is_not_utf8_costs_no_trial_and_no_report(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_a_name_that_is_not_utf8_costs_nothing(store: CheckpointStore, tmp_path: Path) -> None:
     path = store.save("t1", 1, {"loss": 1.0}, folder_of(tmp_path / "in", "one"))
     (Path(path).parent / os.fsdecode(b"n\xff")).touch()
     store.prune("t1", "loss", "min")
@@ -232,9 +228,7 @@ def test_prune_keeps_the_latest_and_the_best(
     assert store.latest("other") is not None
 
 
-def test_a_prune_broken_off_leaves_the_latest_and_the_best(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_a_broken_prune_leaves_latest_and_best(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     for epoch, value in enumerate([0.1, 0.9, 0.5, 0.4], start=1):
         store.save("t", epoch, {"acc": value}, source)
@@ -258,9 +252,7 @@ def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
         load(path, tmp_path / "out")
 
 
-def test_a_folder_without_a_whole_manifest_is_no_checkpoint(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     first = store.save("t", 1, {}, source)
     second = Path(store.save("t", 2, {}, source))
@@ -283,9 +275,7 @@ def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_pa
         read_manifest(str(path))
 
 
-def test_a_users_folder_is_used_in_place_and_a_stored_one_copied(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
+def test_a_users_folder_is_used_in_place(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     with Checkpoint.from_directory(source).as_directory() as folder:
         assert folder == str(source)
@@ -398,7 +388,7 @@ def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None
     assert content(path, tmp_path / "out") == "one"
 
 
-def test_a_storage_that_stays_broken_costs_its_epochs_and_no_more(
+def test_a_broken_storage_costs_its_epochs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder_of(tmp_path / "in", "one")

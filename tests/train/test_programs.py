@@ -276,9 +276,7 @@ def test_a_file_that_gitignore_keeps_back_is_named_with_what_to_do(tmp_path: Pat
         ("import cloudtune\ncloudtune.report({'acc': 1})", {}, "metric is 'accuracy'"),
     ],
 )
-def test_a_command_that_does_not_report_as_agreed_is_told(
-    tmp_path: Path, script: str, program: dict[str, str], message: str
-) -> None:
+def test_other_reports(tmp_path: Path, script: str, program: dict[str, str], message: str) -> None:
     it = trial(tmp_path, script, "python main.py", program=program)
     with pytest.raises(UsageError) as caught:
         it.run()
@@ -298,9 +296,7 @@ for epoch in range(60):
 """
 
 
-def test_a_pattern_that_finds_nothing_ends_a_trial_once_two_epochs_have_passed(
-    tmp_path: Path,
-) -> None:
+def test_a_pattern_that_finds_nothing_ends_a_trial(tmp_path: Path) -> None:
     pattern = r"acc=(?P<accuracy>[0-9.]+)"
     it = trial(tmp_path, PRINTS, "python main.py", program={"printed": pattern})
     with pytest.raises(CommandFailedError) as caught:
@@ -372,9 +368,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize("how", ["ddp", "forgot"])
-def test_workers_that_meet_and_exchange_no_gradients_are_found_in_the_first_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_no_gradients_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
@@ -413,9 +407,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
-def test_a_log_that_stays_open_beside_the_checkpoints_is_no_save(
-    tmp_path: Path, order: str
-) -> None:
+def test_an_open_log_beside_the_checkpoints_is_no_save(tmp_path: Path, order: str) -> None:
     script = """
 import sys, time
 log = open("out/log.txt", "w", buffering=1)

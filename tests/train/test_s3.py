@@ -117,18 +117,14 @@ def moto_address() -> Iterator[str]:
     server.stop()
 
 
-def test_the_storage_takes_the_credentials_of_an_assumed_role(
-    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_assumed_role(profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "team")
     try_storage("s3://shelf/runs")
     assert proxy.keys, "the requests went through the proxy"
     assert {key[:4] for key in proxy.keys} == {"ASIA"}, "temporary keys of the role"
 
 
-def test_a_bucket_is_asked_for_its_region_once_a_process(
-    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_region_is_asked(profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "base")
     for number in range(3):
         storage, root = filesystem("s3://shelf/runs")
@@ -136,9 +132,7 @@ def test_a_bucket_is_asked_for_its_region_once_a_process(
     assert len(re.findall(rb"HEAD http://[^/]+/shelf HTTP", proxy.seen)) == 1
 
 
-def test_keys_that_expire_are_renewed_for_an_open_storage(
-    profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_renewed(profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "process")
     storage, root = filesystem("s3://shelf/runs")
     for name in ("first", "second"):
@@ -149,9 +143,7 @@ def test_keys_that_expire_are_renewed_for_an_open_storage(
     assert storage.get_file_info(f"{root}/second").size == 1
 
 
-def test_a_storage_without_credentials_says_how_to_log_in(
-    profile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_say_how_to_log_in(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile.write_text("[profile lost]\nsso_start_url = https://x\nregion = eu-west-1\n")
     monkeypatch.setenv("AWS_PROFILE", "lost")
     with pytest.raises(StorageError, match=r"no AWS credentials.*aws sso login") as caught:

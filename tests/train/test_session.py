@@ -179,9 +179,7 @@ def test_a_script_that_never_reports_is_told_so() -> None:
         run_granted(lambda config: list(cloudtune.epochs()))
 
 
-def test_waiting_for_a_grant_and_setting_up_are_not_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_and_setting_up_are_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(training, "time", clock)
@@ -260,7 +258,7 @@ def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path)
     assert [report.epoch for report in second] == [5, 6]
 
 
-def test_the_one_before_the_last_is_kept_until_the_last_is_known(
+def test_the_one_before_the_last_is_kept(
     tmp_path: Path, store: CheckpointStore, work: Path
 ) -> None:
     """The controller may not hear of a checkpoint whose node is lost as it is saved."""
@@ -278,9 +276,7 @@ def test_the_one_before_the_last_is_kept_until_the_last_is_known(
     assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
 
 
-def test_what_the_controller_may_go_on_from_is_kept_until_it_says_so(
-    tmp_path: Path, store: CheckpointStore, work: Path
-) -> None:
+def test_what_may_be_needed_is_kept(tmp_path: Path, store: CheckpointStore, work: Path) -> None:
     """It may have told the trial to stop at epoch 2: until that arrives, the trial trains on."""
 
     def deliver(report: EpochReport) -> None:
@@ -371,9 +367,7 @@ def test_only_rank_0_saves_and_delivers(store: CheckpointStore, work: Path) -> N
     assert store.latest("t1") is None
 
 
-def test_the_epoch_hook_comes_before_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hooks_come_before_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "paced_machine.py").write_text(
         "calls = []\ndef factory():\n    return lambda **words: calls.append(words)\n"
     )
@@ -484,9 +478,7 @@ def test_batches_of_any_shape_move_to_the_device() -> None:
     assert batch["pair"][1] == ("text", "text")
 
 
-def test_the_sums_that_a_gpu_hands_over_tell_parameters_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sums_of_a_gpu_tell_parameters_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_state, "_CHUNK", 4)
     data = torch.arange(1, 80, dtype=torch.uint8)
     other, swapped = data.clone(), data.clone()
@@ -547,7 +539,7 @@ def test_a_thread_keeps_its_session_while_another_begins() -> None:
         driver.join()
 
 
-def test_alone_a_script_prints_its_metrics(
+def test_alone_it_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def script() -> None:
@@ -568,9 +560,7 @@ def test_alone_a_script_prints_its_metrics(
         contextvars.Context().run(steady, {})
 
 
-def test_the_users_function_is_found_and_sees_its_neighbours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_sees_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "neighbour_of_it.py").write_text("ANSWER = 42\n")
     (tmp_path / "tuned.py").write_text(
@@ -638,9 +628,7 @@ def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path)
     assert read_manifest(path).metrics == {"acc": 20.0}, "the metrics are the last epoch's"
 
 
-def test_other_ranks_and_clones_save_nothing_in_mid_epoch(
-    store: CheckpointStore, work: Path
-) -> None:
+def test_others_save_nothing_in_mid_epoch(store: CheckpointStore, work: Path) -> None:
     here = Checkpoint.from_directory(work)
     path = store.save("parent", 3, {"acc": 0.5}, work)
     others: list[dict[str, Any]] = [{"rank": 1, "trial_id": "parent"}, {"trial_id": "clone"}]
@@ -650,7 +638,7 @@ def test_other_ranks_and_clones_save_nothing_in_mid_epoch(
             assert not session.save(here)
 
 
-def test_a_save_in_mid_epoch_is_due_as_often_as_machines_are_lost(
+def test_when_a_save_is_due(
     store: CheckpointStore, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A save of half a second; 0.5 losses an hour: sqrt(2 0.5 7200) = 85 s apart."""
@@ -705,9 +693,7 @@ def test_an_epoch_tells_for_how_long_it_waited_for_a_core(monkeypatch: pytest.Mo
     assert [report.waited for report in told] == [0.25, 0.25]
 
 
-def test_where_a_system_does_not_count_it_nobody_waits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_uncounted_nobody_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cpu.waited_seconds() >= 0.0
     for text in ("", "1", "1 x 2"):
         (tmp_path / "schedstat").write_text(text)

@@ -140,9 +140,7 @@ def trained(
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_model_learns_the_same_sharded_or_not_at_any_width(
-    node: Node, curve: list[float], strategy: str, width: int
-) -> None:
+def test_it_learns_at_any_width(node: Node, curve: list[float], strategy: str, width: int) -> None:
     session = f"t.{strategy}{width}"
     losses, _ = trained(node, session, width, EPOCHS, strategy)
     assert losses == pytest.approx(curve, abs=1e-3)
@@ -155,9 +153,7 @@ def test_a_model_learns_the_same_sharded_or_not_at_any_width(
 
 
 @pytest.mark.parametrize("chosen", ["", "ddp", "fsdp"])
-def test_a_script_leaves_the_strategy_to_its_run(
-    node: Node, curve: list[float], chosen: Parallel
-) -> None:
+def test_the_run_has_the_strategy(node: Node, curve: list[float], chosen: Parallel) -> None:
     session = f"t.auto{chosen}"
     part = part_of(session, 2, EPOCHS, strategy="auto")
     assignment = dataclasses.replace(part.assignment, parallel=chosen)
@@ -204,9 +200,7 @@ def test_a_state_that_one_rank_asks_for_is_an_error_and_no_wait(node: Node) -> N
 
 
 @pytest.mark.parametrize(("strategy", "due"), [("ddp", "True"), ("fsdp", "False")])
-def test_rank_0_saves_in_mid_epoch_only_what_it_has_whole(
-    node: Node, strategy: str, due: str
-) -> None:
+def test_rank_0_saves_in_mid_epoch_what_is_whole(node: Node, strategy: str, due: str) -> None:
     session = f"due.{strategy}"
     trained(node, session, 2, 2, strategy, trouble="waits")
     assert node.printed(session, line=1) == ["due", due]

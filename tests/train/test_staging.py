@@ -50,9 +50,7 @@ def test_a_checkpoint_waits_on_the_node_s_own_disk_and_is_read_there(own: Path) 
 
 
 @pytest.mark.parametrize("why", ["full", "gone", "none"])
-def test_else_where_temporary_files_are(
-    own: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
+def test_else_with_temporary_files(own: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     if why == "full":
         free(monkeypatch, own=64.0, usual=1.0)
     elif why == "gone":

@@ -95,9 +95,7 @@ def test_a_step_is_the_same_at_any_width(batch: int, world: int, drop_last: bool
         torch.testing.assert_close(torch.stack(many).mean(0), one)
 
 
-def test_a_prepared_model_s_gradients_count_by_the_share_of_the_batch(
-    session: Session, tmp_path: Path
-) -> None:
+def test_gradients_count_by_the_share_of_the_batch(session: Session, tmp_path: Path) -> None:
     plain = torch.nn.Linear(3, 2)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
@@ -153,9 +151,7 @@ def test_a_checkpoint_is_copied_into_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lightning", "transformers"])
-def test_a_library_that_is_not_there_is_asked_for_by_its_extra(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_has_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"cloudtune.integrations.{name}", raising=False)
     with pytest.raises(UsageError, match=rf"pip install 'cloudtune\[{name}\]'"):

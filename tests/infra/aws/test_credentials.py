@@ -251,9 +251,7 @@ def test_the_role_of_an_instance(home: Home, account: Account) -> None:
     )
 
 
-def test_aws_by_its_own_names_behind_a_proxy_with_certificates_of_its_own(
-    home: Home, account: Account
-) -> None:
+def test_aws_by_its_own_names_behind_a_proxy(home: Home, account: Account) -> None:
     """No AWS_ENDPOINT_URL: every call is encrypted, and to amazonaws.com."""
     static_keys(home, account)
     with company_proxy(account.access.endpoint, home) as proxy:

@@ -83,9 +83,7 @@ def test_what_setup_made_passes(tmp_path: Path) -> None:
         ({"instance_profile": "nobody"}, "Invalid IAM Instance Profile name"),
     ],
 )
-def test_each_mistake_is_a_line_and_nothing_is_launched(
-    tmp_path: Path, cloud: dict[str, str], words: str
-) -> None:
+def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: str) -> None:
     told = refused(experiment(tmp_path, **cloud))
     assert re.search(words, told), told
     assert told.count("\n") == 1, "once, not for each type"
@@ -110,9 +108,7 @@ def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> No
     assert f"{group} doesn't let its own members in, so no instance would join" in told
 
 
-def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_type_that_the_role_may_not_rent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     iam = boto3.client("iam", "us-east-1")
     iam.create_user(UserName="head")
     document = head(Place("123456789012", "us-east-1", ("p3.*",)))
@@ -126,7 +122,7 @@ def test_a_type_that_the_role_may_not_rent_is_told_with_what_to_do(
         runner.preflight(wanted)
 
 
-def test_a_quota_that_no_instance_fits_into_is_told_of_with_a_region_that_has_more(
+def test_a_small_quota_names_a_region(
     access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     regions = ("eu-west-1", "us-east-1", "us-west-2")
@@ -165,7 +161,7 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.Monk
         ({"InstanceMarketOptions": {"MarketType": "spot"}}, "write cloud.market: spot"),
     ],
 )
-def test_a_field_that_ec2_lacks_or_that_is_ours_is_refused(
+def test_a_field_that_ec2_lacks_or_is_ours(
     tmp_path: Path, given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as error:

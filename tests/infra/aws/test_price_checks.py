@@ -45,9 +45,7 @@ def quotes(
         ("g7.2xlarge", "spot", 0.26, True),
     ],
 )
-def test_a_price_is_believed_near_the_tables(
-    name: str, market: Market, price: float, believed: bool
-) -> None:
+def test_a_price_is_believed(name: str, market: Market, price: float, believed: bool) -> None:
     assert is_plausible(ROWS[name], market, price) is believed
 
 
@@ -114,9 +112,7 @@ def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-50, 99), st.floats(0.01, 100)), min_size=1, max_size=20))
-def test_p90_is_the_least_price_that_held_for_nine_tenths(
-    changes: list[tuple[float, float]],
-) -> None:
+def test_p90_is_what_held_for_nine_tenths(changes: list[tuple[float, float]]) -> None:
     p90 = time_weighted_p90(changes, 0.0, 100.0)
     assert p90 in {price for _, price in changes}
     ordered = sorted(changes)

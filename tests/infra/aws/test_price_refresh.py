@@ -241,9 +241,7 @@ def test_an_answer_from_the_future_is_not_trusted(aws: Aws, tmp_path: Path) -> N
     assert latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
 
 
-def test_a_folder_that_cannot_be_written_keeps_nobody_from_the_prices(
-    aws: Aws, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_keeps_nobody_from_the_prices(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     (tmp_path / "file").write_text("")
     assert latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}

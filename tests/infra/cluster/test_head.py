@@ -69,9 +69,7 @@ def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
     assert told(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
 
 
-def test_asked_again_an_intent_is_the_same_to_the_letter(
-    head: RayHead, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.MonkeyPatch) -> None:
     head.rental = replace(head.rental, boot_logs="s3://b/r1/boot")
     signed = f"https://b.s3.amazonaws.com/r1/boot/i000.log?{os.urandom(4).hex()}"
     addresses = iter([signed])  # signed again, it differs

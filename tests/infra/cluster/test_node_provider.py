@@ -88,9 +88,7 @@ def test_what_an_instance_printed_is_to_be_had_after_its_end(
     assert bench.ec2.console("i-0123456789abcdef0") == ""
 
 
-def test_what_was_launched_is_there_before_ec2_lists_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_launched_is_there_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that joins before Ray has heard of its instance stops Ray's autoscaler for good."""
     provider, listed = bench.provider, bench.provider._ec2.ours
     now, late = 100.0, True
@@ -127,9 +125,7 @@ def test_what_ec2_never_lists_is_given_up(bench: Bench, monkeypatch: pytest.Monk
         assert bench.provider.non_terminated_nodes({"ray-node-type": "worker"}) == []
 
 
-def test_ec2_is_asked_once_in_a_while_and_after_each_change(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ec2_is_asked_after_each_change(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.endpoint = dataclasses.replace(bench.endpoint, look_seconds=Endpoint("").look_seconds)
     bench.want("i000", 1)
     provider = bench.provider = bench.fresh()
@@ -218,9 +214,7 @@ def test_an_intent_that_was_given_back_is_never_asked_for(bench: Bench) -> None:
     assert bench.whats() == []
 
 
-def test_a_sweep_waits_for_what_ec2_does_not_list_yet(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_waits_for_late_instances(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch whose answer never came may show up seconds later."""
     bench.journal.write(Note(time.time(), "asking", "i000"))
     hidden = iter([True, True, True])
@@ -245,9 +239,7 @@ def refused(code: str) -> Any:
     return refuse
 
 
-def test_a_sweep_waits_for_credentials_to_come_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_waits_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
     asked: list[str] = []
     real = bench.ec2.ours
@@ -261,9 +253,7 @@ def test_a_sweep_waits_for_credentials_to_come_back(
     assert not {it.id for it in real(bench.run, ended=False)} & {instance}
 
 
-def test_what_a_sweep_may_not_end_is_waited_for_and_named(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_sweep_may_not_end_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
     with monkeypatch.context() as patch:
         patch.setattr(bench.ec2, "terminate", refused("UnauthorizedOperation"))
@@ -272,9 +262,7 @@ def test_what_a_sweep_may_not_end_is_waited_for_and_named(
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
 
 
-def test_an_error_that_is_not_the_clouds_is_told_and_given_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_ours_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> str:
         raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, "surrogates not allowed")
 

@@ -52,9 +52,7 @@ def held(folder: Path, epoch: int, loss: float) -> EpochReport:
     return EpochReport(epoch, {"loss": loss}, None, 1.0, unsaved="full", held=str(place))
 
 
-def test_only_the_best_epoch_s_files_are_kept(
-    tmp_path: Path, node: Node, fetch: Rescue, said: list[str]
-) -> None:
+def test_only_the_best_are_kept(tmp_path: Path, node: Node, fetch: Rescue, said: list[str]) -> None:
     for epoch, loss in ((1, 0.5), (2, 0.3), (3, 0.4), (4, float("nan"))):
         fetch.hear("i-1", "t01", held(tmp_path, epoch, loss))
     assert node.calls.count("held_files") == 2
@@ -87,9 +85,7 @@ def test_a_slow_fetch_doesn_t_drop_the_files_of_a_better_epoch(
     assert [path.parent.name for path in (tmp_path / "run" / "rescued").glob("*/*")] == ["t02"]
 
 
-def test_an_epoch_worse_than_a_saved_one_is_not_fetched(
-    tmp_path: Path, node: Node, fetch: Rescue
-) -> None:
+def test_a_worse_epoch_is_not_fetched(tmp_path: Path, node: Node, fetch: Rescue) -> None:
     fetch.hear("i-1", "t00", EpochReport(1, {"loss": 0.1}, "s/t00/epoch-00001", 1.0))
     fetch.hear("i-1", "t01", held(tmp_path, 1, 0.2))
     assert node.calls == ["drop_held"]

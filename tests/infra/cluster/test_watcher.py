@@ -73,9 +73,7 @@ def watcher_of(
     return watcher
 
 
-def test_ec2_is_asked_far_less_often_than_it_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ec2_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -96,9 +94,7 @@ def test_ec2_is_asked_far_less_often_than_it_allows(
     assert max(b - a for a, b in itertools.pairwise(asked)) <= 3.0
 
 
-def test_credentials_that_expire_for_a_while_end_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expired_credentials_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, expired = 100.0, ClientError({"Error": {"Code": "ExpiredToken"}}, "DescribeInstances")
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
@@ -160,7 +156,7 @@ def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("jump", [-60.0, 3600.0])
-def test_a_clock_that_is_set_changes_no_time_of_a_run(
+def test_a_set_clock_changes_no_time(
     jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
@@ -177,7 +173,7 @@ def test_a_clock_that_is_set_changes_no_time_of_a_run(
     assert event.launched_at == pytest.approx(2.0, abs=0.9)
 
 
-def test_one_that_never_joined_is_told_of_with_the_end_of_its_console(
+def test_its_console_says_why_it_never_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
@@ -228,9 +224,7 @@ def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: 
         ("IntentSpent", "unknown", False),
     ],
 )
-def test_a_refusal_is_told_with_its_kind(
-    code: str, kind: RefusalKind, permanent: bool, tmp_path: Path
-) -> None:
+def test_a_refusal_s_kind(code: str, kind: RefusalKind, permanent: bool, tmp_path: Path) -> None:
     note = Note(1.0, "refused", "", code=code, message="no")
     refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)
     assert told_of(note, tmp_path) == [refused]
@@ -248,9 +242,7 @@ def test_an_error_that_is_not_the_clouds_is_given_up_for_good(tmp_path: Path) ->
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")
 
 
-def test_an_autoscaler_that_asks_for_nothing_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_autoscaler_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "provider.jsonl")
     monkeypatch.setattr(watching, "_IDLE_LOOKS", 5)
     watcher = watcher_of(journal, tmp_path, [])

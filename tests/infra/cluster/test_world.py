@@ -81,18 +81,14 @@ def kept(world: CloudWorld, *events: Event) -> int:
     return cast("Deaf", world._sessions["parent.1"]).kept[-1]
 
 
-def test_a_clone_that_is_lost_finds_its_parents_checkpoint_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_clone_finds_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for event in (TrialLost(0.0, "clone.1", "gone"), TrialStopped(0.0, "clone.1")):
         assert kept(cloned(tmp_path, monkeypatch), event) == 5
     unsaved = EpochDone(0.0, "clone.1", 6, {}, None, 1.0)
     assert kept(cloned(tmp_path, monkeypatch), unsaved) == 5
 
 
-def test_a_clone_with_a_checkpoint_of_its_own_needs_its_parents_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_clone_needs_no_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = EpochDone(0.0, "clone.1", 6, {}, "s/clone/epoch-00006", 1.0)
     for event in (saved, TrialFailed(0.0, "clone.1", "boom", "")):
         assert kept(cloned(tmp_path, monkeypatch), event) == 8
@@ -151,9 +147,7 @@ def test_a_session_that_was_to_stop_and_has_ended_since_did_not_fail(tmp_path: P
     assert [type(event) for event in left.events(3)] == [TrialStarted, EpochDone, TrialStopped]
 
 
-def test_what_was_acknowledged_by_the_last_controller_is_known_from_the_agent(
-    tmp_path: Path,
-) -> None:
+def test_the_agent_knows_what_was_acknowledged(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     left.world.adopt(START)
     assert isinstance(left.events(1)[0], TrialStarted)
@@ -181,9 +175,7 @@ def test_a_session_that_nobody_wants_is_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lived_on", "why"), [(False, "it had joined a cluster whose head died"), (True, "it was gone")]
 )
-def test_what_was_saved_is_told_before_its_instance_is_lost(
-    tmp_path: Path, lived_on: bool, why: str
-) -> None:
+def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: str) -> None:
     """The head has died, or only an instance, before another controller took over."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "state").write_text("of any epoch")

@@ -75,9 +75,7 @@ def refused(*words: object) -> str:
     return str(caught.value)
 
 
-def test_it_starts_with_the_faults_of_the_file_that_the_environment_names(
-    control: EmulatorControl,
-) -> None:
+def test_it_starts_with_the_faults_of_a_file(control: EmulatorControl) -> None:
     (fault,) = control.faults()
     assert fault.items() >= AT_START[0].items()
     said = ask("status")
@@ -86,9 +84,7 @@ def test_it_starts_with_the_faults_of_the_file_that_the_environment_names(
     assert '{"kind": "slow-boot", ' in said
 
 
-def test_a_mistake_in_that_file_is_told_before_anything_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_that_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad.json").write_text('[{"kind": "slowboot"}]')
     monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path / "bad.json"))
     with pytest.raises(UsageError, match=r"CLOUDTUNE_EMULATOR_FAULTS: .*fault 1: kind: no fault"):
@@ -96,9 +92,7 @@ def test_a_mistake_in_that_file_is_told_before_anything_is_started(
     assert not (tmp_path / "emulator" / "emulator.log").exists()
 
 
-def test_without_an_emulator_every_command_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_one_every_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     for words in [("status",), ("faults",), ("kill", "i-1")]:
         assert refused(*words).startswith(f"no emulator is running in {tmp_path}/emulator; ")
@@ -136,9 +130,7 @@ def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert find_emulator(tmp_path / "emulator") is None
 
 
-def test_faults_of_a_file_replace_the_others_or_are_added(
-    control: EmulatorControl, tmp_path: Path
-) -> None:
+def test_faults_replace_others_or_are_added(control: EmulatorControl, tmp_path: Path) -> None:
     path = tmp_path / "more.json"
     path.write_text('[{"kind": "no-boot", "times": 3}]')
     assert [fault["kind"] for fault in control.faults()] == ["slow-boot"]
@@ -170,7 +162,7 @@ def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) ->
     ask("faults", "--clear")
 
 
-def test_spot_is_reclaimed_with_or_without_notice(
+def test_spot_is_reclaimed(
     control: EmulatorControl, launch: Launch, eventually: Eventually
 ) -> None:
     first, second, third = launch(), launch(), launch("on-demand")

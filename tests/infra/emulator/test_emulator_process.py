@@ -67,7 +67,7 @@ def test_callers_at_once_get_the_same_one_and_an_idle_one_is_stopped(tmp_path: P
     assert not (tmp_path / "emulator.json").exists()
 
 
-def test_one_with_instances_is_not_idle_and_sigterm_ends_them(
+def test_sigterm_ends_instances(
     tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
 ) -> None:
     emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
@@ -85,7 +85,7 @@ def test_one_with_instances_is_not_idle_and_sigterm_ends_them(
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
-def test_a_fresh_one_ends_what_a_killed_one_left(
+def test_it_ends_what_one_left(
     tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
 ) -> None:
     first = ensure_emulator(tmp_path, boot_seconds=0.1)
@@ -125,9 +125,7 @@ def test_one_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.Mon
         ensure_emulator(tmp_path)
 
 
-def test_a_clock_that_is_set_makes_no_process_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_clock_changes_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator = ensure_emulator(tmp_path)
     time_of = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda each: time_of(each) + 1.0)

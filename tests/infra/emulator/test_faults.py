@@ -120,9 +120,7 @@ def test_a_pool_holds_so_many_and_a_launch_without_a_zone_takes_one_with_room(
     assert zone(ec2, third) == "us-east-1b"
 
 
-def test_a_launch_of_several_gets_as_many_as_there_is_room_for(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_several_get_as_many_as_there_is_room(ec2: EC2Client, control: EmulatorControl) -> None:
     control.capacity(KIND, 3)
     assert refused(lambda: launch(ec2, count=5, least=4))[0] == "InsufficientInstanceCapacity"
     assert len(launch(ec2, count=5, least=2)) == 3
@@ -135,7 +133,7 @@ def test_a_launch_of_several_gets_as_many_as_there_is_room_for(
     ("market", "code"),
     [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],
 )
-def test_a_quota_counts_the_running_vcpus_of_a_market(
+def test_a_quota_counts_vcpus(
     ec2: EC2Client, control: EmulatorControl, market: str, code: str
 ) -> None:
     control.quota(11, market)
@@ -147,7 +145,7 @@ def test_a_quota_counts_the_running_vcpus_of_a_market(
     launch(ec2, **market_request(market, ""))
 
 
-def test_a_slow_boot_stays_pending_until_its_time(
+def test_a_slow_boot_pends(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.add({"kind": "slow-boot", "type": "g4dn.*", "seconds": 300, "times": 1})
@@ -169,7 +167,7 @@ def test_an_instance_may_run_and_never_run_its_user_data(
     assert printed(emulator, mute) == ""
 
 
-def test_a_failed_boot_ends_by_itself(
+def test_a_failed_boot_ends(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.add({"kind": "failed-boot"})
@@ -206,9 +204,7 @@ def test_a_slow_end_holds_its_place_but_neither_bills_nor_computes(
     assert ended["terminated_at"] - ended["shutting_down_at"] >= 60
 
 
-def test_a_lost_answer_leaves_an_instance_that_its_token_finds_again(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_a_token_finds_what_a_lost_answer_made(ec2: EC2Client, control: EmulatorControl) -> None:
     before = listed(ec2)
     control.add({"kind": "lost-answer", "action": "RunInstances"})
     with pytest.raises(ConnectionClosedError):
@@ -238,9 +234,7 @@ def test_calls_are_throttled_above_a_rate(ec2: EC2Client, control: EmulatorContr
     assert refused(lambda: listed(ec2)) == throttled
 
 
-def test_without_figures_the_rates_are_those_of_aws(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_by_default_the_rates_are_those_of_aws(ec2: EC2Client, control: EmulatorControl) -> None:
     control.add({"kind": "throttle"})
     control.capacity(KIND, 0)
     codes = [refused(lambda: launch(ec2))[0] for _ in range(12)]
@@ -249,9 +243,7 @@ def test_without_figures_the_rates_are_those_of_aws(
     listed(ec2)
 
 
-def test_some_calls_fail_by_chance_and_the_same_ones_by_the_same_seed(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_some_calls_fail_by_chance_and_seed(ec2: EC2Client, control: EmulatorControl) -> None:
     def hits(seed: int) -> list[bool]:
         fault = {"action": "DescribeInstances", "code": "InternalError", "rate": 0.3, "seed": seed}
         control.replace([fault])
@@ -270,9 +262,7 @@ def test_some_calls_fail_by_chance_and_the_same_ones_by_the_same_seed(
     assert 2 <= sum(first) <= 12
 
 
-def test_a_new_instance_is_not_known_for_some_calls(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_new_instances_are_not_known_for_calls(ec2: EC2Client, control: EmulatorControl) -> None:
     control.add({"kind": "hidden", "calls": 3, "times": 1})
     (instance,) = launch(ec2)
     unknown = ("InvalidInstanceID.NotFound", 400)
@@ -283,9 +273,7 @@ def test_a_new_instance_is_not_known_for_some_calls(
     assert instance in listed(ec2)
 
 
-def test_a_new_instance_is_not_known_for_some_seconds(
-    ec2: EC2Client, control: EmulatorControl
-) -> None:
+def test_new_instances_are_not_known_at_first(ec2: EC2Client, control: EmulatorControl) -> None:
     tags: Any = [{"ResourceType": "instance", "Tags": [{"Key": "hide", "Value": "and seek"}]}]
     control.add({"kind": "hidden", "seconds": 20, "times": 1})
     hidden, seen = launch(ec2, count=2, TagSpecifications=tags)
@@ -431,7 +419,7 @@ def test_who_stands_still_misses_the_end_of_the_lease_and_who_is_dead_for_good(
     assert state(ec2, dead) == "running"
 
 
-def test_every_time_that_ec2_tells_is_of_the_moved_clock(
+def test_the_clock_is_moved(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     (before,) = launch(ec2)

@@ -73,9 +73,7 @@ def code_of(caught: pytest.ExceptionInfo[ClientError]) -> str:
     return caught.value.response["Error"]["Code"]
 
 
-def test_it_starts_max_count_and_boots_after_a_delay(
-    ec2: EC2Client, eventually: Eventually
-) -> None:
+def test_it_starts_max_count_and_boots_late(ec2: EC2Client, eventually: Eventually) -> None:
     before = time.time()
     answer = ec2.run_instances(
         ImageId="ami-1", InstanceType="g4dn.xlarge", MinCount=1, MaxCount=3, UserData=SLEEPER
@@ -107,9 +105,7 @@ def test_filters_by_tag_state_and_token(ec2: EC2Client, eventually: Eventually) 
     assert found("client-token", "mine") == mine
 
 
-def test_a_token_is_replayed_until_it_is_used_otherwise_or_its_instance_is_gone(
-    ec2: EC2Client,
-) -> None:
+def test_a_token_is_replayed_until_its_instance_is_gone(ec2: EC2Client) -> None:
     first = launch(ec2, count=2, ClientToken="intent-1")
     assert launch(ec2, count=2, ClientToken="intent-1") == first
     with pytest.raises(ClientError) as caught:
@@ -123,9 +119,7 @@ def test_a_token_is_replayed_until_it_is_used_otherwise_or_its_instance_is_gone(
     assert launch(ec2, ClientToken="intent-2") != first
 
 
-def test_user_data_runs_in_a_clean_environment_of_its_own(
-    emulator: Emulator, ec2: EC2Client, eventually: Eventually
-) -> None:
+def test_clean_environment(emulator: Emulator, ec2: EC2Client, eventually: Eventually) -> None:
     script = "#!/bin/bash\nenv\npwd\necho TEMP ${#TMPDIR} $(stat -c %a $TMPDIR)\necho the end\n"
     (instance,) = launch(ec2, script=script)
     eventually(lambda: "the end" in console(emulator, instance))
@@ -143,7 +137,7 @@ def test_user_data_runs_in_a_clean_environment_of_its_own(
     assert states(ec2, [instance]) == {"running"}
 
 
-def test_terminate_kills_every_process_even_of_another_session(
+def test_all_processes_are_killed(
     emulator: Emulator, ec2: EC2Client, eventually: Eventually
 ) -> None:
     script = """#!/bin/bash
@@ -193,9 +187,7 @@ def test_four_boot_at_a_time(emulator: Emulator, ec2: EC2Client, eventually: Eve
     eventually(lambda: len(booted()) == 6)
 
 
-def test_shutdown_on_the_machine_terminates_it(
-    emulator: Emulator, ec2: EC2Client, eventually: Eventually
-) -> None:
+def test_shutdown_terminates_it(emulator: Emulator, ec2: EC2Client, eventually: Eventually) -> None:
     script = """#!/bin/bash
 shutdown -P +60; shutdown -c; shutdown --wrong || echo refused
 shutdown -P now; sleep 600
@@ -211,9 +203,7 @@ shutdown -P now; sleep 600
     assert "Client.InstanceInitiatedShutdown" in gone["StateTransitionReason"]
 
 
-def test_a_machine_reads_its_metadata(
-    emulator: Emulator, ec2: EC2Client, eventually: Eventually
-) -> None:
+def test_its_metadata_are_read(emulator: Emulator, ec2: EC2Client, eventually: Eventually) -> None:
     script = """#!/bin/bash
 python - <<'END'
 import os, urllib.request
@@ -234,9 +224,7 @@ END
     assert printed == [instance, "g4dn.xlarge", "127.0.0.1", "us-east-1b", "us-east-1", "spot"]
 
 
-def test_faults_fail_the_calls_that_match_and_start_nothing(
-    emulator: Emulator, ec2: EC2Client
-) -> None:
+def test_faults_fail_matching_calls(emulator: Emulator, ec2: EC2Client) -> None:
     ice = {
         "action": "RunInstances",
         "match": {"InstanceType": "g4dn.12xlarge"},
@@ -281,9 +269,7 @@ def tagged(tags: dict[str, str]) -> dict[str, Any]:
     ],
     ids=lambda each: str(each)[:40],
 )
-def test_a_launch_whose_parts_are_too_long_is_refused_as_ec2_does(
-    ec2: EC2Client, request_: dict[str, Any], refusal: str
-) -> None:
+def test_long_parts_are_refused(ec2: EC2Client, request_: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ClientError) as refused:
         launch(ec2, **request_)
     error = refused.value.response["Error"]

@@ -133,7 +133,7 @@ def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
     assert [path.name for path in Path(pack.into).parent.iterdir()] == [name]
 
 
-def test_a_pack_that_is_gone_is_told_and_ends_the_machine(
+def test_a_lost_pack_is_told(
     built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
 ) -> None:
     pack = packed(built, "s3://bucket/runs", tmp_path / "e")
@@ -145,9 +145,7 @@ def test_a_pack_that_is_gone_is_told_and_ends_the_machine(
 
 
 @pytest.mark.parametrize("damage", ["sha256", "bytes"])
-def test_a_pack_that_is_not_what_was_packed_is_not_used(
-    built: Built, node: Node, tmp_path: Path, damage: str
-) -> None:
+def test_another_pack_is_not_used(built: Built, node: Node, tmp_path: Path, damage: str) -> None:
     pack = packed(built, str(tmp_path / "storage"), tmp_path / "e")
     if damage == "bytes":  # cut short, as by a disk that was full
         data = Path(pack.uri).read_bytes()
@@ -230,9 +228,7 @@ def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
     assert (code, console[-1]) == (0, f"python={mine}")
 
 
-def test_commands_run_before_it_joins_and_the_first_that_fails_ends_it(
-    node: Node, tmp_path: Path
-) -> None:
+def test_a_command_that_fails_ends_it(node: Node, tmp_path: Path) -> None:
     script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
     done = tmp_path / "done it"
     commands = (f"echo 'a b' > '{done}' && cat '{done}'", "false", f"rm '{done}'")
@@ -268,7 +264,7 @@ def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None
         Delivery(pack=pack, commands=("x" * 14_000,)).check()
 
 
-def test_a_pack_counts_once_its_manifest_is_there(
+def test_a_pack_has_a_manifest(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = EnvironmentCache(str(tmp_path), built.place)

@@ -105,9 +105,7 @@ def test_a_command_goes_on_by_the_python_of_the_environment(
     assert begun == ([words] if goes_on else [])
 
 
-def test_this_machines_instances_have_no_other_python(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_they_have_no_other(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(built, version="3.99.1")
     monkeypatch.setattr(readying, "build", lambda *_: other)
     with pytest.raises(UsageError, match=r"setup\.python: instances of provider emulated are this"):
@@ -126,14 +124,12 @@ def test_its_python_is_its_own_and_has_cloudtune_and_the_requirements(built: Bui
     assert built_at(built.place) == built
 
 
-def test_what_is_there_is_not_built_again(
-    built: Built, spec: Spec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_built_once(built: Built, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "uv_program", lambda: pytest.fail("it was built again"))
     assert build(spec, print) == built
 
 
-def test_what_a_crash_has_left_is_no_environment(
+def test_debris_is_no_environment(
     spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = replace(spec, root=tmp_path)
@@ -163,9 +159,7 @@ def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_
     assert not (wanted.place / COMPLETE).exists()
 
 
-def test_a_folder_that_cant_be_written_is_told_with_what_to_do(
-    offline: Path, tmp_path: Path
-) -> None:
+def test_a_folder_that_cant_be_written_is_told(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     wanted = spec_of(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
     with pytest.raises(UsageError, match=r"can't be written .*: sudo install -d"):

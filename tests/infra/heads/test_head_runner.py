@@ -53,9 +53,7 @@ def test_a_parcel_is_laid_out_where_its_files_were(tmp_path: Path) -> None:
     }
 
 
-def test_too_much_is_refused_before_anything_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_much_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "MOST_BYTES", 2**20)
     (tmp_path / "big").write_bytes(bytes(2**20 + 1))
     with pytest.raises(UsageError, match="more than 1 MiB"):
@@ -111,9 +109,7 @@ def test_a_command_is_run_with_its_clock_and_its_words_are_brought(
     assert len(renewed) == 1
 
 
-def test_a_storage_that_fails_for_a_while_loses_nothing(
-    tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost(tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
     runs(monkeypatch, "print('all of it')")
     write, left = store.write, [3]
 
@@ -134,9 +130,7 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(
     assert store.read("record/run/output.log@000000000000") == b"all of it\n"
 
 
-def test_who_asks_a_run_to_stop_is_heard_once(
-    tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_is_heard(tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
     runs(
         monkeypatch,
         "import signal, sys, time\n"

@@ -117,9 +117,7 @@ DENIED = ("UnauthorizedOperation", "You are not authorized")
 
 
 @pytest.mark.parametrize(("why", "times"), [(FREE, 1), (FULL, 4)])
-def test_a_head_of_another_type_stands_in(
-    why: tuple[str, str], times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_type(why: tuple[str, str], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "_PAUSE_SECONDS", 0.0)
     calls = Refusing(m7i=why)
     said: list[str] = []

@@ -35,9 +35,7 @@ def brought(store: HeadStore, there: Path) -> str:
     return (here / "ledger.jsonl").read_text()
 
 
-def test_what_grows_on_the_head_is_brought_and_fetched_once(
-    store: HeadStore, tmp_path: Path, there: Path
-) -> None:
+def test_what_grows_is_brought_once(store: HeadStore, tmp_path: Path, there: Path) -> None:
     here = tmp_path / "here"
     (there / "logs").mkdir()
     (there / "ledger.jsonl").write_text("one\n")
@@ -98,9 +96,7 @@ def test_following_a_long_ledger_copies_each_byte_down_once(
     assert traffic.up < 100 * (PIECE_BYTES / 2 + 20_000) * 1.1, "half a piece each time"
 
 
-def test_a_line_that_a_crash_cut_off_is_replaced_where_it_was_fetched(
-    store: HeadStore, there: Path
-) -> None:
+def test_a_line_that_was_cut_off_is_replaced(store: HeadStore, there: Path) -> None:
     ledger = there / "ledger.jsonl"
     whole = "y" * (PIECE_BYTES - 10) + "\n"
     ledger.write_text(f"{whole}half a line that goes on in the next piece")
@@ -119,9 +115,7 @@ def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, there: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["controller.json", "ray-token", "head.json", "intents.json"])
-def test_secrets_and_processes_of_a_head_stay_there(
-    store: HeadStore, tmp_path: Path, there: Path, name: str
-) -> None:
+def test_a_heads_secrets_stay(store: HeadStore, tmp_path: Path, there: Path, name: str) -> None:
     (there / name).write_text("its own")
     assert Mirror(store, there, "run/").bring() == 0
     store.write(f"record/run/{name}", b"put there by somebody else")
@@ -157,7 +151,7 @@ def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> N
     assert not is_carried(folder), "no word yet"
 
 
-def test_who_looks_on_sees_a_run_end_and_looks_no_more(
+def test_a_run_s_end_is_seen(
     store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -196,9 +190,7 @@ def test_another_machine_adopts_a_run_by_its_place(store: HeadStore, tmp_path: P
     assert (found / "ledger.jsonl").read_text() == "one\n"
 
 
-def test_damage_and_a_storage_that_refuses_are_told_in_a_line(
-    store: HeadStore, tmp_path: Path
-) -> None:
+def test_damage_and_a_refusing_storage_are_told(store: HeadStore, tmp_path: Path) -> None:
     assert store.state() is None
     store.write(STATE, b"{}")
     with pytest.raises(StorageError, match=r"head/state\.json is damaged"):

@@ -163,9 +163,7 @@ def test_words_may_come_before_the_session(node: Node) -> None:
         ("in real time", "the worker of rank 1 was killed by signal 40"),
     ],
 )
-def test_a_rank_in_trouble_ends_its_session_and_says_why(
-    node: Node, trouble: str, expected: str
-) -> None:
+def test_a_rank_in_trouble_ends_its_session(node: Node, trouble: str, expected: str) -> None:
     node.agent.start(part_of(f"{trouble}.1", 2.0, until=9, trouble=trouble, rank=1))
     ends = [body for body in node.hear(f"{trouble}.1") if isinstance(body, Failure | Lost)]
     end = cause(ends)
@@ -173,7 +171,7 @@ def test_a_rank_in_trouble_ends_its_session_and_says_why(
     assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
 
 
-def test_what_a_script_detaches_ends_with_its_worker(
+def test_what_is_detached_ends(
     node: Node, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     def detached() -> list[int]:
@@ -189,9 +187,7 @@ def test_what_a_script_detaches_ends_with_its_worker(
 
 
 @pytest.mark.parametrize("kind", ["prepared", "its own"])
-def test_workers_know_their_place_and_train_one_model_however_the_script_does_it(
-    node: Node, kind: str
-) -> None:
+def test_workers_know_their_place_and_train_one_model(node: Node, kind: str) -> None:
     name = f"{kind.replace(' ', '-')}.1"
     node.agent.start(part_of(name, 2.0, until=2, kind=kind))
     told = [node.hear(name, Epoch) for _ in range(2)]
@@ -203,9 +199,7 @@ def test_workers_know_their_place_and_train_one_model_however_the_script_does_it
 
 
 @pytest.mark.parametrize("kind", ["copies", "several"])
-def test_workers_that_exchange_no_gradients_are_found_in_their_first_epoch(
-    node: Node, kind: str
-) -> None:
+def test_workers_that_exchange_no_gradients_are_found(node: Node, kind: str) -> None:
     node.agent.start(part_of(f"{kind}.1", 2.0, until=9, kind=kind))
     told = node.hear(f"{kind}.1")
     assert Epoch not in map(type, told), "what they have learned is no result"
@@ -215,9 +209,7 @@ def test_workers_that_exchange_no_gradients_are_found_in_their_first_epoch(
     assert "in epoch 1 its 2 workers took 1 steps of the optimizer" in end.error
 
 
-def test_workers_of_a_script_that_is_trusted_are_not_compared(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = dataclasses.replace(training(node.folder), compared=False)
     monkeypatch.setattr(node.agent, "_training", trusted)
     node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
@@ -226,7 +218,7 @@ def test_workers_of_a_script_that_is_trusted_are_not_compared(
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "holds the GIL"])
-def test_a_worker_that_hangs_says_where_before_it_ends(
+def test_a_hang(
     node: Node, trouble: str, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     name = f"{trouble[:4]}-stuck.1"
@@ -244,9 +236,7 @@ def test_a_worker_that_hangs_says_where_before_it_ends(
     assert f'train.py", line {line} in train' in stuck
 
 
-def test_a_rank_that_waits_for_a_lost_one_does_not_hang_the_session(
-    node: Node, eventually: Callable[[Callable[[], object]], None]
-) -> None:
+def test_no_hang(node: Node, eventually: Callable[[Callable[[], object]], None]) -> None:
     node.agent.start(part_of("hangs.1", 2.0, until=9, trouble="hangs", rank=1))
     node.hear("hangs.1", Epoch)
     os.kill(node.pid("hangs.1", 1), signal.SIGKILL)  # rank 0 waits for its gradients
@@ -264,9 +254,7 @@ def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> No
     node.stop("r.1", "s.1", "w.1")
 
 
-def test_a_session_for_which_no_gpu_comes_free_is_lost(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two halves of different GPUs are no room for a whole one; nobody should place it here."""
     node.agent.start(part_of("h.1", 0.5, until=1, gpu=0))
     node.agent.start(part_of("i.1", 0.5, until=1, gpu=1))
@@ -329,9 +317,7 @@ sys.stdin.read()
 """
 
 
-def test_nothing_outlives_an_agent_that_is_killed(
-    tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
-) -> None:
+def test_a_killed_agent(tmp_path: Path, eventually: Callable[[Callable[[], object]], None]) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "tests_agent.py").symlink_to(__file__)
     with subprocess.Popen(

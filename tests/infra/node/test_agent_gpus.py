@@ -128,9 +128,7 @@ def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) ->
     assert (agent.hello()["mps"], agent.hello()["lack"]) == ("", "")
 
 
-def test_a_node_says_what_it_lacks_and_that_the_cloud_takes_it_back(
-    training: Training, tmp_path: Path
-) -> None:
+def test_a_node_says_what_it_lacks_and_is_taken(training: Training, tmp_path: Path) -> None:
     training = dataclasses.replace(training, has_gpus=True)
     node = Agent("127.0.0.1", 4, training, tmp_path / "logs", spares=False)
     node.renew(time.time())  # a node without a lease goes on
@@ -141,9 +139,7 @@ def test_a_node_says_what_it_lacks_and_that_the_cloud_takes_it_back(
     node.close()
 
 
-def test_a_node_ends_itself_when_its_lease_is_over(
-    training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = tmp_path / "told"
     command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(told))}')
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))

@@ -16,9 +16,7 @@ def disks(folder: Path, model: str) -> Path:
     return folder
 
 
-def test_disks_that_an_image_mounts_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mounted_disks_are_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = disks(tmp_path / "sys", "Amazon EC2 NVMe Instance Storage")
     mounted: list[Path] = []
     monkeypatch.setattr("time.sleep", lambda _seconds: mounted.append(tmp_path / "nvme"))

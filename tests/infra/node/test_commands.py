@@ -67,9 +67,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_command_goes_on_from_its_folder_on_two_workers_that_meet_by_themselves(
-    node: Node,
-) -> None:
+def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
     told = node.hear("a.1", Epoch)
     node.stop("a.1")

@@ -64,9 +64,7 @@ def test_who_closes_it_waits_for_nobody(forks: Forks) -> None:
     assert not waiting.is_alive()
 
 
-def test_workers_of_a_killed_zygote_are_gone_when_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_zygotes_workers_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("def train(config): ...")
     pids: dict[str, int] = {}

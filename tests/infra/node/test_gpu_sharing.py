@@ -51,9 +51,7 @@ def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
     assert not pipes.parent.exists()
 
 
-def test_all_workers_of_a_machine_know_where_to_meet_for_their_input(
-    two: NodeGpus, programs: Path
-) -> None:
+def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Path) -> None:
     node = NodeGpus(2, programs)
     places = [node.environment(gpus, share) for gpus, share in [((0,), 1.0), ((1,), 0.5)]]
     node.close()
@@ -76,17 +74,13 @@ def test_on_a_machine_with_fewer_gpus_they_are_numbers_only(programs: Path) -> N
     assert node.environment((3,), 0.5) == {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_only_the_gpus_that_were_found_at_boot_are_used(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_gpus_found_at_boot_are_used(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_GPUS", "GPU-bbbb")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray has it in an actor without GPUs
     assert NodeGpus(1).environment((0,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
 
 
-def test_gpus_that_are_missing_or_unknown_to_torch_are_a_problem_where_there_are_to_be_any(
-    programs: Path,
-) -> None:
+def test_gpus_that_are_missing_or_unknown_are_a_problem(programs: Path) -> None:
     script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
     assert NodeGpus(4).gpu_problem(script) == "2 of its 4 GPUs"
     told = NodeGpus(1).gpu_problem(script)
@@ -94,9 +88,7 @@ def test_gpus_that_are_missing_or_unknown_to_torch_are_a_problem_where_there_are
     assert NodeGpus(4).gpu_problem(replace(script, has_gpus=False)) == ""
 
 
-def test_gpus_whose_fabric_manager_starts_are_waited_for(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_start_are_waited_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
     python = script_at(
         programs / "python",

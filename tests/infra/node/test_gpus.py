@@ -56,9 +56,7 @@ def test_a_share_waits_for_its_own_gpu_while_who_was_there_ends() -> None:
         )
     ),
 )
-def test_whatever_is_asked_no_gpu_holds_more_than_one_whole(
-    gpus: int, asked: list[tuple[float, int, bool]]
-) -> None:
+def test_no_gpu_holds_more_than_one_whole(gpus: int, asked: list[tuple[float, int, bool]]) -> None:
     slots, held = GpuSlots(gpus), dict[str, list[tuple[int, float]]]()
     for name, (width, number, first_leaves) in enumerate(asked):
         if first_leaves and held:

@@ -30,9 +30,7 @@ def test_logs_are_copied_as_they_grow(logs: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in kept.rglob("*.*")) == ["i-1.log", "t00.1.0.log"]
 
 
-def test_a_storage_elsewhere_is_not_asked_each_second(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_is_not_asked_often(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     kept = tmp_path / "kept"
@@ -55,7 +53,7 @@ def test_one_that_ends_brings_away_what_is_left(logs: Path, tmp_path: Path) -> N
     assert (tmp_path / "kept" / "t01.1.0.log").read_text() == "the last words\n"
 
 
-def test_a_storage_that_fails_is_told_once_and_asked_again(
+def test_a_storage_that_fails(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "kept"

@@ -115,7 +115,7 @@ def test_a_memory_that_the_driver_does_not_know_is_zero(machine: Machine) -> Non
     assert gpus() == (Gpu(0, "GPU-gb10", "NVIDIA GB10", 0),)
 
 
-def test_without_a_driver_there_is_no_gpu(
+def test_no_driver_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
 ) -> None:
     write_smi(machine.bin, "NVIDIA-SMI has failed because it couldn't communicate\n")
@@ -183,9 +183,7 @@ def test_a_daemon_that_hangs_is_killed_by_its_own_pid(mps: MpsDaemons, short: Pa
     assert mps.check() == []
 
 
-def test_a_daemon_that_does_not_come_back_leaves_its_gpu_to_time_slicing(
-    mps: MpsDaemons, machine: Machine, short: Path
-) -> None:
+def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, short: Path) -> None:
     write_control(machine.bin, machine.folder / "commands", broken=True)
     (short / "m1" / "fault").touch()
     with Client(mps.environment(1, 0.5)):

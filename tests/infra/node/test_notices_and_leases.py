@@ -100,9 +100,7 @@ def test_the_notice_of_an_interruption_is_told_once_with_its_time(
     assert told.empty()
 
 
-def test_an_instance_on_demand_is_not_watched(
-    node: Callable[[str], str], eventually: Eventually
-) -> None:
+def test_on_demand_is_not_watched(node: Callable[[str], str], eventually: Eventually) -> None:
     node("on-demand")
     told: list[float] = []
     watch = watching(told.append)
@@ -111,9 +109,7 @@ def test_an_instance_on_demand_is_not_watched(
     assert not told
 
 
-def test_metadata_that_can_t_be_read_are_asked_again(
-    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
-) -> None:
+def test_metadata_are_asked_again(monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
     watch = watching(lambda _at: None)
     eventually(lambda: "can't be read" in watch.trouble)
@@ -133,9 +129,7 @@ def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
 
 
 @pytest.mark.parametrize(("status", "tries"), [(503, 3), (404, 1)])
-def test_a_booting_machine_asks_its_metadata_again(
-    status: int, tries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_boot_asks_its_metadata(status: int, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One failed answer is no reason to lose an instance; an item that isn't there never comes."""
     asked: list[str] = []
 
@@ -308,9 +302,7 @@ def test_a_booting_machine_ends_without_its_emulator_too(tmp_path: Path) -> None
         assert booting.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_the_first_lease_is_short_and_the_node_knows_its_hard_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_first_lease_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     join = Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5)
     script = user_data(join, first_lease(1_800_000_000.0, 1_800_007_200.0), "secret")
     assert script.startswith(f"#!/bin/bash\nshutdown -P +{FIRST_MINUTES}\n")

@@ -38,9 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bin"
 
 
-def test_without_a_gpu_it_has_its_cores_as_slots(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_cores_are_slots(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(local, "_CGROUP", machine / "no such file")
     found = this_machine()
@@ -78,9 +76,7 @@ def test_gpus_of_two_models_are_both_named(machine: Path) -> None:
     assert found.gpu_memory_mib == 15360
 
 
-def test_a_person_may_keep_gpus_for_other_work(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_may_be_kept_for_other_work(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert this_machine().gpus == 1

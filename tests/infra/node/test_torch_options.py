@@ -126,9 +126,7 @@ def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: 
     node.stop("alone.2")
 
 
-def test_a_worker_computes_with_its_share_of_the_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_has_a_share_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
@@ -147,9 +145,7 @@ def test_a_worker_computes_with_its_share_of_the_cores(
     assert node.printed("share.1")[3] == str(physical_cores())
 
 
-def test_the_cores_of_a_node_are_shared_by_its_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nodes_gpus_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.infra.node.gpu_sharing.physical_cores", lambda: 16)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [NodeGpus(gpus).threads(1.0) for gpus in (1, 2, 8, 32)] == [16, 8, 2, 1]

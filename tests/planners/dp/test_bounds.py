@@ -19,7 +19,7 @@ def stairs(corners: list[tuple[float, float]]) -> Staircase:
 
 
 @given(one=points, other=points)
-def test_one_after_the_other(
+def test_one_then_the_other(
     one: list[tuple[float, float]], other: list[tuple[float, float]]
 ) -> None:
     both = stairs(one).then(stairs(other))
@@ -30,9 +30,7 @@ def test_one_after_the_other(
 
 
 @given(corners=points, few=st.integers(1, 10))
-def test_a_thinned_staircase_lies_nowhere_above(
-    corners: list[tuple[float, float]], few: int
-) -> None:
+def test_thinned_stairs_lie_nowhere_above(corners: list[tuple[float, float]], few: int) -> None:
     whole = stairs(corners)
     thin = whole.thinned(few)
     assert len(thin.seconds) <= max(few, 1)

@@ -23,9 +23,7 @@ def test_r6_the_knee_is_shown_before_what_lies_evenly_in_time() -> None:
     st.integers(2, 15),
 )
 @settings(max_examples=25, deadline=None)
-def test_ends_are_kept_and_no_point_beyond_the_most(
-    steps: list[tuple[int, int]], most: int
-) -> None:
+def test_ends_are_kept_and_no_more_than_asked(steps: list[tuple[int, int]], most: int) -> None:
     points, at = [], (0.0, 40_000.0)
     for seconds, dollars in steps:
         at = (at[0] + seconds, at[1] - dollars)

@@ -47,9 +47,7 @@ def small_jobs(draw: st.DrawFn) -> PlanRequest:
 
 @given(small_jobs(), st.sampled_from([0.6, 0.8, 0.95]), st.integers(0, 2**16))
 @settings(max_examples=12, deadline=None)
-def test_r3_where_any_plan_is_sure_the_answer_is_not_infeasible(
-    job: PlanRequest, confidence: float, pick: int
-) -> None:
+def test_r3_a_sure_plan_is_not_infeasible(job: PlanRequest, confidence: float, pick: int) -> None:
     plans = [price(job, each.choices, "all") for each in every_plan(job)]
     draws = [sample(job, plan, samples=SAMPLES, seed=0) for plan in plans]
     some = draws[pick % len(draws)]

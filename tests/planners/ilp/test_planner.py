@@ -147,9 +147,7 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 
 @given(requests(), SHARE, SHARE)
 @settings(max_examples=15, deadline=None)
-def test_it_is_as_good_as_the_best_of_all_plans(
-    request: PlanRequest, in_time: float, in_money: float
-) -> None:
+def test_it_is_as_good_as_the_best(request: PlanRequest, in_time: float, in_money: float) -> None:
     limits = limited(request, few(request), in_time, in_money)
     tight = replace(request, limits=limits)
     check(tight, found(tight), best(tight))
@@ -157,9 +155,7 @@ def test_it_is_as_good_as_the_best_of_all_plans(
 
 @given(requests(stages=2, mix=2), SHARE, SHARE)
 @settings(max_examples=10, deadline=None)
-def test_it_is_with_two_offers_side_by_side_too(
-    request: PlanRequest, in_time: float, in_money: float
-) -> None:
+def test_it_is_with_two_offers_too(request: PlanRequest, in_time: float, in_money: float) -> None:
     limits = limited(request, few(request, mix=2), in_time, in_money)
     tight = replace(request, limits=limits)
     check(tight, found(tight), best(tight, mix=2))

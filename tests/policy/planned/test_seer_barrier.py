@@ -342,9 +342,7 @@ def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([1.0, 2.0]), st.floats(4, 30))),
     st.sampled_from(["", "a", "abc", "cdefg"]),
 )
-def test_the_slowest_epoch_is_that_of_the_slowest_whenever_it_is_asked_for(
-    epochs: list[tuple[str, float, float]], names: str
-) -> None:
+def test_the_slowest_is_the_slowest(epochs: list[tuple[str, float, float]], names: str) -> None:
     """Kept from epoch to epoch it is the same, to the last bit, as worked out from all trials."""
     estimates, noisy, trials = SpeedEstimates(), profile(LINEAR, spread=0.1), tuple(names)
     for epoch in epochs:

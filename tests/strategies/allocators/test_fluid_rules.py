@@ -58,9 +58,7 @@ def test_f03_the_golden_toy(repaired: bool) -> None:
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 8), wide=widest)
-def test_f04_widths_are_whole_gpus_or_a_part_of_one(
-    heights: list[float], count: int, packed: int, wide: int
-) -> None:
+def test_f04_widths_are_whole(heights: list[float], count: int, packed: int, wide: int) -> None:
     for repaired in (False, True):
         for width in static_fluid(heights, count, packed, wide, repaired=repaired):
             assert 1 / packed - 1e-9 <= width <= wide
@@ -75,16 +73,12 @@ def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ou
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 2), wide=widest)
-def test_f05_published_is_within_twice_the_bound_for_pairs(
-    heights: list[float], count: int, packed: int, wide: int
-) -> None:
+def test_f05_published_for_pairs(heights: list[float], count: int, packed: int, wide: int) -> None:
     assert within_twice(heights, count, packed, wide, ours=False)
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 16), wide=widest)
-def test_f05_repaired_is_within_twice_the_bound_always(
-    heights: list[float], count: int, packed: int, wide: int
-) -> None:
+def test_f05_repaired_always(heights: list[float], count: int, packed: int, wide: int) -> None:
     assert within_twice(heights, count, packed, wide, ours=True)
 
 

@@ -101,9 +101,7 @@ def test_h7_where_widths_are_missing_the_best_take_what_rounding_leaves() -> Non
 
 
 @given(st.sets(st.integers(1, 8)), st.integers(1, 10), st.integers(1, 24))
-def test_h7_no_gpu_idles_that_a_wider_width_could_take(
-    widths: set[int], count: int, gpus: int
-) -> None:
+def test_h7_no_gpu_idles_that_could_widen(widths: set[int], count: int, gpus: int) -> None:
     curve = profile({float(w): 100 / w for w in widths | {1}})
     stand = Stand(
         [trial(f"t{n}", -n) for n in range(count)],
@@ -139,9 +137,7 @@ SCORES = st.lists(st.floats(allow_nan=False), min_size=1, max_size=20)
 
 
 @given(st.sampled_from(list(POLICIES)), SCORES, st.integers(0, 40), st.integers(0, 3))
-def test_h7_h8_never_more_than_there_is_and_an_atom_each_first(
-    policy: str, scores: list[float], atoms: int, seed: int
-) -> None:
+def test_h7_h8_an_atom_each_first(policy: str, scores: list[float], atoms: int, seed: int) -> None:
     found = spread(policy, sorted(scores, reverse=True), atoms, seed)
     assert sum(found) <= atoms
     assert len(found) == len(scores)

@@ -146,7 +146,7 @@ def test_it_returns_to_spot_within_its_money() -> None:
     ("refused", "price", "wanted"),
     [((), 72.0, (4, 0)), (("c.4x",), 72.0, (2, 1)), (("c.4x",), 0.0, (2, 2))],
 )
-def test_the_next_offer_fills_a_refused_fleet_at_its_price(
+def test_the_next_offer_fills(
     refused: tuple[str, ...], price: float, wanted: tuple[int, int]
 ) -> None:
     """Four at a cent a second are planned, two are there; the next costs two cents, or nothing."""

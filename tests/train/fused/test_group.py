@@ -137,9 +137,7 @@ NUMBERS: dict[str, list[Optimizer]] = {
 
 @pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
 @pytest.mark.parametrize("wanted", NUMBERS.values(), ids=NUMBERS)
-def test_each_member_becomes_what_it_becomes_alone(
-    kind: Callable[[], nn.Module], wanted: list[Optimizer]
-) -> None:
+def test_each_member_is_as_alone(kind: Callable[[], nn.Module], wanted: list[Optimizer]) -> None:
     group = group_of(kind, wanted)
     for batch in batches(kind):
         losses = group.step(loss, batch)

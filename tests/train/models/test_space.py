@@ -88,9 +88,7 @@ def _networks(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.config.items() if name.startswith("model/")}
 
 
-def test_a_clone_begins_with_the_weights_of_another_network(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_clone_has_anothers_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The parent has learned; a clone with another layer goes on from there, a new one doesn't."""
     plain = {"model/block": "none", "model/regular": "none", "model/activation/kind": "relu"}
     narrow = {"lr": 0.03, "model/width/channels": 8, "model/width/hidden": 32, **plain}

@@ -168,9 +168,7 @@ def test_a_file_is_not_taken_while_it_is_being_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", ["by 0.1", "by 0.5", "within the look"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_late_look_takes_no_checkpoint_of_another_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, late: str
-) -> None:
+def test_late_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, late: str) -> None:
     """On a busy machine a report is read when the script has saved, or trained on."""
     trial = Trial(tmp_path, order, busy=2)
     if late == "within the look":
@@ -199,9 +197,7 @@ def slowly(call: Callable[[Path], float]) -> Callable[[Path], float]:
 @pytest.mark.parametrize(
     "kind", ["saves before", "saves after+counts from 0", "saves before+counts from 1"]
 )
-def test_epochs_of_a_script_that_starts_over_are_never_later_ones(
-    tmp_path: Path, kind: str
-) -> None:
+def test_epochs_of_a_script_that_starts_over_are_early(tmp_path: Path, kind: str) -> None:
     trial = Trial(tmp_path, f"ignores+{kind}")
     first = trial.session(until=2)
     if first[-1].checkpoint is None:

@@ -164,9 +164,7 @@ def wait_until(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_four_trials_load_once_what_each_would_read_alone(
-    trials: Trials, alone: list[Batch]
-) -> None:
+def test_four_trials_load_once_what_one_reads(trials: Trials, alone: list[Batch]) -> None:
     assert len(alone) == 2 * BATCHES
     orders = [[samples for at, samples, _ in alone if at == epoch] for epoch in (1, 2)]
     assert orders[0] != orders[1], "each epoch has an order of its own"
@@ -204,9 +202,7 @@ def test_the_trial_that_began_may_end_and_others_go_on(trials: Trials, alone: li
 
 
 @pytest.mark.parametrize("whom", ["who serves", "who loads"])
-def test_no_batch_is_lost_or_read_twice_when_the_loading_process_is_killed(
-    trials: Trials, alone: list[Batch], whom: str
-) -> None:
+def test_no_batch_is_lost_or_read_twice(trials: Trials, alone: list[Batch], whom: str) -> None:
     for _ in range(3):
         trials.begin(pause=0.05)
     wait_until(lambda: len(trials.loaded()) > 30 if (trials.folder / "loaded").exists() else 0)
@@ -251,9 +247,7 @@ def test_trials_with_another_augmentation_read_apart(trials: Trials, alone: list
     assert len(trials.loaders()) == 2
 
 
-def test_a_slow_trial_holds_no_other_up_for_long(
-    trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_trial(trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 12)
     trials.begin(pause=60.0)
     wait_until((trials.folder / "loaded").exists)
@@ -272,9 +266,7 @@ def test_an_error_of_the_dataset_is_raised_in_the_trial_as_it_is(trials: Trials)
 
 
 @pytest.mark.parametrize("whom", ["kills who loads", "kills who serves"])
-def test_data_that_no_other_process_can_load_each_trial_loads(
-    trials: Trials, alone: list[Batch], whom: str
-) -> None:
+def test_data_that_none_else_can_load(trials: Trials, alone: list[Batch], whom: str) -> None:
     for _ in range(2):
         trials.begin(trouble=whom)
     assert trials.end() == [(alone, "")] * 2
@@ -299,7 +291,7 @@ def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials
         assert sorted(indices) == list(range(SAMPLES))
 
 
-def test_after_a_broken_epoch_all_begin_the_next_together(
+def test_a_broken_epoch(
     trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 10)
@@ -343,9 +335,7 @@ def test_the_server_ends_with_its_last_reader(tmp_path: Path) -> None:
     os.waitpid(child.pid, 0)
 
 
-def test_with_several_gpus_the_same_samples_make_up_each_step(
-    tmp_path: Path, alone: list[Batch]
-) -> None:
+def test_several_gpus_have_the_same_steps(tmp_path: Path, alone: list[Batch]) -> None:
     shares = [
         [
             set(indices)
@@ -381,9 +371,7 @@ def test_the_scripts_own_chance_is_left_as_it_is(tmp_path: Path) -> None:
         assert torch.equal(torch.rand(3), wanted)
 
 
-def test_what_can_not_be_shared_is_loaded_as_ever_and_told(
-    trials: Trials, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_not_be_shared_is_told(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
     weighed = torch.utils.data.WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
     data = Points(trials.folder / "loaded")
     with session("t").activate():

@@ -123,9 +123,7 @@ def test_who_is_between_epochs_is_waited_for_too() -> None:
     loaders=drawn.integers(1, 3),
     moves=drawn.lists(drawn.tuples(drawn.integers(0, 3), drawn.integers(0, 2)), max_size=300),
 )
-def test_whatever_is_promised_comes_in_order(
-    length: int, loaders: int, moves: list[tuple[int, int]]
-) -> None:
+def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int, int]]) -> None:
     """Readers of any paces, with several loads on their way: nobody waits for ever."""
     stream, now = Stream(length, loaders), LATER
     seats = [StreamSeat() for _ in range(4)]

@@ -61,9 +61,7 @@ def stacks() -> list[dict[str, Any]]:
         return []
 
 
-def test_setup_shows_creates_and_then_has_nothing_to_create(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> None:
     for tag in ("team", "aws:x=1", "cloudtune:run=1", "=1"):
         refused = called(capsys, "aws", "setup", "--yes", "--tag", tag)
         assert (refused.code, stacks()) == (2, [])
@@ -125,7 +123,7 @@ def renting(tmp_path: Path, **more: Any) -> Experiment:
     return for_renting({**fields, "cloud": cloud}, {})
 
 
-def test_an_experiment_needs_to_say_no_more_than_aws(
+def test_an_experiment_need_only_say_aws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = renting(tmp_path)
@@ -149,9 +147,7 @@ def test_an_experiment_needs_to_say_no_more_than_aws(
     assert kept.charges.per_instance_hour == 0.5
 
 
-def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_use_the_network_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ec2 = boto3.client("ec2", REGION)
     vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
     subnets = [
@@ -210,7 +206,7 @@ def test_runs_use_the_vpc_the_subnets_and_the_tags_of_setup(
     assert f"--vpc vpc-1: setup uses {vpc}; to change it, run `cloudtune aws teardown`" in moved.err
 
 
-def test_a_key_encrypts_bucket_and_disks_and_heads_have_the_type_of_setup(
+def test_a_key_encrypts_bucket_and_disks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for key, words in [("alias/mine", "write the key's ARN"), (KEY, "a key of eu-west-1 is")]:
@@ -283,9 +279,7 @@ def deploy(template: str, **parameters: str) -> None:
     cloudformation.execute_change_set(**names)
 
 
-def test_a_setup_that_fails_is_undone_and_can_be_repeated(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_failed_setup_is_undone_and_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     iam, name = boto3.client("iam", REGION), "cloudtune-head-us-east-1"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.trust()))
     done = called(capsys, "aws", "setup", "--yes")
@@ -300,9 +294,7 @@ def test_a_setup_that_fails_is_undone_and_can_be_repeated(
     assert missing() == []
 
 
-def test_a_teardown_keeps_results_and_refuses_while_something_is_alive(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_teardown_keeps_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert called(capsys, "aws", "setup", "--yes").code == 0
     s3, ec2 = boto3.client("s3", REGION), boto3.client("ec2", REGION)
     s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
@@ -360,9 +352,7 @@ def see(monkeypatch: pytest.MonkeyPatch, *statuses: str) -> Iterator[Stack | Non
         ("REVIEW_IN_PROGRESS", "CREATE_COMPLETE"),  # its change set was never executed
     ],
 )
-def test_a_change_is_waited_for(
-    clients: Any, monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...]
-) -> None:
+def test_a_change(clients: Any, monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...]) -> None:
     looks = see(monkeypatch, *statuses)
     with ChangeSet(clients, {}, {}) as change_set:
         change_set.execute()
@@ -379,9 +369,7 @@ def test_a_deletion_is_waited_for(clients: Any, monkeypatch: pytest.MonkeyPatch)
         stack.delete(clients)
 
 
-def test_an_interrupt_before_it_is_executed_leaves_nothing(
-    clients: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_before_leaves_nothing(clients: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     see(monkeypatch, "")
     with pytest.raises(KeyboardInterrupt), ChangeSet(clients, {}, {}):
         raise KeyboardInterrupt

@@ -51,7 +51,7 @@ def left_in_bucket() -> int:
     return int(boto3.client("s3", "us-east-1").list_objects_v2(Bucket=BUCKET)["KeyCount"])
 
 
-def test_it_asks_tries_tells_and_leaves_nothing(
+def test_it_asks_tries_and_tells(
     emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = called(capsys, "aws", "check", "--live")
@@ -101,7 +101,7 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     assert billing(emulator) == []
 
 
-def test_an_answer_that_differs_is_said_and_the_code_is_1(
+def test_an_answer_that_differs_is_said(
     emulator: Emulator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fault = {"action": "GetConsoleOutput", "code": "UnauthorizedOperation", "message": "no"}

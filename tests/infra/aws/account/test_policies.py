@@ -59,9 +59,7 @@ NODE = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
         ),
     ],
 )
-def test_what_training_code_reads_and_writes_in_the_bucket(
-    key: str, reads: str, writes: str
-) -> None:
+def test_what_training_reads_and_writes_in_the_bucket(key: str, reads: str, writes: str) -> None:
     for action, expected in [("Get", reads), ("Put", writes), ("Delete", writes)]:
         for account, answer in [("111122223333", expected), ("999999999999", "not allowed")]:
             name = f"{NODES_BUCKET}/{key}"  # which another account may have squatted

@@ -131,9 +131,7 @@ def test_any_is_each_region_that_the_account_has_enabled(
     assert re.search(r"\n  not af-south-1, ap-\S+, ap-\S+ and \d+ more: storage: ", planned.err)
 
 
-def test_what_is_of_one_region_is_refused_beside_several(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_regions_own_is_refused(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = experiment.read_text()
     for line in ("region: us-east-1", "image: ami-1", "zones: [us-east-1a]"):
         experiment.write_text(f"{text}  {line}\n")
@@ -190,7 +188,7 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
 
 
-def test_so_does_a_run_from_python(
+def test_also_from_python(
     experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
