@@ -109,9 +109,7 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
     assert sum("contact with run small-1 again, after" in line for line in said) == 2
 
 
-def test_a_boot_is_reported_once(
-    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_boot_reported_once(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     store = HeadStore(sent.remote.storage)
     first = b"apt: x\ncloudtune-head: installing Python\n"
     steps_of(
@@ -126,9 +124,7 @@ def test_a_boot_is_reported_once(
     assert said == ["head: installing Python\n", "head: fetched in 8 s\n"]
 
 
-def test_a_death_comes_with_its_boot(
-    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_died(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     HeadStore(sent.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
     monkeypatch.setattr(remote, "_DEAD_SECONDS", 0.0)
     monkeypatch.setattr(remote, "_BOOT_SECONDS", 0.0)
@@ -140,9 +136,7 @@ def test_a_death_comes_with_its_boot(
         follow(sent, lambda _: None, lambda _: None)
 
 
-def test_a_lost_head_is_unconfirmed(
-    sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_out_of_reach(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     HeadStore(sent.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))
     cloud.unreachable = 10**6
     begin = time.time()

@@ -110,9 +110,7 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
             assert list(found["trial"]) == list(frame["trial"])
 
 
-def test_h21_a_csv_row(
-    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "export", "--to", "csv").code == 0
     with (folder / "digits-1-csv" / "summary.csv").open() as file:
         (row,) = csv.DictReader(file)
@@ -169,9 +167,7 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
 @pytest.mark.walk("mlflow takes seconds to import")
-def test_mlflow_runs(
-    folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mlflow(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "export", "--to", "mlflow", "--out", "out")
     assert said.code == 0, said.err
     store = f"sqlite:///{folder}/out/mlflow.db"
@@ -196,9 +192,7 @@ def test_mlflow_runs(
 
 
 @pytest.mark.walk("wandb takes seconds to start")
-def test_wandb_runs(
-    folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """Its service, a process, has ended: the guard of all tests sees to that."""
     said = called(capfd, "export", "--to", "wandb", "--out", "out")
     assert said.code == 0, said.err

@@ -90,9 +90,7 @@ def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
         ({}, {"deadlin": "1h"}, "unknown option 'deadlin'; .*Did you mean 'deadline'"),
     ],
 )
-def test_mistakes(
-    bench: Bench, fields: dict[str, Any], given: dict[str, Any], message: str
-) -> None:
+def test_mistake(bench: Bench, fields: dict[str, Any], given: dict[str, Any], message: str) -> None:
     bench.experiment()
     bench.profile()
     with pytest.raises(UsageError, match=message):

@@ -54,9 +54,7 @@ def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role:
 
 
 @pytest.mark.parametrize(("role", "right", "less"), CASES, ids=[name for _, name, _ in CASES])
-def test_without_a_right_calls_fail(
-    world: World, role: str, right: str, less: dict[str, Any]
-) -> None:
+def test_lacking_a_right_fails(world: World, role: str, right: str, less: dict[str, Any]) -> None:
     failed = failures(world, less, role)
     assert {call for call, _ in failed} == FAILS[right]
     action = right.partition(": ")[2]
@@ -78,7 +76,7 @@ def launch(client: Any, **request: Any) -> Any:
     return client.run_instances(**{**usual, "MaxCount": 1, **request})
 
 
-def test_a_signed_address_is_for_one_object(
+def test_signed_addresses_are_of_one_object(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.client("s3").create_bucket(Bucket="signed")

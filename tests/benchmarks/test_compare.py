@@ -120,9 +120,7 @@ def test_a_mistake_is_one_clear_line(more: str, message: str, compare: Callable[
     assert re.search(message, said.err)
 
 
-def test_past_limits_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, compare: Callable[..., Said]
-) -> None:
+def test_limits_are_checked(monkeypatch: pytest.MonkeyPatch, compare: Callable[..., Said]) -> None:
     def careless(benchmark: Any, cases: list[Case], _processes: int) -> list[Result]:
         results = [play(benchmark, replace(case, limits=Limits())) for case in cases]
         return [results[0], replace(results[1], violations=("cost too much",))]

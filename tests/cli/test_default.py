@@ -81,9 +81,7 @@ def planned(command: Command, *options: str) -> dict[str, Any]:
         ((*BOTH, "--strategy", "asha"), "asha", ""),
     ],
 )
-def test_the_limits_decide(
-    command: Command, options: tuple[str, ...], strategy: str, why: str
-) -> None:
+def test_limits_decide(command: Command, options: tuple[str, ...], strategy: str, why: str) -> None:
     plan = planned(command, *options)
     assert plan["strategy"] == strategy
     assert why in plan["chosen"]
@@ -269,9 +267,7 @@ def test_a_person_is_asked(alone: Command, tmp_path: Path, monkeypatch: pytest.M
         ("--metric", "loss:least", "write NAME:max or NAME:min"),
     ],
 )
-def test_wrong_options(
-    command: Command, tmp_path: Path, option: str, value: str, message: str
-) -> None:
+def test_mistake(command: Command, tmp_path: Path, option: str, value: str, message: str) -> None:
     for path in ("experiment.yaml", "train.py"):
         said = command("plan", path, *BOTH, "--epochs", "16", option, value)
         assert said.code == 2

@@ -521,9 +521,7 @@ def billed_by(tmp_path: Path, billing: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "billing"), [*(("sha", each) for each in BILLED), ("seer", "function")]
 )
-def test_the_billing_is_the_files(
-    command: Command, tmp_path: Path, strategy: str, billing: str
-) -> None:
+def test_billing_of_a_file(command: Command, tmp_path: Path, strategy: str, billing: str) -> None:
     billed_by(tmp_path, billing)
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", "--budget", "$40"]
     shown = command("plan", *base, "--verbose")

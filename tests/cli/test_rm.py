@@ -113,9 +113,7 @@ def test_a_run_that_is_alive_or_unknown_stays(bench: Bench, run: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", ["", ".head"])
-def test_what_bills_stays(
-    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch, tag: str
-) -> None:
+def test_bills_stay(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch, tag: str) -> None:
     named: Any = ("i-1", run.name + tag, "", "", "g5.xlarge", "running", 0.0, None, "", {})
 
     def ours(name: str, *, ended: bool) -> list[Instance]:
@@ -141,9 +139,7 @@ def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.Mon
     assert "may still have instances and nothing was removed: eu-west-1 can't be asked" in done.err
 
 
-def test_a_refusal_keeps_the_record(
-    bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_keeps_it(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("read-only")
 

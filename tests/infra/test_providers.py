@@ -91,9 +91,7 @@ cloud: {provider: moon, region: tranquility, max_instances: 2}
 
 
 @pytest.mark.usefixtures("moon")
-def test_an_added_cloud_is_planned_and_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT)

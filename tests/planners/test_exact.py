@@ -125,9 +125,7 @@ class TestExactPlanner(PlannerContract):
 
 @pytest.mark.parametrize("planner", [ExactPlanner(), GreedyPlanner()])
 @pytest.mark.parametrize(("together", "pays"), [(9.0, True), (15.9, True), (16.1, False)])
-def test_r3_shares_are_planned_where_they_win(
-    planner: Planner, together: float, pays: bool
-) -> None:
+def test_r3_shares_planned_where_they_win(planner: Planner, together: float, pays: bool) -> None:
     """Eight on a GPU, packed or fused, take `together`; one after the other they take 16 s."""
     curve = {1 / 8: together, 1.0: 2.0}
     at_once = profile(curve, launch=0.0, boot=0.0, start=0.0, resize=0.0, release=0.0)

@@ -228,9 +228,7 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
         (lambda: DynamicFluid(published=True, idle=True), {"t00": [1], "t01": [1, 3, 4]}),
     ],
 )
-def test_f20_idle_gpu(
-    allocator: Callable[[], Allocator], grown: dict[TrialId, list[Width]]
-) -> None:
+def test_f20_idle(allocator: Callable[[], Allocator], grown: dict[TrialId, list[Width]]) -> None:
     """Of five GPUs one is idle: a fourth saves the longest little, a second the other half.
 
     Ours goes by what is saved; Fluid's code by what is left.

@@ -95,7 +95,7 @@ def test_each_of_fluids_names_is_a_rule_of_its_own(tmp_path: Path) -> None:
     ("start", "resize", "resizes"),
     [(0.0, 10_000.0, 0), (10_000.0, 0.0, 2), (0.0, 0.0, 2), (1.0, 120.0, 0), (120.0, 1.0, 2)],
 )
-def test_f06_resizes_are_no_starts(
+def test_f06_resizes_arent_starts(
     tmp_path: Path, start: float, resize: float, resizes: int
 ) -> None:
     played = run(
@@ -130,9 +130,7 @@ def test_f07_as_published_the_resize_is_paid_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "grown"), [(9.9, False), (10.1, True)])
-def test_f20_as_published_ten_seconds_are_enough(
-    tmp_path: Path, seconds: float, grown: bool
-) -> None:
+def test_f20_as_published_ten_seconds_do(tmp_path: Path, seconds: float, grown: bool) -> None:
     """What two trials have left after an epoch of two, on one each of three GPUs."""
     curve = {1.0: seconds, 2.0: seconds / 2}
     name = "dynamic-fluid:published-idle"

@@ -68,9 +68,7 @@ def test_what_may_be_on_instances_alone_is_a_line_and_the_run_goes_on(bench: Ben
     assert "measuring it first" in done.out
 
 
-def test_a_script_is_run(
-    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_is_run(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has started ends with it."""
     monkeypatch.setattr(dry_run, "try_script", try_script)
     path, started = with_module(bench, "lr"), bench.home.parent / "pid"
@@ -169,9 +167,7 @@ OURS: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_what_may_differ_is_no_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_may_differ(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE[name])
     assert try_script(experiment(bench)).reason
 

@@ -71,7 +71,7 @@ def go(runner: Runner, world: OneEvent, monkeypatch: pytest.MonkeyPatch, watch: 
 
 
 @pytest.mark.parametrize("error", [CloudtuneError("the head is gone"), OSError(28, "disk full")])
-def test_no_error_hides_bills(
+def test_errors_hide_no_bill(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     with pytest.raises(CleanupError, match=LEFT) as raised:

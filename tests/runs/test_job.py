@@ -80,9 +80,7 @@ def test_a_trial_s_rules_are_the_experiment_s() -> None:
     [({}, (1, 2)), ({"max": 1}, (1,)), ({"min": 2}, (2,)), ({"min": 2, "max": 2}, (2,))],
 )
 @pytest.mark.parametrize("strategy", ["sha", "hypersched"])
-def test_no_plan_is_too_wide(
-    gpus: dict[str, int], widths: tuple[float, ...], strategy: str
-) -> None:
+def test_no_plan_too_wide(gpus: dict[str, int], widths: tuple[float, ...], strategy: str) -> None:
     base = dict(SETTING.job().experiment)
     cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
     changed = {"trial": {"gpus": gpus}, "cloud": cloud, "strategy": strategy, "trials": 4}

@@ -170,7 +170,7 @@ def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(tmp_
     assert sorted(file.name for file in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
 
 
-def test_a_script_that_trains_holds_no_plan_up(
+def test_scripts_that_train_hold_no_plan_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mutators, "_MAX_SECONDS", 0.5)

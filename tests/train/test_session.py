@@ -258,9 +258,7 @@ def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path)
     assert [report.epoch for report in second] == [5, 6]
 
 
-def test_the_one_before_the_last_is_kept(
-    tmp_path: Path, store: CheckpointStore, work: Path
-) -> None:
+def test_the_last_two_are_kept(tmp_path: Path, store: CheckpointStore, work: Path) -> None:
     """The controller may not hear of a checkpoint whose node is lost as it is saved."""
     known: list[str | None] = []
 
@@ -539,9 +537,7 @@ def test_a_thread_keeps_its_session_while_another_begins() -> None:
         driver.join()
 
 
-def test_alone_it_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def script() -> None:
         assert cloudtune.get_checkpoint() is None
         assert cloudtune.get_context().get_world_size() == 1
@@ -638,9 +634,7 @@ def test_others_save_nothing_in_mid_epoch(store: CheckpointStore, work: Path) ->
             assert not session.save(here)
 
 
-def test_when_a_save_is_due(
-    store: CheckpointStore, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saves_due(store: CheckpointStore, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A save of half a second; 0.5 losses an hour: sqrt(2 0.5 7200) = 85 s apart."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr("time.monotonic", lambda: clock.now)

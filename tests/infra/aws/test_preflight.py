@@ -161,9 +161,7 @@ def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.Monk
         ({"InstanceMarketOptions": {"MarketType": "spot"}}, "write cloud.market: spot"),
     ],
 )
-def test_a_field_that_ec2_lacks_or_is_ours(
-    tmp_path: Path, given: dict[str, Any], words: str
-) -> None:
+def test_a_field_not_of_requests(tmp_path: Path, given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as error:
         experiment(tmp_path, request=given)
     assert words in str(error.value)

@@ -156,9 +156,7 @@ def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("jump", [-60.0, 3600.0])
-def test_a_set_clock_changes_no_time(
-    jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
     told: list[Event] = []
     launched = instance(launched_at=unix_time() - 1)
@@ -173,9 +171,7 @@ def test_a_set_clock_changes_no_time(
     assert event.launched_at == pytest.approx(2.0, abs=0.9)
 
 
-def test_its_console_says_why_it_never_joined(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
     told: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")

@@ -162,9 +162,7 @@ def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) ->
     ask("faults", "--clear")
 
 
-def test_spot_is_reclaimed(
-    control: EmulatorControl, launch: Launch, eventually: Eventually
-) -> None:
+def test_spot_reclaimed(control: EmulatorControl, launch: Launch, eventually: Eventually) -> None:
     first, second, third = launch(), launch(), launch("on-demand")
     eventually(lambda: {each["state"] for each in control.instances()} >= {"running"})
     assert ask("reclaim", first) == f"{first} will be reclaimed in 2m\n"

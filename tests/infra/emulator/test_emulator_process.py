@@ -67,9 +67,7 @@ def test_callers_at_once_get_the_same_one_and_an_idle_one_is_stopped(tmp_path: P
     assert not (tmp_path / "emulator.json").exists()
 
 
-def test_sigterm_ends_instances(
-    tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
-) -> None:
+def test_sigterm_ends_them(tmp_path: Path, ec2_client: MakeClient, eventually: Eventually) -> None:
     emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
     instance = launch(ec2_client(emulator.access))
     assert not stop_emulator(tmp_path, only_if_idle=True)
@@ -85,9 +83,7 @@ def test_sigterm_ends_instances(
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
-def test_it_ends_what_one_left(
-    tmp_path: Path, ec2_client: MakeClient, eventually: Eventually
-) -> None:
+def test_it_ends_leftovers(tmp_path: Path, ec2_client: MakeClient, eventually: Eventually) -> None:
     first = ensure_emulator(tmp_path, boot_seconds=0.1)
     instance = launch(ec2_client(first.access))
     pids = wait_for_machine(first, instance, eventually)

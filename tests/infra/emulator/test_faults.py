@@ -133,9 +133,7 @@ def test_several_get_as_many_as_there_is_room(ec2: EC2Client, control: EmulatorC
     ("market", "code"),
     [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],
 )
-def test_a_quota_counts_vcpus(
-    ec2: EC2Client, control: EmulatorControl, market: str, code: str
-) -> None:
+def test_vcpu_quotas(ec2: EC2Client, control: EmulatorControl, market: str, code: str) -> None:
     control.quota(11, market)
     other = "spot" if market == "on-demand" else "on-demand"
     launch(ec2, count=4, **market_request(other, ""))
@@ -145,9 +143,7 @@ def test_a_quota_counts_vcpus(
     launch(ec2, **market_request(market, ""))
 
 
-def test_a_slow_boot_pends(
-    ec2: EC2Client, control: EmulatorControl, eventually: Eventually
-) -> None:
+def test_slow_boot_pends(ec2: EC2Client, control: EmulatorControl, eventually: Eventually) -> None:
     control.add({"kind": "slow-boot", "type": "g4dn.*", "seconds": 300, "times": 1})
     slow, usual = launch(ec2, count=2)
     eventually(lambda: state(ec2, usual) == "running")
@@ -167,9 +163,7 @@ def test_an_instance_may_run_and_never_run_its_user_data(
     assert printed(emulator, mute) == ""
 
 
-def test_a_failed_boot_ends(
-    ec2: EC2Client, control: EmulatorControl, eventually: Eventually
-) -> None:
+def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eventually) -> None:
     control.add({"kind": "failed-boot"})
     request: Any = {"ImageId": "ami-1", "InstanceType": KIND, "MinCount": 1, "MaxCount": 1}
     (answer,) = ec2.run_instances(**request)["Instances"]
@@ -419,9 +413,7 @@ def test_who_stands_still_misses_the_end_of_the_lease_and_who_is_dead_for_good(
     assert state(ec2, dead) == "running"
 
 
-def test_the_clock_is_moved(
-    ec2: EC2Client, control: EmulatorControl, eventually: Eventually
-) -> None:
+def test_a_moved_clock(ec2: EC2Client, control: EmulatorControl, eventually: Eventually) -> None:
     (before,) = launch(ec2)
     assert control.move_clock(7200) == pytest.approx(7200)
     (after,) = launch(ec2)

@@ -137,9 +137,7 @@ def test_clean_environment(emulator: Emulator, ec2: EC2Client, eventually: Event
     assert states(ec2, [instance]) == {"running"}
 
 
-def test_all_processes_are_killed(
-    emulator: Emulator, ec2: EC2Client, eventually: Eventually
-) -> None:
+def test_all_of_it_is_killed(emulator: Emulator, ec2: EC2Client, eventually: Eventually) -> None:
     script = """#!/bin/bash
 sleep 600 & echo child $!
 setsid sh -c 'echo daemon $$; exec sleep 600' &

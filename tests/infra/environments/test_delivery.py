@@ -133,9 +133,7 @@ def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
     assert [path.name for path in Path(pack.into).parent.iterdir()] == [name]
 
 
-def test_a_lost_pack_is_told(
-    built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_lost_pack(built: Built, node: Node, cloud: dict[str, str], tmp_path: Path) -> None:
     pack = packed(built, "s3://bucket/runs", tmp_path / "e")
     code, console = node.boots(Delivery(pack=replace(pack, uri="s3://bucket/none.tar.gz")), **cloud)
     assert code == 1
@@ -264,9 +262,7 @@ def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None
         Delivery(pack=pack, commands=("x" * 14_000,)).check()
 
 
-def test_a_pack_has_a_manifest(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_packs_manifest(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = EnvironmentCache(str(tmp_path), built.place)
     assert cache.pack() is None
 

@@ -129,9 +129,7 @@ def test_it_is_built_once(built: Built, spec: Spec, monkeypatch: pytest.MonkeyPa
     assert build(spec, print) == built
 
 
-def test_debris_is_no_environment(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debris_is_not_used(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     half = replace(spec, root=tmp_path)
     (half.place / "venv" / "bin").mkdir(parents=True)
     (half.place / "left").touch()

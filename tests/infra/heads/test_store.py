@@ -151,9 +151,7 @@ def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> N
     assert not is_carried(folder), "no word yet"
 
 
-def test_a_run_s_end_is_seen(
-    store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_end_is_seen(store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs.time.time", lambda: now)
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs._LOOK_SECONDS", -1.0)

@@ -171,9 +171,7 @@ def test_a_rank_in_trouble_ends_its_session(node: Node, trouble: str, expected: 
     assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
 
 
-def test_what_is_detached_ends(
-    node: Node, eventually: Callable[[Callable[[], object]], None]
-) -> None:
+def test_detached_ends_too(node: Node, eventually: Callable[[Callable[[], object]], None]) -> None:
     def detached() -> list[int]:
         sleeping = [it for it in psutil.process_iter(["cmdline"]) if it.info["cmdline"] == SLEEPS]
         return [it.pid for it in sleeping if is_running(it)]
@@ -218,9 +216,7 @@ def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "holds the GIL"])
-def test_a_hang(
-    node: Node, trouble: str, eventually: Callable[[Callable[[], object]], None]
-) -> None:
+def test_hang(node: Node, trouble: str, eventually: Callable[[Callable[[], object]], None]) -> None:
     name = f"{trouble[:4]}-stuck.1"
     node.agent.start(part_of(name, 2.0, until=9, trouble=trouble, rank=1))
     node.hear(name, Epoch)

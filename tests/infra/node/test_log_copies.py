@@ -53,9 +53,7 @@ def test_one_that_ends_brings_away_what_is_left(logs: Path, tmp_path: Path) -> N
     assert (tmp_path / "kept" / "t01.1.0.log").read_text() == "the last words\n"
 
 
-def test_a_storage_that_fails(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_storage_that_fails(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept"
     kept.write_text("a file, and no folder")
     copies = LogCopies(logs, str(kept), "i-1")

@@ -115,9 +115,7 @@ def test_a_memory_that_the_driver_does_not_know_is_zero(machine: Machine) -> Non
     assert gpus() == (Gpu(0, "GPU-gb10", "NVIDIA GB10", 0),)
 
 
-def test_no_driver_no_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine
-) -> None:
+def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     write_smi(machine.bin, "NVIDIA-SMI has failed because it couldn't communicate\n")
     assert gpus() == ()
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -96,9 +96,7 @@ def test_what_is_not_renewed_gives_its_gpus_back(tmp_path: Path) -> None:
     wait_for(lambda: not calls.ours(ended=False), 30)
 
 
-def test_the_type_that_is_named_is_reserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_named_type_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,
         cluster(Path(folder)) as two,

@@ -19,9 +19,7 @@ def stairs(corners: list[tuple[float, float]]) -> Staircase:
 
 
 @given(one=points, other=points)
-def test_one_then_the_other(
-    one: list[tuple[float, float]], other: list[tuple[float, float]]
-) -> None:
+def test_one_then_other(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> None:
     both = stairs(one).then(stairs(other))
     sums = [(a[0] + b[0], a[1] + b[1]) for a in one for b in other]
     for seconds, dollars in sums:

@@ -146,9 +146,7 @@ def test_it_returns_to_spot_within_its_money() -> None:
     ("refused", "price", "wanted"),
     [((), 72.0, (4, 0)), (("c.4x",), 72.0, (2, 1)), (("c.4x",), 0.0, (2, 2))],
 )
-def test_the_next_offer_fills(
-    refused: tuple[str, ...], price: float, wanted: tuple[int, int]
-) -> None:
+def test_next_offer_fills(refused: tuple[str, ...], price: float, wanted: tuple[int, int]) -> None:
     """Four at a cent a second are planned, two are there; the next costs two cents, or nothing."""
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, price, name="d.4x")
     rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]

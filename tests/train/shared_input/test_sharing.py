@@ -291,9 +291,7 @@ def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials
         assert sorted(indices) == list(range(SAMPLES))
 
 
-def test_a_broken_epoch(
-    trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_epoch(trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 10)
     together = multiprocessing.get_context("fork").Barrier(2)
 

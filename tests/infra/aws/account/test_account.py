@@ -123,9 +123,7 @@ def renting(tmp_path: Path, **more: Any) -> Experiment:
     return for_renting({**fields, "cloud": cloud}, {})
 
 
-def test_an_experiment_need_only_say_aws(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = renting(tmp_path)
     assert (bare.cloud.security_group, bare.cloud.instance_profile) == (None, None)
     assert not bare.storage.startswith("s3://")
@@ -206,9 +204,7 @@ def test_runs_use_the_network_and_tags(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"--vpc vpc-1: setup uses {vpc}; to change it, run `cloudtune aws teardown`" in moved.err
 
 
-def test_a_key_encrypts_bucket_and_disks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_encrypts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for key, words in [("alias/mine", "write the key's ARN"), (KEY, "a key of eu-west-1 is")]:
         refused = called(capsys, "aws", "setup", "--yes", "--kms", key, "--region", "eu-west-1")
         assert (refused.code, stacks()) == (2, [])
