@@ -123,14 +123,6 @@ def test_a_script_that_tunes_at_its_top_level_is_no_endless_chain(bench: Bench, 
     load_function(bench.folder, "train.py:train")
 
 
-def test_limits_that_no_plan_meets_raise(bench: Bench) -> None:
-    path = bench.ready()
-    with pytest.raises(cloudtune.InfeasibleError) as raised:
-        cloudtune.plan(path, deadline="1s", budget="$0.01")
-    assert raised.value.fastest is not None
-    assert raised.value.exit_code == 3
-
-
 def test_a_run(bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
     path = bench.ready()
     events: list[Any] = []

@@ -4,11 +4,11 @@ from functools import partial
 import pytest
 
 from cloudtune.display.alternatives_tables import difference
-from cloudtune.display.plan_screen import show_all, show_head, show_nearest, show_plan, show_saved
+from cloudtune.display.plan_screen import show_all, show_head, show_plan, show_saved
 from cloudtune.display.plan_tables import gap_text
 from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
-from tests.builders.proposals import MIXED, STATIC, proposal, run_of
+from tests.builders.proposals import MIXED, proposal, run_of
 from tests.display.test_run_screen import printed as piped
 
 printed = partial(piped, soft_wrap=False)
@@ -165,14 +165,6 @@ def test_a_run_that_decides_as_it_goes_says_what_is_forecast() -> None:
     assert line(saved, "strategy").startswith("strategy hypersched")
 
 
-def test_nothing_keeps_the_limits() -> None:
-    lines = printed(lambda out: show_nearest(out, STATIC, MIXED))
-    assert line(lines, "fastest") == "fastest 2 x p9.big 11m 13s $11.21"
-    assert line(lines, "cheapest").endswith("up to 4 x g9.small 15m 53s $2.81")
-    assert not [each for each in lines if "nearest to both" in each]
-    assert printed(lambda out: show_nearest(out, None, None)) == []
-
-
 def searching(**changes: object) -> Proposal:
     """Return a proposal of the default search, with half and twice its budget."""
     plan = replace(
@@ -207,27 +199,6 @@ def test_the_screen_has_the_plan_alternatives_and_the_next_command() -> None:
         "worst case the run stops below $5.00; $6.50 if this machine dies"
     )
     assert line(lines, "run it") == "run it cloudtune run digits.yaml --deadline 30m"
-
-
-def test_a_search_says_what_half_and_twice_the_budget_would_change() -> None:
-    given = searching()
-    lines, forecast = brief(given), given.plan.forecast
-    assert (
-        lines[0] == "Plan of digits: a search for the best model, at most 16 epochs a trial (best)"
-    )
-    assert line(lines, "why") == "why the best model that 30m and $5.00 can buy"
-    assert line(lines, "configurations").startswith(
-        f"configurations about {forecast.trials.p50:,.0f}"
-    )
-    assert line(lines, "epochs of the best").endswith("16 epochs")
-    for name, dollars in (("half the budget", "$2.50"), ("twice the budget", "$10.00")):
-        row = line(lines, f"{name}, {dollars}")
-        assert row.split()[4:6] == [f"{forecast.trials.p50:,.0f}", f"{forecast.epochs.p50:,.0f}"]
-
-
-def test_a_search_that_reaches_no_last_epoch_says_what_that_takes() -> None:
-    assert "no trial can reach the end: 40 h" in " ".join(brief(searching(short_of="40 h")))
-    assert not [each for each in brief(searching()) if "reach the end" in each]
 
 
 def test_a_run_begins_with_ten_lines_of_it() -> None:

@@ -20,13 +20,6 @@ def free_gpus(**usable: int) -> FreeGpus:
     return found
 
 
-def test_a_trial_wider_than_an_instance_takes_whole_ones() -> None:
-    found = free_gpus(a=4, b=4)
-    assert found.find(8.0) == (FOUR, (Slice("a", 4.0), Slice("b", 4.0)))
-    found.take([Slice("a", 0.5, 0)])
-    assert found.find(8.0) is None
-
-
 def test_only_offers_that_have_the_width_are_looked_at() -> None:
     found = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
     found.follow({"a": FOUR, "b": ONE}, ())

@@ -8,7 +8,7 @@ import pytest
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, with_earlier_runs
 from cloudtune.profiles.priors import believed, prior
-from cloudtune.profiles.provenance import basis, origin_text, seen_text
+from cloudtune.profiles.provenance import origin_text, seen_text
 from tests.builders import profile
 
 TODAY = "2026-11-22"
@@ -148,20 +148,3 @@ def test_one_measurement_is_believed_as_ever() -> None:
     assert alike.mean == pytest.approx(apart.mean, rel=0.05)
     assert alike.error < lone.error
     assert apart.error > 1.3 * alike.error
-
-
-@pytest.mark.parametrize(
-    ("runs", "text"),
-    [
-        ((), "measured 3 days ago on p3.2xlarge"),
-        ((saw(11.0, 2),), "measured 3 days ago on p3.2xlarge, seen in digits-1121 1 day ago"),
-        (
-            (saw(11.0, 2), saw(11.0, 2, run="digits-1122", at="2026-11-22T01:00:00Z")),
-            "measured 3 days ago on p3.2xlarge, seen in 2 runs, the last today",
-        ),
-    ],
-)
-def test_where_a_figure_is_from(runs: tuple[RunTimes, ...], text: str) -> None:
-    found = after(*runs)
-    assert basis([found], TODAY).text == text
-    assert basis([found], TODAY).measured

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ from cloudtune.model.plans import Limits
 from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.job import Job, choices, sampler_name
-from cloudtune.runs.report import Report, load, to_json
+from cloudtune.runs.job import Job
+from cloudtune.runs.report import Report, to_json
 from cloudtune.strategies.rungs import rung_epochs
-from tests.builders import write_ledger
-from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
+from tests.builders.live import BUDGET, DEADLINE, elastic_job, report_of
 from tests.display.test_run_screen import printed
 
 NAMES = sorted(STRATEGIES)
@@ -54,19 +52,6 @@ def test_the_policy_has_what_the_experiment_says() -> None:
     charged = policy.state.charges
     assert (charged.usd_per_launch, charged.usd_per_second) == (0.5, 0.001)
     assert policy.state.max_instances == 3
-
-
-def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
-    assert sampler_name(problem("asha").experiment) == "random"
-    assert sampler_name(problem("bohb").experiment) == "tpe"
-    assert sampler_name(problem({"name": "asha", "sampler": "qmc"}).experiment) == "qmc"
-    assert {"sha", "rubberband", "halving", "asha"} <= set(choices()["name"])
-
-
-def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
-    whole = report_of(elastic_job())
-    write_ledger(tmp_path, whole.job.to_json(), whole.entries)
-    assert to_json(load(tmp_path)) == to_json(whole)
 
 
 def test_the_report_names_its_parts_and_tells_when_the_target_was_reached() -> None:

@@ -62,14 +62,6 @@ def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path)
     assert took in shown(told)
 
 
-def test_the_fleet_over_time() -> None:
-    second, third = (stage.begin for stage in PLAN.stages[1:])
-    assert [size for _, size in report().fleet] == [1, 2, 3, 2, 1, 0]
-    assert [at for at, _ in report().fleet] == pytest.approx(
-        [1.0, 1.0, 1.0, second + 2.0, third + 2.0, PLAN.estimate.seconds]
-    )
-
-
 def test_trials_that_changed_their_width_lost_no_epoch() -> None:
     changes = report().width_changes
     moves = [(c.before, c.after, c.last_epoch, c.next_epoch) for c in changes]

@@ -13,7 +13,7 @@ import pytest
 from cloudtune import clock
 from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import replayed
-from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
@@ -182,17 +182,6 @@ def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:
     replayed(job.policy(), entries)
     text = json.loads(place("report", "second-run", "-o", "json").out)["provenance"]["text"]
     assert "seen in first-run 2 days ago" in text
-
-
-def test_a_run_by_published_figures_tells_too(place: Place) -> None:
-    """Its profile is of no script; the job knows which one it trained."""
-    [known] = read(place.folder / "train.json")
-    published = replace(known, script_hash="", provenance=Provenance("published", on="T4"))
-    write(place.folder / "train.json", [published])
-    first(place)
-    [after] = rentables(place)
-    assert after.epoch_seconds(1.0) == pytest.approx(1.3 * 9.0, rel=0.1)
-    assert after.seen[0].share > 0.95
 
 
 def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:

@@ -68,23 +68,6 @@ def pbt(explore: Callable[[Trial], Trial | None] | None = None, **options: int) 
     return build
 
 
-def test_the_worst_quarter_goes_on_as_clones_of_the_best() -> None:
-    """t00 and t01 are the worst of eight at epoch 4, t06 and t07 the best."""
-    played = play(eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]), pbt())
-    clones = {t.trial.id: t.clone_of for g in played.groups() for t in g.tasks if t.clone_of}
-    assert set(clones) >= {"t08", "t09"}
-    assert {clones["t08"], clones["t09"]} <= {"t06", "t07"}
-    starts = {start.trial: start for start in played.starts}
-    for child in ("t08", "t09"):
-        begun = starts[child]
-        assert begun.checkpoint == f"sim://{clones[child]}/{begun.start_epoch}"
-        assert begun.start_epoch >= 4
-    assert played.policy.trials["t00"].status == "cut"
-    assert played.policy.trials["t01"].status == "cut"
-    assert played.epochs["t00"] == played.epochs["t01"] == 4
-    assert played.epochs["t07"] == 12
-
-
 def test_a_full_storage_keeps_what_a_clone_may_begin_from() -> None:
     """t06 is over long before the others, without its last two epochs in the storage."""
     setting = eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], extra=16).but(

@@ -2,8 +2,6 @@ import contextlib
 import itertools
 import json
 import math
-import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,34 +166,3 @@ def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
     manifest.write_text(json.dumps(document))
     _, told = trained(tmp_path / "files", 0.5, path)
     assert told == [(None, None), (None, None)]
-
-
-def curve(widths: Sequence[int], *, follows: bool) -> list[float]:
-    """Return the loss of each epoch of a regression whose batch is 8 for each of its GPUs.
-
-    With `follows` the rate goes with the batch by the rule; else it stays.
-    """
-    chance = random.Random(0)
-    points = [(chance.uniform(-1, 1), chance.gauss(0, 1.5)) for _ in range(64)]
-    weight, found = 4.0, []
-    batch = GrowingBatch(8, 0.02, workers=widths[0])
-    for workers in widths:
-        if workers != batch.workers:
-            state, batch = batch.state_dict(), GrowingBatch(8, 0.02, workers=workers)
-            batch.load_state_dict(state)
-        rate = batch.begin_epoch(_Optimizer()) if follows else 0.02
-        chance.shuffle(points)
-        for begin in range(0, len(points), batch.size):
-            part = points[begin : begin + batch.size]
-            weight -= rate * sum(2 * (weight * x - x - e) * x for x, e in part) / len(part)
-        found.append((weight - 1) ** 2)
-    return found
-
-
-def test_h22_by_the_rule_a_widened_trial_loses_less() -> None:
-    """Four times as wide after 5 epochs: a quarter of the steps; the rule makes up for half."""
-    still = curve([1] * 30, follows=True)
-    ruled, plain = (curve([1] * 5 + [4] * 25, follows=f) for f in (True, False))
-    assert ruled[:5] == plain[:5] == still[:5]
-    behind = [math.log(each[-1] / still[-1]) for each in (ruled, plain)]
-    assert 0 < behind[0] < 0.75 * behind[1]

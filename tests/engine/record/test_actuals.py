@@ -3,7 +3,7 @@
 import pytest
 
 from cloudtune.engine.ledger import Entry
-from cloudtune.engine.record.actuals import delay_times, epoch_times
+from cloudtune.engine.record.actuals import delay_times
 from cloudtune.engine.record.timeline import Timeline, read
 from cloudtune.model.commands import Launch, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
@@ -54,13 +54,6 @@ def delays(timeline: Timeline) -> dict[str, float]:
     found = delay_times(timeline)
     assert {(each.instance_type, each.market) for each in found} == {(TYPE, "spot")}
     return {each.delay: each.seconds.mean for each in found}
-
-
-def test_epochs_are_those_after_the_first_of_a_start() -> None:
-    narrow, wide = epoch_times(a_run())["t0"]
-    assert (narrow.instance_type, narrow.width, narrow.first) == (TYPE, 1.0, False)
-    assert (narrow.seconds.mean, narrow.seconds.n) == (11.0, 2)
-    assert (wide.width, wide.seconds.mean, wide.first) == (2.0, 6.0, True)
 
 
 def test_each_delay_is_what_a_profile_calls_so() -> None:

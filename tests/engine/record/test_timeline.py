@@ -7,12 +7,9 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
-from cloudtune.model.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StopTrial
+from cloudtune.model.commands import ExtendTrial, Launch, SetTimer, StopTrial
 from cloudtune.model.events import (
-    InstanceGone,
     InstanceLaunched,
-    Interrupted,
-    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
@@ -22,7 +19,6 @@ from cloudtune.model.events import (
     TrialLost,
     TrialStarted,
 )
-from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
 from tests.builders.events import start
 
@@ -49,20 +45,6 @@ FIRST = (
 )
 
 
-def test_an_instance_from_its_request_to_its_end() -> None:
-    found = read(FIRST)
-    one, refused = found.instances.values()
-    assert (one.requested_at, one.launched_at, one.joined_at) == (0.0, 1.5, 20.0)
-    assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
-    assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
-    assert found.rented() == [one]
-    left = read([*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances["i0"]
-    assert (left.left_at, left.joined, left.released) == (50.0, False, True)
-    gone = read([*FIRST, Entry(InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
-    assert (gone.instances["i0"].end(99.0), gone.over_at) == (50.5, 50.5)
-    assert gone.fleet_sizes() == ((1.5, 1), (50.5, 0))
-
-
 def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:
     gone = [*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (StopTrial("a.1"), StopTrial("b.1")))]
     session = read(gone).sessions["a.1"]
@@ -81,19 +63,6 @@ def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
     assert waited == [(1, True), (2, True), (3, False)]
     assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
     assert found.takeovers == [43.0]
-
-
-def test_timers_notices_and_the_end() -> None:
-    notice = InterruptionNotice(41.0, "i0", 161.0)
-    middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(Interrupted(42.0), ())]
-    found = read([*FIRST, *middle])
-    assert found.timers == {"tick": 1.0, "cleanup": 60.0}
-    assert (found.notices, found.interrupted, found.ended) == ([notice], 42.0, None)
-    end = Entry(TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
-    beyond = Entry(epoch(70.0, "a.1", 3), ())
-    over = read([*FIRST, *middle, end, beyond])
-    assert (over.timers, over.ended, over.at) == ({"tick": 1.0}, EndReason.DEADLINE, 60.0)
-    assert len(over.epochs) == 2
 
 
 def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> None:

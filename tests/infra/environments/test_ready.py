@@ -1,6 +1,7 @@
 """Environments are built whole, once, and packed before anything is rented."""
 
 import platform
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -35,8 +36,20 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "opt"
 
 
+@pytest.fixture
+def at_once(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built has no files: `built` is a whole one, which takes seconds."""
+
+    def build(spec: Spec, _say: object) -> Built:
+        spec.place.mkdir(parents=True)
+        shutil.copy(built.place / COMPLETE, spec.place)
+        return replace(built, place=spec.place)
+
+    monkeypatch.setattr(readying, "build", build)
+
+
 def test_it_is_built_once_then_fetched_by_whoever_has_it_not(
-    offline: Path, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    at_once: None, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     storage, wanted = str(tmp_path / "s"), on_aws(tmp_path, **NEEDS)
@@ -55,7 +68,7 @@ def test_it_is_built_once_then_fetched_by_whoever_has_it_not(
     assert built_at(built.place) == built
 
 
-def test_where_instances_are_this_machine_nothing_is_packed(offline: Path, tmp_path: Path) -> None:
+def test_where_instances_are_this_machine_nothing_is_packed(at_once: None, tmp_path: Path) -> None:
     wanted = experiment(tmp_path, pip=["tiny"])
     delivery, built = ready(wanted, str(tmp_path / "s"), tmp_path / "home", lambda _line: None)
     assert built is not None

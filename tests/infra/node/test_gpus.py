@@ -6,16 +6,6 @@ from hypothesis import strategies as st
 from cloudtune.infra.node.gpus import GpuSlots, shares
 
 
-def test_whole_gpus_are_the_lowest_free_ones() -> None:
-    slots = GpuSlots(4)
-    assert slots.take("a", 1.0) == (0,)
-    assert slots.take("b", 2.0) == (1, 2)
-    slots.give("a")
-    assert slots.take("c", 2.0) == (0, 3)
-    assert slots.take("d", 1.0) is None
-    assert slots.free() == []
-
-
 def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
     slots = GpuSlots(2)
     asked = [("a", 0), ("b", 0), ("c", 1), ("d", 1)]

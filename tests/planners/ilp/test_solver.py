@@ -24,19 +24,6 @@ def value(problem: Any) -> float:
     return float(pulp.value(problem.objective))
 
 
-def test_an_optimum_comes_with_its_bound() -> None:
-    problem = knapsack()
-    solved = solve(problem)
-    assert solved.status == "optimal"
-    assert solved.bound == pytest.approx(value(problem))
-    assert value(problem) == pytest.approx(-645.4772882269906)
-
-
-def test_the_impossible_is_infeasible() -> None:
-    solved = solve(knapsack(at_least=41))
-    assert (solved.status, solved.bound) == ("infeasible", None)
-
-
 def test_what_is_cut_short_is_never_called_optimal() -> None:
     problem = knapsack()
     solved = solve(problem, nodes=1)

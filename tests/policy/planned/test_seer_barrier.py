@@ -16,7 +16,6 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Provenance
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planners.reserve import MARGIN
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.speed_estimates import DOUBT, SpeedEstimates
@@ -127,31 +126,6 @@ def started(deal: Setting) -> tuple[int, int]:
     except InfeasibleError:
         return 0, 0
     return len(itinerary_of(policy).trials), plan_of(policy).stages[-1].stage.end_epoch
-
-
-def test_with_linear_scaling_the_deadline_changes_nothing_but_set_up_and_granularity() -> None:
-    """Without delays, eight GPUs do in a time what one does in eight; where scaling is sublinear,
-    a tighter deadline costs trials."""
-
-    def first(scaling: dict[float, float], deadline: float) -> int:
-        instant = profile(scaling, launch=0, boot=0, start=0, resize=0, release=0)
-        deal = DEAL.but(
-            trials=64,
-            max_epochs=8,
-            offer=offer(1, 36.0, 0.0),
-            profile=instant,
-            max_instances=64,
-            brakes=Brakes(tick=1e-6, drain=0.0),
-            limits=Limits(deadline, 1.001 * 40 * 0.08 / (1 - MARGIN)),
-        )
-        return started(deal)[0]
-
-    linear = {float(2**n): 8.0 / 2**n for n in range(7)}
-    assert [first(linear, deadline) for deadline in (90.0, 45.0, 22.0)] == [16, 16, 16]
-    sublinear = {float(2**n): 8.0 / 1.5**n for n in range(7)}
-    fewer = [first(sublinear, deadline) for deadline in (90.0, 45.0, 22.0)]
-    assert fewer[0] == 16
-    assert fewer[0] > fewer[1] > fewer[2]
 
 
 def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:

@@ -166,29 +166,6 @@ def test_all_failing_is_no_end() -> None:
     assert told(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
 
 
-def test_the_highest_epoch_with_enough_trials_is_learned_from() -> None:
-    """Epoch 1 says that x should be large, epoch 9 that it should be small; four trials decide."""
-    space: dict[str, Domain] = {"x": Uniform(0, 1), "y": Uniform(0, 1)}
-
-    def means(deep: int) -> float:
-        found: list[object] = []
-        for seed in range(8):
-            sampler = SpaceSampler(space, "tpe", mode="max", seed=seed)
-            trials = [sampler.ask() for _ in range(30)]
-            for number, trial in enumerate(trials):
-                assert trial is not None
-                x = trial.config["x"]
-                assert isinstance(x, float)
-                sampler.tell(trial, 1, x)
-                if number < deep:
-                    sampler.tell(trial, 9, -x)
-            found += [trial.config["x"] for _ in range(5) if (trial := sampler.ask())]
-        return float(np.mean(np.array(found, dtype=float)))
-
-    assert means(deep=3) > 0.6
-    assert means(deep=12) < 0.4
-
-
 def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
     sampler = SpaceSampler(FLAT, "cma-es")
     trials = told(sampler, 8, epoch=2)

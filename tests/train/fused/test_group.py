@@ -172,14 +172,6 @@ def test_a_member_leaves_trains_alone_and_comes_back() -> None:
         assert_equal(state, alone(made(cnn, seed), wanted[seed], data))
 
 
-def test_members_may_have_come_at_different_times() -> None:
-    """Adam's correction of its first steps goes by each member's own."""
-    wanted, data = [Adam(0.01), Adam(0.02)], batches(mlp, 8)
-    (a,) = trained(mlp, [MemberState.of(made(mlp, 0))], wanted[:1], data[:5])
-    _, b = trained(mlp, [a, MemberState.of(made(mlp, 1))], wanted, data[5:])
-    assert_equal(b, alone(made(mlp, 1), wanted[1], data[5:]))
-
-
 def test_a_member_that_diverges_harms_no_other() -> None:
     group = group_of(mlp, [SGD(1e30, momentum=0.9), SGD(0.1)])
     for batch in batches(mlp):
