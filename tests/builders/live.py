@@ -40,7 +40,8 @@ def problem(strategy: object = "asha", **changes: Any) -> Problem:
 
 
 def elastic_job(strategy: object = "asha", limits: Limits = LIMITS, **changes: Any) -> Job:
-    return job_of(make_plan(problem(strategy, **changes), limits), 0.0, paced=False)
+    planned = make_plan(problem(strategy, **changes), limits, runs=5)
+    return job_of(planned, 0.0, paced=False)
 
 
 def report_of(job: Job, trouble: Sequence[Event] = (), watch: Any = None) -> Report:

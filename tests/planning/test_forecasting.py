@@ -47,7 +47,7 @@ def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.Monk
         replace(each, profile=replace(each.profile, error=0.2)) for each in asked.rentables
     )
     asked = replace(asked, rentables=unsure)
-    free = make_plan(asked, Limits()).plan.estimate
+    free = make_plan(asked, Limits(), runs=1).plan.estimate
 
     def both(limits: Limits) -> tuple[Forecast, Forecast]:
         plan = make_plan(asked, limits).plan
@@ -65,7 +65,7 @@ def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.Monk
     assert 0.5 < present(shown.within) < 0.95
     assert shown == played, "near a limit runs drop trials, which draws of stages can't know"
     poor = Limits(None, 0.7 * free.dollars)
-    forced = make_plan(asked, poor, force=True).plan
+    forced = make_plan(asked, poor, force=True, runs=5).plan
     assert (forced.forecast.source, forced.forecast.within) == ("runs", 0.0)
     assert forced.estimate.dollars <= 0.7 * free.dollars
 
@@ -121,7 +121,7 @@ def test_a_run_on_a_budget_alone_is_given_the_time_to_spend_it() -> None:
 
 
 def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> None:
-    made = make_plan(problem("seer-barrier"), LIMITS)
+    made = make_plan(problem("seer-barrier"), LIMITS, runs=5)
     assert made.plan.staged is not None
     assert made.plan.followed is None
     assert made.plan.forecast.source == "policy"
@@ -135,7 +135,7 @@ def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> Non
     poor = Limits(DEADLINE, 1.0)
     with pytest.raises(InfeasibleError):
         make_plan(problem("sha"), poor)
-    made = make_plan(problem("rubberband"), poor)
+    made = make_plan(problem("rubberband"), poor, runs=5)
     assert present(made.plan.followed).planner == "greedy"
     assert made.plan.estimate.seconds <= DEADLINE
     assert made.plan.forecast.in_money == 0.0
@@ -175,7 +175,7 @@ def spot_problem(**said: object) -> Problem:
 
 def on_spot(**said: object) -> Planned:
     asked = spot_problem(**said)
-    return make_plan(asked, Limits(5 * 3600.0, 40.0), runs=8)
+    return make_plan(asked, Limits(5 * 3600.0, 40.0), runs=5)
 
 
 def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:

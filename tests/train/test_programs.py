@@ -347,10 +347,10 @@ def test_workers_that_never_meet_are_found(tmp_path: Path, monkeypatch: pytest.M
 
 MEETS = """
 import os, sys
-rank = 0 if os.fork() else 1
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+rank = 0 if os.fork() else 1
 dist.init_process_group("gloo", rank=rank, world_size=2)
 model = torch.nn.Linear(2, 1)
 if sys.argv[1] == "ddp":

@@ -7,9 +7,11 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
-from cloudtune.model.commands import ExtendTrial, Launch, SetTimer, StopTrial
+from cloudtune.model.commands import EndRun, ExtendTrial, Launch, SetTimer, StopTrial
 from cloudtune.model.events import (
     InstanceLaunched,
+    Interrupted,
+    InterruptionNotice,
     LaunchFailed,
     NodeJoined,
     NodeLost,
@@ -19,6 +21,7 @@ from cloudtune.model.events import (
     TrialLost,
     TrialStarted,
 )
+from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
 from tests.builders.events import start
 
@@ -63,6 +66,19 @@ def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
     assert waited == [(1, True), (2, True), (3, False)]
     assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
     assert found.takeovers == [43.0]
+
+
+def test_timers_notices_and_the_end() -> None:
+    notice = InterruptionNotice(41.0, "i0", 161.0)
+    middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(Interrupted(42.0), ())]
+    found = read([*FIRST, *middle])
+    assert found.timers == {"tick": 1.0, "cleanup": 60.0}
+    assert (found.notices, found.interrupted, found.ended) == ([notice], 42.0, None)
+    end = Entry(TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
+    beyond = Entry(epoch(70.0, "a.1", 3), ())
+    over = read([*FIRST, *middle, end, beyond])
+    assert (over.timers, over.ended, over.at) == ({"tick": 1.0}, EndReason.DEADLINE, 60.0)
+    assert len(over.epochs) == 2
 
 
 def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> None:
