@@ -31,6 +31,9 @@ def launch(ec2: EC2Client) -> str:
     return answer["Instances"][0]["InstanceId"]
 
 
+WARM = pytest.mark.usefixtures("warm_emulators")  # from then on for the others of the module too
+
+
 def wait_for_machine(emulator: Emulator, instance: str, eventually: Eventually) -> list[int]:
     """Return the pids of the machine's first process and of its daemon."""
     folder = emulator.home / "instances" / instance
@@ -67,6 +70,21 @@ def test_callers_at_once_get_the_same_one_and_an_idle_one_is_stopped(tmp_path: P
     assert not (tmp_path / "emulator.json").exists()
 
 
+def test_it_ends_by_itself_when_idle(tmp_path: Path, eventually: Eventually) -> None:
+    command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--home", str(tmp_path)]
+    with subprocess.Popen([*command, "--idle-exit", "0.5"], stderr=subprocess.DEVNULL) as process:
+        eventually((tmp_path / "emulator.json").exists)
+        assert process.wait(timeout=60) == 0
+    assert not (tmp_path / "emulator.json").exists()
+
+
+def test_one_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(CloudtuneError, match=r"(?s)emulator\.log:.*no/such/python"):
+        ensure_emulator(tmp_path)
+
+
+@WARM
 def test_sigterm_ends_them(tmp_path: Path, ec2_client: MakeClient, eventually: Eventually) -> None:
     emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
     instance = launch(ec2_client(emulator.access))
@@ -83,6 +101,7 @@ def test_sigterm_ends_them(tmp_path: Path, ec2_client: MakeClient, eventually: E
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
+@WARM
 def test_it_ends_leftovers(tmp_path: Path, ec2_client: MakeClient, eventually: Eventually) -> None:
     first = ensure_emulator(tmp_path, boot_seconds=0.1)
     instance = launch(ec2_client(first.access))
@@ -107,20 +126,7 @@ def test_it_ends_leftovers(tmp_path: Path, ec2_client: MakeClient, eventually: E
     assert stop_emulator(tmp_path, only_if_idle=False)
 
 
-def test_it_ends_by_itself_when_idle(tmp_path: Path, eventually: Eventually) -> None:
-    command = [sys.executable, "-m", "cloudtune.infra.emulator.service", "--home", str(tmp_path)]
-    with subprocess.Popen([*command, "--idle-exit", "0.5"], stderr=subprocess.DEVNULL) as process:
-        eventually((tmp_path / "emulator.json").exists)
-        assert process.wait(timeout=60) == 0
-    assert not (tmp_path / "emulator.json").exists()
-
-
-def test_one_that_can_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(CloudtuneError, match=r"(?s)emulator\.log:.*no/such/python"):
-        ensure_emulator(tmp_path)
-
-
+@WARM
 def test_a_set_clock_changes_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator = ensure_emulator(tmp_path)
     time_of = psutil.Process.create_time
