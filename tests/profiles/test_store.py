@@ -85,6 +85,11 @@ def test_a_named_file_for_other_instances_is_refused(tmp_path: Path) -> None:
         sources(tmp_path, given)
 
 
+def test_a_named_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no such profile; `cloudtune profile` makes one"):
+        sources(tmp_path, tmp_path / "nowhere.json")
+
+
 VALID = {"cloudtune_profile": 1, "profiles": []}
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
-from cloudtune.model.commands import EndRun, ExtendTrial, Launch, SetTimer, StopTrial
+from cloudtune.model.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
+    InstanceGone,
     InstanceLaunched,
     Interrupted,
     InterruptionNotice,
@@ -20,6 +21,7 @@ from cloudtune.model.events import (
     TimerFired,
     TrialLost,
     TrialStarted,
+    TrialStopped,
 )
 from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
@@ -46,6 +48,32 @@ FIRST = (
     Entry(epoch(30.0, "a.1", 1), ()),
     Entry(epoch(40.0, "a.1", 2, saved=False), (ExtendTrial("a.1", 4),)),
 )
+
+
+def test_an_instance_from_its_request_to_its_end() -> None:
+    found = read(FIRST)
+    one, refused = found.instances.values()
+    assert (one.requested_at, one.launched_at, one.joined_at) == (0.0, 1.5, 20.0)
+    assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
+    assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
+    assert found.rented() == [one]
+    left = read([*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances["i0"]
+    assert (left.left_at, left.joined, left.released) == (50.0, False, True)
+    gone = read([*FIRST, Entry(InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
+    assert (gone.instances["i0"].end(99.0), gone.over_at) == (50.5, 50.5)
+    assert gone.fleet_sizes() == ((1.5, 1), (50.5, 0))
+
+
+def test_how_a_session_ended() -> None:
+    stopped = [*FIRST, Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
+    ended = [*stopped, Entry(TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
+    found = read(ended)
+    session = found.sessions["a.1"]
+    assert (session.stopping, session.end) == (45.0, 47.0)
+    assert session.ending == TrialStopped(47.0, "a.1")
+    [restart] = found.restarts()
+    assert (restart.before, restart.after.start.session) == (session, "a.2")
+    assert restart.resized
 
 
 def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:
