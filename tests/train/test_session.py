@@ -25,9 +25,9 @@ from cloudtune.model.events import EpochReport
 from cloudtune.train import calls, cpu, torch_state
 from cloudtune.train import session as training
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
-from cloudtune.train.save_times import SaveTimes
+from cloudtune.train.save_times import SaveTimes, interval
 from cloudtune.train.session import MissingMetricError, NeverReportedError, Session, StopTraining
-from cloudtune.train.torch_state import CONTEXT_MIB
+from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
 from tests.builders.values import present
 
@@ -695,3 +695,25 @@ def test_uncounted_nobody_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert cpu.waited_seconds() == 0.0
     (tmp_path / "schedstat").write_text("7 1500000000 9\n")
     assert cpu.waited_seconds() == 1.5
+
+
+def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
+    times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
+    assert not times.due()
+    times.saved(8.0, whole=False)
+    assert times._took == 8.0
+    times.saved(2.0)
+    times.saved(8.0, whole=False)
+    assert times._took == 2.0
+    assert interval(2.0, 3600.0) == 2.0
+    assert interval(0.0, 3600.0) == 1.0, "not for ever saving"
+    assert interval(2.0, 0.0) == math.inf
+
+
+def test_the_digest_tells_parameters_apart() -> None:
+    model = torch.nn.Linear(2, 2).to(torch.bfloat16)
+    before = digest(model.parameters())
+    assert digest(model.parameters()) == before
+    with torch.no_grad():
+        model.bias[1] += 1
+    assert digest(model.parameters()) != before
