@@ -14,7 +14,9 @@ import cloudtune
 from cloudtune.api import remote, runs
 from cloudtune.api.regions import after
 from cloudtune.infra.aws import price_refresh
+from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.price_checks import Quotes
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.events import EpochDone
@@ -22,7 +24,7 @@ from cloudtune.model.trial import EndReason
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
 from cloudtune.runs import report
-from tests.aws_stand_in.account import found_by_boto3, start
+from tests.aws_stand_in.account import found_by_boto3, set_up, start
 from tests.bench import called
 from tests.builders.machines import profile
 
@@ -41,26 +43,30 @@ cloud:
 """
 
 
+@pytest.fixture(scope="module")
+def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    """An account that is set up in two regions."""
+    home = tmp_path_factory.mktemp("account")
+    access = start(home).access
+    with pytest.MonkeyPatch.context() as patch:
+        found_by_boto3(access, patch)
+        for region in ("us-east-1", "us-east-2"):
+            set_up(Clients(Endpoint(region)), region)
+    yield access
+    stop_emulator(home, only_if_idle=False)
+
+
 @pytest.fixture(autouse=True)
-def account(
-    warm_emulators: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Iterator[None]:
-    """An account that is set up in two regions, with prices of three."""
+def _used(account: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That account, with prices of three regions."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    found_by_boto3(start(tmp_path / "emulator").access, monkeypatch)
+    found_by_boto3(account, monkeypatch)
 
     def quoted(endpoint: Endpoint, *_: object) -> Quotes:
         prices = {"g4dn.xlarge": PRICES[endpoint.region], "m7i.large": 0.1}
         return Quotes(endpoint.region, "", time.time(), prices, {}, {})
 
     monkeypatch.setattr(price_refresh, "latest_quotes", quoted)
-    for region in ("us-east-1", "us-east-2"):
-        assert called(capsys, "aws", "setup", "--yes", "--region", region).code == 0
-    yield
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
 @pytest.fixture
