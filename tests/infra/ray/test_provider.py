@@ -96,24 +96,21 @@ def test_what_is_not_renewed_gives_its_gpus_back(tmp_path: Path) -> None:
     wait_for(lambda: not calls.ours(ended=False), 30)
 
 
-def test_the_named_type_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder,
-        cluster(Path(folder)) as two,
-    ):
-        for group in ("large", "small"):
-            label = f"--labels=ray.io/node-group={group}"
-            two.start(f"--address={two.address}", "--num-gpus=2", label)
-        two.wait_for_nodes(2)
-        monkeypatch.setenv("RAY_ADDRESS", two.address)
-        calls, instance = reserve(tmp_path, instance_type="large")
-        (large,) = calls.ours(ended=False)
-        assert (large.id, large.instance_type) == (instance, "large")
-        with pytest.raises(ray_calls.NoRoomError):
-            reserve(tmp_path, instance_type="large")
-        _, small = reserve(tmp_path, instance_type="small")
-        calls.terminate([instance, small])
-        assert two.left() == NOTHING
+def test_the_named_type_is_reserved(somebodys: SomebodysCluster, tmp_path: Path) -> None:
+    labels = (f"--labels=ray.io/node-group={group}" for group in ("large", "small"))
+    own = [somebodys.start(f"--address={somebodys.address}", "--num-gpus=2", it) for it in labels]
+    somebodys.wait_for_nodes(3)
+    calls, instance = reserve(tmp_path, instance_type="large")
+    (large,) = calls.ours(ended=False)
+    assert (large.id, large.instance_type) == (instance, "large")
+    with pytest.raises(ray_calls.NoRoomError):
+        reserve(tmp_path, instance_type="large")
+    _, small = reserve(tmp_path, instance_type="small")
+    calls.terminate([instance, small])
+    assert somebodys.left() == NOTHING
+    for node in own:
+        node.stop(grace=0.1)
+    somebodys.wait_for_nodes(1)
 
 
 def test_gc_gives_back_what_a_dead_controller_left(
