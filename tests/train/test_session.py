@@ -697,6 +697,24 @@ def test_uncounted_nobody_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cpu.waited_seconds() == 1.5
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tuned.py", "names no function; write it as train.py:train"),
+        ("other.py:train", "there is no Python file"),
+        ("tuned.py:run", "has no function 'run'"),
+        ("tuned.py:VALUE", "has no function 'VALUE'"),
+    ],
+)
+def test_a_function_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, message: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "tuned.py").write_text("VALUE = 1\ndef train(config): ...\n")
+    with pytest.raises(UsageError, match=message):
+        load_function(tmp_path, spec)
+
+
 def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
     times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
     assert not times.due()
