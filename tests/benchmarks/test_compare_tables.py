@@ -64,3 +64,19 @@ def test_offers_are_types_gpus_and_prices(tmp_path: Path) -> None:
     assert (one.market, one.interruptions_per_hour) == ("on-demand", 0.0)
     assert (two.market, two.interruptions_per_hour) == ("spot", 0.1)
     assert listed.instance_type.gpu == "v100", "as the catalogue has it"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("x,4,0,", "o.csv: row 1: the offer has no usd_per_hour above 0"),
+        ("x,1.5,1,", "o.csv: row 1: gpus must be a whole number above 0"),
+        ("x,1,1,spto", "o.csv: row 1: market must be on-demand or spot"),
+        ("x,1,1,\nx,1,2,", "o.csv: row 2: the offer is there twice; keep one of them"),
+    ],
+)
+def test_mistakes_in_offers(tmp_path: Path, rows: str, message: str) -> None:
+    (tmp_path / "o.csv").write_text(f"instance_type,gpus,usd_per_hour,market\n{rows}\n")
+    with pytest.raises(UsageError) as raised:
+        offers_of(str(tmp_path / "o.csv"))
+    assert message in str(raised.value)

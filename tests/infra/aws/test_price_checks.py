@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloudtune.infra.aws.price_checks import Quotes, is_plausible, live_catalog
 from cloudtune.infra.aws.price_refresh import cached, time_weighted_p90
-from cloudtune.infra.aws.pricing import AS_OF, MARKETS, listings
+from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
 from cloudtune.model.catalog import Market
 
 NOW = datetime(2026, 11, 21, 14, 3, tzinfo=UTC).timestamp()
@@ -132,3 +132,13 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert cached(path, Quotes) is None
     assert cached(tmp_path / "none.json", Quotes) is None
+
+
+def test_a_market_that_cannot_be_asked_is_the_tables() -> None:
+    found = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
+    prices = live_catalog(found, MARKETS, ("us-east-1a",))
+    table = catalog("us-east-1", MARKETS, ("us-east-1a",))
+    assert (prices.offers, prices.source, prices.as_of) == (table.offers, table.source, AS_OF)
+    assert prices.warnings[0] == (
+        "no live on-demand prices of us-east-1: no way; the table of 2026-07-20 stands in"
+    )
