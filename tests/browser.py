@@ -61,13 +61,6 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": name}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
-    def screenshot(self) -> bytes:
-        """Return the whole page as a PNG."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(found["data"])
-
     def pdf(self) -> bytes:
         return base64.b64decode(self.call("Page.printToPDF", printBackground=False)["data"])
 
