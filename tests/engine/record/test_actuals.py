@@ -3,7 +3,7 @@
 import pytest
 
 from cloudtune.engine.ledger import Entry
-from cloudtune.engine.record.actuals import delay_times
+from cloudtune.engine.record.actuals import delay_times, epoch_times
 from cloudtune.engine.record.timeline import Timeline, read
 from cloudtune.model.commands import Launch, Release, StartTrial, StopTrial
 from cloudtune.model.events import (
@@ -76,3 +76,10 @@ def test_what_the_cloud_took_was_not_given_back() -> None:
 
 def test_nobody_timed_what_went_on_without_a_controller() -> None:
     assert "release" not in delays(a_run(RunResumed(103.0)))
+
+
+def test_epochs_are_those_after_the_first_of_a_start() -> None:
+    narrow, wide = epoch_times(a_run())["t0"]
+    assert (narrow.instance_type, narrow.width, narrow.first) == (TYPE, 1.0, False)
+    assert (narrow.seconds.mean, narrow.seconds.n) == (11.0, 2)
+    assert (wide.width, wide.seconds.mean, wide.first) == (2.0, 6.0, True)

@@ -17,6 +17,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, find_emulator, stop_emulator
+from cloudtune.infra.processes import birth, same_process
 
 Eventually = Callable[[Callable[[], object]], None]
 MakeClient = Callable[[Access], EC2Client]
@@ -134,3 +135,9 @@ def test_a_set_clock_changes_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_emulator(tmp_path) == emulator
     assert stop_emulator(tmp_path, only_if_idle=True)
     assert not runs(emulator.pid)
+
+
+def test_a_process_is_known_by_its_birth_and_not_by_its_number_alone() -> None:
+    born = birth(os.getpid())
+    assert same_process(os.getpid(), born)
+    assert not same_process(os.getpid(), born - 60)

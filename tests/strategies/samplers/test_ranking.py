@@ -12,10 +12,12 @@ from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import axes_by_size
 from cloudtune.strategies.samplers.ranking import (
+    MOST,
     Ranking,
     Score,
     rank_correlation,
     scores,
+    trust_of,
 )
 
 SPACE: dict[str, Domain] = {
@@ -118,3 +120,16 @@ def test_rows_of_a_table_are_named_as_far_as_the_model_proves_right(sound: bool)
     mean = sum(quality(dict(t.config)) for t in given) / 60
     plain = sum(quality(dict(t.config)) for t in rows) / 120
     assert (mean > plain + 0.2) is sound
+
+
+def test_the_direction_counts() -> None:
+    histories, _ = halved(tells=True)
+    upside = [{e: -value for e, value in history.items()} for history in histories]
+    assert scores(histories, "max") == scores(upside, "min")
+
+
+def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
+    assert trust_of(0, 0.0) == trust_of(1, 1.0) == 0.0
+    assert trust_of(10, 0.9) > trust_of(10, 0.6) > trust_of(10, 0.0)
+    assert trust_of(60, 0.0) == trust_of(60, -0.2) == 0.0, "chance earns none"
+    assert trust_of(200, 1.0) == MOST

@@ -215,3 +215,11 @@ def test_what_does_not_fit_is_refused() -> None:
         group_of(mlp, [SGD(0.1), Adam(0.1)])
     with pytest.raises(ValueError, match=r"a dropout rate of 1\.0 isn't from 0 to below 1"):
         dropout(1.0)
+
+
+def test_members_may_have_come_at_different_times() -> None:
+    """Adam's correction of its first steps goes by each member's own."""
+    wanted, data = [Adam(0.01), Adam(0.02)], batches(mlp, 8)
+    (a,) = trained(mlp, [MemberState.of(made(mlp, 0))], wanted[:1], data[:5])
+    _, b = trained(mlp, [a, MemberState.of(made(mlp, 1))], wanted, data[5:])
+    assert_equal(b, alone(made(mlp, 1), wanted[1], data[5:]))

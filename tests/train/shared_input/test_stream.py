@@ -160,3 +160,11 @@ def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int
         assert stream.place(got) == (epoch + 1, number)
         at[who] += 1
         assert len(stream.sizes) <= KEPT + 3 * AHEAD + loaders + 1
+
+
+def test_an_epoch_that_is_broken_off_holds_nobody_up() -> None:
+    stream, first = begun(1000)
+    read(stream, first, 1, range(5))
+    stream.rest(first)
+    read(stream, first, 2, range(5))
+    assert stream.place(min(at for at in stream.sizes if at > 100)) == (2, 0)
