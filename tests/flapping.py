@@ -8,20 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import Timeline, prices
+from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, PlanAnew, Release, StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    TrialFailed,
-    TrialLost,
-    TrialStopped,
-)
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import diverged
 from cloudtune.model.units import format_seconds
@@ -93,20 +82,23 @@ class _Reader:
         for command in entry.commands:
             yield from self._follow(command, at)
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, EpochDone):
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.EpochDone):
             if diverged(self._metric.mode, event.metrics.get(self._metric.name, math.nan)):
                 self._diverged.add(event.session)
-        elif isinstance(event, NodeJoined):
+        elif isinstance(event, events.NodeJoined):
             self._asked.pop(event.intent, None)
-        elif isinstance(event, NodeLost | InterruptionNotice | InstanceGone | LaunchFailed):
+        elif isinstance(
+            event,
+            events.NodeLost | events.InterruptionNotice | events.InstanceGone | events.LaunchFailed,
+        ):
             self._lost.add(event.intent)
             self._causes += event.intent not in self._released
-        elif isinstance(event, TrialLost):
+        elif isinstance(event, events.TrialLost):
             self._causes += 1
-        elif isinstance(event, TrialFailed):
+        elif isinstance(event, events.TrialFailed):
             self._failures += 1
-        elif isinstance(event, TrialStopped):
+        elif isinstance(event, events.TrialStopped):
             self._failures += event.session in self._diverged
 
     def _follow(self, command: Command, at: float) -> Iterator[str]:

@@ -5,16 +5,7 @@ from typing import get_args
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from cloudtune.model.events import (
-    Event,
-    InstanceGone,
-    Interrupted,
-    LaunchFailed,
-    NodeLost,
-    RefusalKind,
-    TrialFailed,
-    TrialLost,
-)
+from cloudtune.model import events
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Charges, Group, Rentable
 from tests.builders.machines import offer, profile
@@ -111,21 +102,21 @@ def stage_choices(draw: st.DrawFn, setting: Setting, trials: int) -> tuple[Group
 
 def troubles(
     at: st.SearchStrategy[float], *, trials: int = 10, interrupted: bool = True
-) -> st.SearchStrategy[Event]:
+) -> st.SearchStrategy[events.Event]:
     """Return things that go wrong; those that can't happen when their time comes don't.
 
     Launches are refused early as well: most are asked for at the begin.
     """
     intent = st.integers(0, 7).map("i{:03d}".format)
     session = st.builds("t{:02d}.{}".format, st.integers(0, trials - 1), st.integers(1, 4))
-    word, kind = st.just("trouble"), st.sampled_from(get_args(RefusalKind))
+    word, kind = st.just("trouble"), st.sampled_from(get_args(events.RefusalKind))
     early = at | at.map(lambda time: time / 10)
-    person = [st.builds(Interrupted, at)] if interrupted else []
+    person = [st.builds(events.Interrupted, at)] if interrupted else []
     return st.one_of(
-        st.builds(lambda at, intent: InstanceGone(at, intent, at, "gone"), at, intent),
-        st.builds(NodeLost, at, intent, word),
-        st.builds(LaunchFailed, early, intent, word, word, st.booleans(), kind),
-        st.builds(TrialFailed, at, session, word, word),
-        st.builds(TrialLost, at, session, word),
+        st.builds(lambda at, intent: events.InstanceGone(at, intent, at, "gone"), at, intent),
+        st.builds(events.NodeLost, at, intent, word),
+        st.builds(events.LaunchFailed, early, intent, word, word, st.booleans(), kind),
+        st.builds(events.TrialFailed, at, session, word, word),
+        st.builds(events.TrialLost, at, session, word),
         *person,
     )

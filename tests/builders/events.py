@@ -3,17 +3,8 @@
 from collections.abc import Iterable
 
 from cloudtune.engine.ledger import Entry
+from cloudtune.model import events
 from cloudtune.model.commands import Command, Launch, StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    NodeJoined,
-    RunStarted,
-    TimerFired,
-)
 from cloudtune.model.trial import Slice
 from cloudtune.policy.base import Policy
 
@@ -27,36 +18,36 @@ def join(policy: Policy, at: float, *intents: str) -> tuple[Command, ...]:
     """Let instances be launched and join; returns what the policy says to the joins."""
     said: list[Command] = []
     for intent in intents:
-        policy.handle(InstanceLaunched(at, intent, instance(intent), at))
+        policy.handle(events.InstanceLaunched(at, intent, instance(intent), at))
     for intent in intents:
-        said += policy.handle(NodeJoined(at, intent))
+        said += policy.handle(events.NodeJoined(at, intent))
     return tuple(said)
 
 
 def begun(policy: Policy, *intents: str, at: float = 10.0) -> tuple[Command, ...]:
     """Start a run and let its instances join; returns what the policy says to the joins."""
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     return join(policy, at, *intents)
 
 
 def epoch(
     at: float, session: str, number: int, score: float = 0.5, *, saved: bool = True
-) -> EpochDone:
+) -> events.EpochDone:
     """Return an epoch that took a second; its checkpoint is named trial/number."""
     checkpoint = f"{session.partition('.')[0]}/{number}" if saved else None
-    return EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
+    return events.EpochDone(at, session, number, {"score": score}, checkpoint, 1.0)
 
 
-def returned(at: float, intent: str = "i000") -> InstanceGone:
-    return InstanceGone(at, intent, at, "released")
+def returned(at: float, intent: str = "i000") -> events.InstanceGone:
+    return events.InstanceGone(at, intent, at, "released")
 
 
-def dry(at: float, intent: str) -> LaunchFailed:
-    return LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
+def dry(at: float, intent: str) -> events.LaunchFailed:
+    return events.LaunchFailed(at, intent, "Dry", "none left", kind="capacity")
 
 
-def tick(at: float) -> TimerFired:
-    return TimerFired(at, "tick")
+def tick(at: float) -> events.TimerFired:
+    return events.TimerFired(at, "tick")
 
 
 def launch(intent: str) -> Launch:
@@ -68,7 +59,7 @@ def start(session: str, width: float = 1.0, begin: int = 0, until: int = 2) -> S
     return StartTrial(session, trial, {}, width, (Slice("i-0", width),), None, begin, until)
 
 
-def entry(event: Event, *commands: Command) -> Entry:
+def entry(event: events.Event, *commands: Command) -> Entry:
     return Entry(event, commands)
 
 

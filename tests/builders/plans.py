@@ -2,29 +2,18 @@
 
 import math
 
+from cloudtune.model import plans
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import (
-    Charges,
-    Estimate,
-    Forecast,
-    Group,
-    Plan,
-    RunPlan,
-    Spread,
-    Stage,
-    StagePlan,
-    largest_fleet,
-)
 from tests.builders.machines import NO_CHARGES, offer
 
 
-def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:
+def certain(seconds: float, dollars: float, plan: plans.Plan) -> plans.Forecast:
 
-    def spread(value: float) -> Spread:
-        return Spread(value, value, value, value)
+    def spread(value: float) -> plans.Spread:
+        return plans.Spread(value, value, value, value)
 
-    return Forecast(
+    return plans.Forecast(
         seconds=spread(seconds),
         dollars=spread(dollars),
         trials=spread(plan.stages[0].stage.trials),
@@ -41,13 +30,13 @@ def certain(seconds: float, dollars: float, plan: Plan) -> Forecast:
     )
 
 
-def run_plan(plan: Plan, forecast: Forecast | None = None) -> RunPlan:
-    return RunPlan(
+def run_plan(plan: plans.Plan, forecast: plans.Forecast | None = None) -> plans.RunPlan:
+    return plans.RunPlan(
         strategy="sha",
         allocator="planned",
         fleet_rule="planned",
         offers=plan.offers,
-        fleet=largest_fleet(plan),
+        fleet=plans.largest_fleet(plan),
         max_instances=plan.max_instances,
         forecast=forecast or certain(plan.estimate.seconds, plan.estimate.dollars, plan),
         charges=plan.charges,
@@ -56,12 +45,12 @@ def run_plan(plan: Plan, forecast: Forecast | None = None) -> RunPlan:
     )
 
 
-def followed(plan: RunPlan) -> Plan:
+def followed(plan: plans.RunPlan) -> plans.Plan:
     assert plan.followed is not None
     return plan.followed
 
 
-def shapes(plan: Plan) -> list[tuple[int, float]]:
+def shapes(plan: plans.Plan) -> list[tuple[int, float]]:
     """Return instances and width of each stage of a plan that uses one offer at a time."""
     groups = (group for stage in plan.stages for group in stage.groups)
     found = [(group.instances, group.width) for group in groups]
@@ -69,13 +58,13 @@ def shapes(plan: Plan) -> list[tuple[int, float]]:
     return found
 
 
-def widths(plan: Plan) -> list[float]:
+def widths(plan: plans.Plan) -> list[float]:
     return [group.width for stage in plan.stages for group in stage.groups]
 
 
 def staged(
     *stages: tuple[int, int, int, int, float], gpus: int = 4, max_instances: int = 9
-) -> Plan:
+) -> plans.Plan:
     """Return a plan by hand; each stage is (trials, first epoch, last epoch, instances, width)."""
     made = [
         grouped(start, end, group(offer(gpus), instances, width, trials))
@@ -84,14 +73,16 @@ def staged(
     return by_hand(*made, max_instances=max_instances)
 
 
-def group(offer: Offer, instances: int, width: float, trials: int) -> Group:
+def group(offer: Offer, instances: int, width: float, trials: int) -> plans.Group:
     waves = math.ceil(trials / max(1, slots(width, offer.gpus, instances)))
-    return Group(offer, instances, width, trials, waves)
+    return plans.Group(offer, instances, width, trials, waves)
 
 
-def grouped(start: int, end: int, *groups: Group) -> StagePlan:
-    return StagePlan(Stage(sum(group.trials for group in groups), start, end), groups)
+def grouped(start: int, end: int, *groups: plans.Group) -> plans.StagePlan:
+    return plans.StagePlan(plans.Stage(sum(group.trials for group in groups), start, end), groups)
 
 
-def by_hand(*stages: StagePlan, max_instances: int = 9, charges: Charges = NO_CHARGES) -> Plan:
-    return Plan("by hand", stages, Estimate(0.0, 0.0), max_instances, charges=charges)
+def by_hand(
+    *stages: plans.StagePlan, max_instances: int = 9, charges: plans.Charges = NO_CHARGES
+) -> plans.Plan:
+    return plans.Plan("by hand", stages, plans.Estimate(0.0, 0.0), max_instances, charges=charges)

@@ -15,18 +15,9 @@ from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.engine.spot_pools import PoolTrace
 from cloudtune.experiment import Experiment
+from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, StartTrial, StopTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    TrialFailed,
-    TrialLost,
-    TrialStopped,
-)
 from cloudtune.model.plans import Charges, Limits, Plan, Rentable
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Mode, Trial, TrialId
@@ -95,7 +86,7 @@ class Setting:
     metric: Callable[[int, int], float] | None = None  # as `level`, of the seed
     pace: Callable[[Mapping[str, object], int], float] | None = None
     real: tuple[Rentable, ...] | None = None
-    trouble: Sequence[Event] = ()
+    trouble: Sequence[events.Event] = ()
     mishap: Mishap = lambda _trial, _session, _epoch: ""
     saves_every: int = 1
     copies: bool = False  # on several GPUs the script trains the same model on each
@@ -272,14 +263,14 @@ def by_name(
     return build
 
 
-def gone(intents: Mapping[str, float]) -> list[Event]:
+def gone(intents: Mapping[str, float]) -> list[events.Event]:
     """Return that the instances of some intents are taken back at some time."""
-    return [InstanceGone(at, intent, at, "taken back") for intent, at in intents.items()]
+    return [events.InstanceGone(at, intent, at, "taken back") for intent, at in intents.items()]
 
 
-def refused(intents: Mapping[str, float]) -> list[Event]:
+def refused(intents: Mapping[str, float]) -> list[events.Event]:
     return [
-        LaunchFailed(at, intent, "NoMore", "none left", permanent=True)
+        events.LaunchFailed(at, intent, "NoMore", "none left", permanent=True)
         for intent, at in intents.items()
     ]
 
@@ -348,9 +339,9 @@ class Played:
         alive: set[str] = set()
         most = 0
         for entry in self.entries:
-            if isinstance(entry.event, TrialStopped | TrialFailed | TrialLost):
+            if isinstance(entry.event, events.TrialStopped | events.TrialFailed | events.TrialLost):
                 alive.discard(entry.event.session)
-            elif isinstance(entry.event, InstanceGone):  # what sat there is gone at once
+            elif isinstance(entry.event, events.InstanceGone):  # what sat there is gone at once
                 alive -= {c.session for c in entry.commands if isinstance(c, StopTrial)}
             alive |= {c.session for c in entry.commands if isinstance(c, StartTrial)}
             most = max(most, len(alive))
@@ -362,10 +353,10 @@ class Played:
         begins: dict[str, float] = {}
         seconds = dollars = 0.0
         for event in (entry.event for entry in self.entries):
-            if isinstance(event, InstanceLaunched):
+            if isinstance(event, events.InstanceLaunched):
                 begins[event.intent] = event.launched_at
                 dollars += charges.usd_per_launch
-            elif isinstance(event, InstanceGone) and event.intent in begins:
+            elif isinstance(event, events.InstanceGone) and event.intent in begins:
                 seconds = max(seconds, event.gone_at)
                 lived = event.gone_at - begins.pop(event.intent)
                 dollars += offers[event.intent].charge(lived)
@@ -414,22 +405,22 @@ class _Troubled:
             self._widths[command.session] = command.width
         self._world.apply(command)
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> events.Event | None:
         self._left -= 1
         assert self._left, f"the run doesn't end: it is at {self._world.now:.0f} s"
         event = self._world.next_event()
-        return self._troubled(event) if isinstance(event, EpochDone) else event
+        return self._troubled(event) if isinstance(event, events.EpochDone) else event
 
-    def _troubled(self, event: EpochDone) -> Event:
+    def _troubled(self, event: events.EpochDone) -> events.Event:
         if self._setting.copies and self._widths[event.session] > 1:
             self._world.drop(event.session)
-            return TrialFailed(event.at, event.session, "no gradients", "", unsynced=True)
+            return events.TrialFailed(event.at, event.session, "no gradients", "", unsynced=True)
         trial, _, session = event.session.rpartition(".")
         kind = self._setting.mishap(trial, int(session), event.epoch)
         if kind == "lost":
-            self._world.schedule(TrialLost(event.at, event.session, "gone"))
+            self._world.schedule(events.TrialLost(event.at, event.session, "gone"))
         elif kind == "failed":
-            self._world.schedule(TrialFailed(event.at, event.session, "boom", ""))
+            self._world.schedule(events.TrialFailed(event.at, event.session, "boom", ""))
         return replace(event, checkpoint=None) if event.epoch % self._setting.saves_every else event
 
 

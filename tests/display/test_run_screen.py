@@ -9,17 +9,7 @@ from cloudtune.display.report_screen import planned_and_actual, show_report
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.model.events import (
-    InstanceBooting,
-    InstanceLaunched,
-    InterruptionNotice,
-    NodeJoined,
-    NodeLost,
-    RunResumed,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-)
+from cloudtune.model import events
 from cloudtune.model.plans import Limits
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs.report import build
@@ -70,16 +60,16 @@ def test_trouble_is_told() -> None:
     def show(out: Console) -> None:
         policy = scripted(staged((4, 0, 2, 1, 0.25)))
         screen = RunScreen(out, policy)
-        full = TrialFailed(11.0, "t01.1", "CUDA out of memory", "…", out_of_memory=True)
+        full = events.TrialFailed(11.0, "t01.1", "CUDA out of memory", "…", out_of_memory=True)
         for event in (
-            RunStarted(0.0),
-            InstanceLaunched(1.0, "i000", "i-000", 1.0),
-            InstanceBooting(4.0, "i000", "fetches environment 3f2"),
-            NodeJoined(10.0, "i000"),
+            events.RunStarted(0.0),
+            events.InstanceLaunched(1.0, "i000", "i-000", 1.0),
+            events.InstanceBooting(4.0, "i000", "fetches environment 3f2"),
+            events.NodeJoined(10.0, "i000"),
             full,
-            InterruptionNotice(12.0, "i000", 132.0),
-            NodeLost(13.0, "i000", "its heartbeats have stopped"),
-            RunResumed(20.0),
+            events.InterruptionNotice(12.0, "i000", 132.0),
+            events.NodeLost(13.0, "i000", "its heartbeats have stopped"),
+            events.RunResumed(20.0),
         ):
             screen.watch(event, policy.handle(event))
 
@@ -99,10 +89,10 @@ def progress(*, basis: Basis | None = None, before: float = 0.0, free: bool = Fa
         policy = setting.policy(MIXED)
         screen = RunScreen(out, policy, basis=basis, before=before, free=free)
         for event in (
-            RunStarted(0.0),
-            TimerFired(16.0, "tick"),
-            InstanceLaunched(17.0, "i000", "i-000", 17.0),
-            TimerFired(40.0, "tick"),
+            events.RunStarted(0.0),
+            events.TimerFired(16.0, "tick"),
+            events.InstanceLaunched(17.0, "i000", "i-000", 17.0),
+            events.TimerFired(40.0, "tick"),
         ):
             screen.watch(event, policy.handle(event))
 

@@ -13,17 +13,9 @@ from benchmarks.fault_world import survive
 from benchmarks.faults import case
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.accounting import USES, Accounting, account
+from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    LaunchFailed,
-    NodeLost,
-    TrialFailed,
-    TrialLost,
-)
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.run import RunPolicy
@@ -73,13 +65,13 @@ intents = st.integers(0, 3).map("i{:03d}".format)
 sessions = st.builds("t{:02d}.{}".format, st.integers(0, 5), st.integers(1, 2))
 TROUBLE = st.lists(
     st.one_of(
-        st.builds(InstanceGone, seconds, intents, seconds, st.just("reclaimed")).map(
+        st.builds(events.InstanceGone, seconds, intents, seconds, st.just("reclaimed")).map(
             lambda gone: replace(gone, gone_at=gone.at)
         ),
-        st.builds(NodeLost, seconds, intents, st.just("dead")),
-        st.builds(LaunchFailed, st.floats(0.0, 2.0), intents, st.just("dry"), st.just("")),
-        st.builds(TrialLost, seconds, sessions, st.just("vanished")),
-        st.builds(TrialFailed, seconds, sessions, st.just("boom"), st.just("")),
+        st.builds(events.NodeLost, seconds, intents, st.just("dead")),
+        st.builds(events.LaunchFailed, st.floats(0.0, 2.0), intents, st.just("dry"), st.just("")),
+        st.builds(events.TrialLost, seconds, sessions, st.just("vanished")),
+        st.builds(events.TrialFailed, seconds, sessions, st.just("boom"), st.just("")),
     ),
     max_size=4,
 )
@@ -94,7 +86,7 @@ TROUBLE = st.lists(
     cut=st.floats(0.1, 1.0),
 )
 def test_a_run_by_a_plan_adds_up_to_its_bill(
-    setting: Setting, trouble: list[Event], saves_every: int, limits: Limits, cut: float
+    setting: Setting, trouble: list[events.Event], saves_every: int, limits: Limits, cut: float
 ) -> None:
     try:
         plan = setting.plan()
@@ -127,7 +119,7 @@ def held(found: Accounting) -> float:
 def epoch_gpu_seconds(entries: Iterable[Entry]) -> Iterable[float]:
     widths: dict[str, float] = {}
     for each in entries:
-        if isinstance(each.event, EpochDone):
+        if isinstance(each.event, events.EpochDone):
             yield each.event.seconds * widths[each.event.session]
         for command in each.commands:
             if isinstance(command, StartTrial):

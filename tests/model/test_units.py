@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
-from cloudtune.model.units import (
-    format_clock,
-    format_dollars,
-    format_seconds,
-    parse_dollars,
-    parse_seconds,
-)
+from cloudtune.model import units
 
 
 @pytest.mark.parametrize(
@@ -29,27 +23,27 @@ from cloudtune.model.units import (
     ],
 )
 def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
+    assert units.parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["90", "1.5", "1e3", "+90"])
 def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
     number = text.removeprefix("+")
     with pytest.raises(UsageError, match="has no unit") as refused:
-        parse_seconds(text)
+        units.parse_seconds(text)
     assert str(refused.value).endswith(f"write {number}s, {number}m or {number}h")
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2 weeks", "30m1h", "2h-5m", "٣h", "nan", "inf"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration; write a positive one such as 90s"):
-        parse_seconds(text)
+        units.parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m", "1e999h", "-5", "-1.5"])
 def test_a_duration_is_positive_and_finite(text: str) -> None:
     with pytest.raises(UsageError, match="is not a positive duration"):
-        parse_seconds(text)
+        units.parse_seconds(text)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +59,13 @@ def test_a_duration_is_positive_and_finite(text: str) -> None:
     ],
 )
 def test_an_amount_is_read_in_dollars(value: str | float, dollars: float) -> None:
-    assert parse_dollars(value) == dollars
+    assert units.parse_dollars(value) == dollars
 
 
 @pytest.mark.parametrize("value", ["€40", "40 EUR", "£3", "gbp 12"])
 def test_other_currencies_are_refused(value: str) -> None:
     with pytest.raises(UsageError, match="is not in US dollars, the only currency here"):
-        parse_dollars(value)
+        units.parse_dollars(value)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +78,7 @@ def test_other_currencies_are_refused(value: str) -> None:
 )
 def test_what_is_no_positive_amount_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"is not a positive amount .* such as \$40"):
-        parse_dollars(value)  # type: ignore[arg-type]
+        units.parse_dollars(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +95,7 @@ def test_what_is_no_positive_amount_is_refused(value: object) -> None:
     ],
 )
 def test_seconds_for_people(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
+    assert units.format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -109,7 +103,7 @@ def test_seconds_for_people(seconds: float, text: str) -> None:
     [(0, "0:00"), (65, "1:05"), (3725, "1:02:05"), (59.6, "1:00"), (-65, "-1:05"), (-0.2, "0:00")],
 )
 def test_seconds_on_a_clock(seconds: float, text: str) -> None:
-    assert format_clock(seconds) == text
+    assert units.format_clock(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -123,22 +117,24 @@ def test_seconds_on_a_clock(seconds: float, text: str) -> None:
     ],
 )
 def test_dollars_for_people(dollars: float, text: str) -> None:
-    assert format_dollars(dollars) == text
+    assert units.format_dollars(dollars) == text
 
 
 @given(st.floats(min_value=0.01, max_value=1e9))
 def test_formatted_seconds_read_back_to_what_was_shown(seconds: float) -> None:
-    assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=0.01, abs=0.0501)
+    assert units.parse_seconds(units.format_seconds(seconds)) == pytest.approx(
+        seconds, rel=0.01, abs=0.0501
+    )
 
 
 @given(st.floats(min_value=0.01, max_value=1e9))
 def test_formatted_dollars_read_back_to_the_cent(dollars: float) -> None:
-    assert parse_dollars(format_dollars(dollars)) == pytest.approx(dollars, abs=0.00501)
+    assert units.parse_dollars(units.format_dollars(dollars)) == pytest.approx(dollars, abs=0.00501)
 
 
 @given(st.one_of(st.text(), st.from_regex(r"[-+$]?[0-9.,e]{1,8} ?[a-zA-Z$]{0,5}")))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for parse in (parse_seconds, parse_dollars):
+    for parse in (units.parse_seconds, units.parse_dollars):
         try:
             value = parse(text)
         except UsageError:

@@ -7,17 +7,8 @@ from typing import Any
 
 import pytest
 
+from cloudtune.model import events
 from cloudtune.model.commands import Command, EndRun, Launch, Release, SetTimer, StopTrial
-from cloudtune.model.events import (
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    NodeLost,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-    TrialStopped,
-)
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Slice, Width
@@ -129,11 +120,11 @@ def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> Non
         fleet_rule=ConstantFleet(rented, 1),
     )
     begun(run, "i000")
-    said, looks = run.handle(TimerFired(11.0, "brake")), 0
+    said, looks = run.handle(events.TimerFired(11.0, "brake")), 0
     while run.ending is None and run.now < 65.0 and looks < 200:
         at = alarms(said, "brake")[-1]
         assert at >= run.now + run.state.brakes.tick
-        said, looks = run.handle(TimerFired(at, "brake")), looks + 1
+        said, looks = run.handle(events.TimerFired(at, "brake")), looks + 1
         assert granularity or run.spent(run.now + run.state.brakes.drain) <= budget
     assert run.ending is (None if granularity else EndReason.BUDGET)
     assert looks <= 65
@@ -148,7 +139,7 @@ def test_a_lost_instance_needs_money_for_another_boot() -> None:
         fleet_rule=ConstantFleet(rented, 1),
     )
     begun(run, "i000")
-    said = run.handle(InstanceGone(90.0, "i000", 90.0, "taken back"))
+    said = run.handle(events.InstanceGone(90.0, "i000", 90.0, "taken back"))
     assert said[-1] == EndRun(EndReason.BUDGET)
     assert not launches(said)
 
@@ -158,23 +149,23 @@ def test_an_anytime_strategy_ends_well_when_the_money_ends(anytime: bool) -> Non
     run = policy(limits=Limits(None, 1.0), anytime=anytime)
     begun(run, "i000")
     run.handle(epoch(18.0, "t00.1", 1))
-    said = run.handle(InstanceGone(50.0, "i000", 50.0, "taken back"))
+    said = run.handle(events.InstanceGone(50.0, "i000", 50.0, "taken back"))
     assert said[-1] == EndRun(EndReason.DONE if anytime else EndReason.BUDGET)
 
 
 def test_with_nothing_trained_no_limit_is_a_good_end() -> None:
     run = policy(limits=Limits(60.0, None), anytime=True)
     begun(run, "i000")
-    assert Release("i000") in run.handle(TimerFired(53.0, "brake"))
+    assert Release("i000") in run.handle(events.TimerFired(53.0, "brake"))
     assert run.ending is EndReason.DEADLINE
 
 
 def test_instances_that_never_join_are_not_rented_for_ever() -> None:
     """Each is paid for until it is given up: after as many as `refusals` the run has failed."""
     run = policy(brakes=Brakes(join=60.0, refusals=2))
-    run.handle(RunStarted(0.0))
+    run.handle(events.RunStarted(0.0))
     for number, at in enumerate((1.0, 100.0)):
-        run.handle(InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
+        run.handle(events.InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
         said = run.handle(tick(at + 61.0))
         assert Release(f"i00{number}") in said
         assert launches(said) == ([f"i00{number + 1}"] if number == 0 else [])
@@ -184,16 +175,16 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
 
 def test_a_strategy_that_waits_rents_nothing_and_isn_t_broke() -> None:
     run = policy(kind=Restless, fleet_rule=NaiveFleet(FOUR, 1))
-    assert run.handle(RunStarted(0.0)) == (SetTimer("wake", 100.0),)
-    assert launches(run.handle(TimerFired(100.0, "wake"))) == ["i000"]
+    assert run.handle(events.RunStarted(0.0)) == (SetTimer("wake", 100.0),)
+    assert launches(run.handle(events.TimerFired(100.0, "wake"))) == ["i000"]
 
 
 def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
     run = policy(1)
     begun(run, "i000")
-    said = run.handle(NodeLost(20.0, "i000", "no heartbeat"))
+    said = run.handle(events.NodeLost(20.0, "i000", "no heartbeat"))
     assert said[:3] == (StopTrial("t00.1"), Release("i000"), Launch("i001", "g.4x", "on-demand"))
-    assert run.handle(TrialStopped(20.5, "t00.1")) == ()
+    assert run.handle(events.TrialStopped(20.5, "t00.1")) == ()
     assert starts(join(run, 40.0, "i001")) == {"t00.2": (Slice("i-001", 1.0),)}
     assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"
 
@@ -201,9 +192,9 @@ def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
 def test_trials_that_were_lost_alike_go_on_together() -> None:
     run = policy(4)
     begun(run, "i000")
-    run.handle(NodeLost(20.0, "i000", "no heartbeat"))
+    run.handle(events.NodeLost(20.0, "i000", "no heartbeat"))
     for number in range(4):
-        assert run.handle(TrialStopped(20.5, f"t0{number}.1")) == ()
+        assert run.handle(events.TrialStopped(20.5, f"t0{number}.1")) == ()
     assert set(starts(join(run, 40.0, "i001"))) == {f"t0{number}.2" for number in range(4)}
 
 
@@ -211,9 +202,9 @@ def test_an_instance_is_emptied_before_it_goes() -> None:
     run = policy(5, fleet_rule=Packed())
     said = begun(run, "i000", "i001")
     assert starts(said)["t04.1"] == (Slice("i-001", 1.0),)
-    run.handle(TrialFailed(15.0, "t00.1", "boom", ""))
+    run.handle(events.TrialFailed(15.0, "t00.1", "boom", ""))
     assert run.handle(epoch(20.0, "t04.1", 1)) == (StopTrial("t04.1"),)
-    said = run.handle(TrialStopped(21.0, "t04.1"))
+    said = run.handle(events.TrialStopped(21.0, "t04.1"))
     assert starts(said) == {"t04.2": (Slice("i-000", 1.0),)}
     assert Release("i001") in said
 
@@ -232,12 +223,12 @@ def test_a_lost_wide_trial_goes_on_with_what_is_left_and_grows_again() -> None:
     )
     begun(run, "i000", "i001")
     run.handle(epoch(20.0, "t00.1", 1))
-    said = run.handle(InstanceGone(25.0, "i001", 25.0, "taken back"))
+    said = run.handle(events.InstanceGone(25.0, "i001", 25.0, "taken back"))
     assert (said[0], launches(said)) == (StopTrial("t00.1"), ["i002"])
     assert starts(said) == {"t00.2": (Slice("i-000", 4.0),)}
     join(run, 60.0, "i002")
     assert run.handle(epoch(61.0, "t00.2", 2)) == (StopTrial("t00.2"),)
-    said = run.handle(TrialStopped(61.1, "t00.2"))
+    said = run.handle(events.TrialStopped(61.1, "t00.2"))
     assert starts(said) == {"t00.3": (Slice("i-000", 4.0), Slice("i-002", 4.0))}
 
 
@@ -245,7 +236,7 @@ def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:
     """It would pay for an idle instance to the end of its budget."""
     only = Rentable(FOUR, profile({8.0: 1.0}), 4)
     run = policy(1, allocator=Widths(8.0), rentables=(only,))
-    run.handle(RunStarted(0.0))
+    run.handle(events.RunStarted(0.0))
     said = join(run, 10.0, "i000")
     assert said == (Release("i000"), SetTimer("cleanup", 40.0))
     assert run.ending is EndReason.FAILED
@@ -259,5 +250,5 @@ def test_the_forecast_is_the_bill_at_deadline_or_the_budget() -> None:
     run = policy(limits=Limits(200.0, 50.0))
     begun(run, "i000")
     assert run.forecast(20.0) == pytest.approx(run.spent(200.0))
-    run.handle(Interrupted(20.0))
+    run.handle(events.Interrupted(20.0))
     assert run.forecast(20.0) == run.spent(20.0)

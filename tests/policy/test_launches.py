@@ -5,19 +5,8 @@ import itertools
 
 import pytest
 
+from cloudtune.model import events
 from cloudtune.model.commands import Launch, Release, SetTimer, StopTrial
-from cloudtune.model.events import (
-    Event,
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    NodeLost,
-    RefusalKind,
-    RunStarted,
-    TimerFired,
-    TrialLost,
-    TrialStopped,
-)
 from cloudtune.model.plans import Plan
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.run import RunPolicy
@@ -29,32 +18,32 @@ B = offer(1, name="p.1x")
 SPOT = offer(4, market="spot")
 
 
-def refused(at: float, intent: str, *, permanent: bool = False) -> LaunchFailed:
-    kind: RefusalKind = "denied" if permanent else "capacity"
-    return LaunchFailed(at, intent, "Refused", "no", permanent, kind)
+def refused(at: float, intent: str, *, permanent: bool = False) -> events.LaunchFailed:
+    kind: events.RefusalKind = "denied" if permanent else "capacity"
+    return events.LaunchFailed(at, intent, "Refused", "no", permanent, kind)
 
 
-def launches(policy: RunPolicy, event: Event) -> list[str]:
+def launches(policy: RunPolicy, event: events.Event) -> list[str]:
     return [c.intent for c in policy.handle(event) if isinstance(c, Launch)]
 
 
 def dying(plan: Plan) -> tuple[RunPolicy, int]:
     """Play an hour in which every instance ends 5 to 8 s after its launch."""
     policy, order, bought = scripted(plan), itertools.count(1), 0
-    coming: list[tuple[float, int, Event]] = [(0.0, 0, RunStarted(0.0))]
+    coming: list[tuple[float, int, events.Event]] = [(0.0, 0, events.RunStarted(0.0))]
     while coming and not policy.ended:
         at, _, event = heapq.heappop(coming)
         if at > 3600.0:
             break
         for command in policy.handle(event):
             if isinstance(command, SetTimer):
-                timer = TimerFired(command.at, command.name)
+                timer = events.TimerFired(command.at, command.name)
                 heapq.heappush(coming, (command.at, next(order), timer))
             elif isinstance(command, Launch):
                 bought += 1
                 born, end = at + 1.0, at + 6.0 + bought % 4
-                came = InstanceLaunched(born, command.intent, f"i-{bought}", born)
-                gone = InstanceGone(end, command.intent, end, "it ended itself")
+                came = events.InstanceLaunched(born, command.intent, f"i-{bought}", born)
+                gone = events.InstanceGone(end, command.intent, end, "it ended itself")
                 heapq.heappush(coming, (born, next(order), came))
                 heapq.heappush(coming, (end, next(order), gone))
     return policy, bought
@@ -76,7 +65,7 @@ def test_spot_instances_that_are_taken_back_at_boot_are_a_lack_of_capacity() -> 
 
 def two_offers() -> RunPolicy:
     policy = scripted(by_hand(grouped(0, 3, group(A, 1, 1.0, 1), group(B, 1, 1.0, 1))))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     return policy
 
 
@@ -107,7 +96,7 @@ def test_a_return_that_nobody_confirms_is_repeated() -> None:
     begun(policy, "i000")
     said = policy.handle(epoch(20.0, "t00.1", 1))
     assert StopTrial("t00.1") in said
-    assert Release("i000") in policy.handle(TrialStopped(20.0, "t00.1"))
+    assert Release("i000") in policy.handle(events.TrialStopped(20.0, "t00.1"))
     assert Release("i000") not in policy.handle(tick(49.0))
     assert Release("i000") in policy.handle(tick(50.0))
     assert Release("i000") not in policy.handle(tick(51.0))
@@ -119,12 +108,14 @@ def test_what_the_cloud_takes_is_not_held_against_a_trial() -> None:
     begun(policy, "i000")
     for number in range(6):
         at, intent = 20.0 + 20.0 * number, f"i{number:03d}"
-        policy.handle(NodeLost(at, intent, "reclaimed"))
-        policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "reclaimed"))
+        policy.handle(events.NodeLost(at, intent, "reclaimed"))
+        policy.handle(events.InstanceGone(at + 1.0, intent, at + 1.0, "reclaimed"))
         join(policy, at + 10.0, f"i{number + 1:03d}")
     assert policy.trials["t00"].live
     for number in range(4):
-        policy.handle(TrialLost(200.0 + number, policy.trials["t00"].session, "its worker died"))
+        policy.handle(
+            events.TrialLost(200.0 + number, policy.trials["t00"].session, "its worker died")
+        )
     assert policy.trials["t00"].status == "failed"
 
 
@@ -139,7 +130,7 @@ def test_a_hand_over_waits_for_a_vcpu_quota() -> None:
         policy = scripted(made)
         begun(policy, "i000")
         said = [*policy.handle(epoch(20.0, "t00.1", 1))]
-        said += policy.handle(TrialStopped(20.0, "t00.1"))
+        said += policy.handle(events.TrialStopped(20.0, "t00.1"))
         assert any(isinstance(command, Launch) for command in said) is at_once
         later = policy.handle(returned(22.0))
         assert any(isinstance(command, Launch) for command in later) is not at_once

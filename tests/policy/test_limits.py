@@ -5,22 +5,8 @@ from typing import cast
 
 import pytest
 
+from cloudtune.model import events
 from cloudtune.model.commands import EndRun, Launch, Release, SetTimer, StartTrial, StopTrial
-from cloudtune.model.events import (
-    Event,
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RunContinued,
-    RunResumed,
-    RunStarted,
-    TimerFired,
-    TrialStarted,
-    TrialStopped,
-)
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
@@ -55,11 +41,11 @@ def test_the_deadline_leaves_time_to_give_everything_back() -> None:
 def test_a_winner_that_finished_before_the_stop_has_won(last: int, ending: EndReason) -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
     begun(policy, "i000")
-    assert StopTrial("t00.1") in policy.handle(RunResumed(200.0)), "behind the deadline"
+    assert StopTrial("t00.1") in policy.handle(events.RunResumed(200.0)), "behind the deadline"
     for number in range(1, last + 1):
         policy.handle(epoch(200.0, "t00.1", number))
-    policy.handle(TrialStopped(200.0, "t00.1"))
-    gone = InstanceGone(201.0, "i000", 201.0, "its lease was over")
+    policy.handle(events.TrialStopped(200.0, "t00.1"))
+    gone = events.InstanceGone(201.0, "i000", 201.0, "its lease was over")
     assert policy.handle(gone) == (EndRun(ending),)
     assert (policy.trials["t00"].status == "finished") == (ending is EndReason.DONE)
 
@@ -67,24 +53,24 @@ def test_a_winner_that_finished_before_the_stop_has_won(last: int, ending: EndRe
 def test_what_was_told_as_a_run_ended_counts_where_it_goes_on() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
     begun(policy, "i000")
-    policy.handle(RunResumed(200.0))
+    policy.handle(events.RunResumed(200.0))
     policy.handle(epoch(200.0, "t00.1", 8))
-    policy.handle(TrialStopped(200.0, "t00.1"))
-    policy.handle(InstanceGone(201.0, "i000", 201.0, "its lease was over"))
+    policy.handle(events.TrialStopped(200.0, "t00.1"))
+    policy.handle(events.InstanceGone(201.0, "i000", 201.0, "its lease was over"))
     assert policy.ended
     assert policy.why_over() == ""
-    assert policy.handle(TimerFired(230.0, "cleanup")) == ()
-    (asked,) = launches_of(policy.handle(RunContinued(300.0, 600.0, None)))
+    assert policy.handle(events.TimerFired(230.0, "cleanup")) == ()
+    (asked,) = launches_of(policy.handle(events.RunContinued(300.0, 600.0, None)))
     assert isinstance(asked, Launch)
     (start,) = [c for c in join(policy, 310.0, asked.intent) if isinstance(c, StartTrial)]
     assert (start.start_epoch, start.until_epoch) == (8, 9)
-    assert policy.handle(TimerFired(311.0, "cleanup")) == (), "it is the first leg's"
+    assert policy.handle(events.TimerFired(311.0, "cleanup")) == (), "it is the first leg's"
     assert not policy.fleet[asked.intent].released
 
 
 def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=5.0))
-    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
+    assert policy.handle(events.RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
 
 
 def test_a_lease_lasts_as_long_as_the_budget_pays_the_minimum_charge_included() -> None:
@@ -99,60 +85,60 @@ def test_the_budget_is_kept_with_everything_given_back() -> None:
     policy = scripted(ONE_TRIAL, Limits(budget=1.00), Brakes(tick=1.0, drain=6.0))
     begun(policy, "i000", at=10.0)
     assert Release("i000") not in policy.handle(tick(103.0)), "until 110 it costs $1.00"
-    assert Release("i000") in policy.handle(TimerFired(104.0, "brake")), "a tick later"
+    assert Release("i000") in policy.handle(events.TimerFired(104.0, "brake")), "a tick later"
     assert policy.handle(returned(109.0)) == (EndRun(EndReason.BUDGET),)
     assert policy.spent(200.0) == pytest.approx(0.99)
 
 
 def test_a_budget_below_one_minimum_charge_rents_nothing() -> None:
     policy = scripted(ONE_TRIAL, Limits(budget=0.59))
-    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
+    assert policy.handle(events.RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
 
 
 def test_a_budget_for_some_of_the_instances_rents_those() -> None:
     policy = scripted(staged((3, 0, 1, 3, 4.0)), Limits(budget=1.50))
-    assert launches_of(policy.handle(RunStarted(0.0))) == [launch("i000"), launch("i001")]
+    assert launches_of(policy.handle(events.RunStarted(0.0))) == [launch("i000"), launch("i001")]
     assert policy.handle(tick(1.0)) == (SetTimer("tick", 2.0),)
 
 
 def test_a_lost_instance_is_not_replaced_beyond_the_budget() -> None:
     policy = scripted(staged((2, 0, 9, 2, 4.0)), Limits(budget=1.50))
     begun(policy, "i000", "i001", at=10.0)
-    assert policy.handle(InstanceGone(12.0, "i000", 12.0, "gone")) == (StopTrial("t00.1"),)
-    policy.handle(TrialStopped(12.1, "t00.1"))
+    assert policy.handle(events.InstanceGone(12.0, "i000", 12.0, "gone")) == (StopTrial("t00.1"),)
+    policy.handle(events.TrialStopped(12.1, "t00.1"))
     assert policy.ending is None, "t01 still has its GPUs"
 
 
 def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() -> None:
     by_second = by_hand(grouped(0, 9, group(offer(minimum_seconds=0.0), 1, 4.0, 1)))
     policy = scripted(by_second, Limits(budget=0.07), Brakes(tick=1.0, drain=6.0))
-    assert launches_of(policy.handle(RunStarted(0.0))) == [launch("i000")]
+    assert launches_of(policy.handle(events.RunStarted(0.0))) == [launch("i000")]
     policy = scripted(by_second, Limits(budget=0.06), Brakes(tick=1.0, drain=6.0))
-    assert policy.handle(RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
+    assert policy.handle(events.RunStarted(0.0)) == (EndRun(EndReason.BUDGET),)
 
 
 def test_interrupted_before_the_start() -> None:
     policy = scripted(ONE_TRIAL)
-    assert policy.handle(Interrupted(0.0)) == (EndRun(EndReason.INTERRUPTED),)
-    assert policy.handle(RunStarted(0.1)) == ()
+    assert policy.handle(events.Interrupted(0.0)) == (EndRun(EndReason.INTERRUPTED),)
+    assert policy.handle(events.RunStarted(0.1)) == ()
 
 
 def test_interrupted_before_the_launch_is_answered() -> None:
     policy = scripted(ONE_TRIAL)
-    policy.handle(RunStarted(0.0))
-    assert policy.handle(Interrupted(0.5)) == (Release("i000"), SetTimer("cleanup", 30.5))
-    refused = LaunchFailed(2.0, "i000", "Released", "given back before it was launched")
+    policy.handle(events.RunStarted(0.0))
+    assert policy.handle(events.Interrupted(0.5)) == (Release("i000"), SetTimer("cleanup", 30.5))
+    refused = events.LaunchFailed(2.0, "i000", "Released", "given back before it was launched")
     assert policy.handle(refused) == (EndRun(EndReason.INTERRUPTED),)
     assert policy.spent(100.0) == 0.0
 
 
 def test_interrupted_while_the_launch_is_on_its_way() -> None:
     policy = scripted(ONE_TRIAL)
-    policy.handle(RunStarted(0.0))
-    policy.handle(Interrupted(0.5))
-    assert policy.handle(InstanceLaunched(1.0, "i000", "i-000", 0.9)) == ()
-    assert policy.handle(NodeJoined(5.0, "i000")) == (), "it gets no trial"
-    gone = InstanceGone(6.0, "i000", 5.9, "released")
+    policy.handle(events.RunStarted(0.0))
+    policy.handle(events.Interrupted(0.5))
+    assert policy.handle(events.InstanceLaunched(1.0, "i000", "i-000", 0.9)) == ()
+    assert policy.handle(events.NodeJoined(5.0, "i000")) == (), "it gets no trial"
+    gone = events.InstanceGone(6.0, "i000", 5.9, "released")
     assert policy.handle(gone) == (EndRun(EndReason.INTERRUPTED),)
 
 
@@ -160,32 +146,32 @@ def test_interrupted_while_the_launch_is_on_its_way() -> None:
     "before",
     [
         (),
-        (TrialStarted(11.0, "t00.1"),),
-        (TrialStarted(11.0, "t00.1"), epoch(12.0, "t00.1", 1)),
+        (events.TrialStarted(11.0, "t00.1"),),
+        (events.TrialStarted(11.0, "t00.1"), epoch(12.0, "t00.1", 1)),
         (epoch(12.0, "t00.1", 9),),  # at the rung, the other one trains
     ],
 )
-def test_interrupted_in_training(before: tuple[Event, ...]) -> None:
+def test_interrupted_in_training(before: tuple[events.Event, ...]) -> None:
     policy = scripted(staged((2, 0, 9, 1, 2.0), (1, 9, 18, 1, 4.0)))
     begun(policy, "i000")
     for event in before:
         policy.handle(event)
-    assert policy.handle(Interrupted(20.0)) == (
+    assert policy.handle(events.Interrupted(20.0)) == (
         StopTrial("t00.1"),
         StopTrial("t01.1"),
         Release("i000"),
         SetTimer("cleanup", 50.0),
     )
     assert policy.handle(epoch(20.1, "t01.1", 9)) == (), "too late to count"
-    assert policy.handle(Interrupted(20.2)) == (), "once is enough"
+    assert policy.handle(events.Interrupted(20.2)) == (), "once is enough"
     assert policy.handle(returned(22.0)) == (EndRun(EndReason.INTERRUPTED),)
 
 
 def test_a_release_that_is_not_confirmed_is_repeated() -> None:
     policy = scripted(ONE_TRIAL)
     begun(policy, "i000")
-    assert SetTimer("cleanup", 50.0) in policy.handle(Interrupted(20.0))
-    again = policy.handle(TimerFired(50.0, "cleanup"))
+    assert SetTimer("cleanup", 50.0) in policy.handle(events.Interrupted(20.0))
+    again = policy.handle(events.TimerFired(50.0, "cleanup"))
     assert again == (Release("i000"), SetTimer("cleanup", 80.0))
     assert policy.handle(returned(51.0)) == (EndRun(EndReason.INTERRUPTED),)
 
@@ -193,29 +179,29 @@ def test_a_release_that_is_not_confirmed_is_repeated() -> None:
 def test_patience_ends() -> None:
     policy = scripted(ONE_TRIAL, brakes=Brakes(cleanup=30.0, patience=2))
     begun(policy, "i000")
-    policy.handle(Interrupted(20.0))
+    policy.handle(events.Interrupted(20.0))
     for at in (50.0, 80.0):
-        assert policy.handle(TimerFired(at, "cleanup"))[0] == Release("i000")
-    *_, end = policy.handle(TimerFired(110.0, "cleanup"))
+        assert policy.handle(events.TimerFired(at, "cleanup"))[0] == Release("i000")
+    *_, end = policy.handle(events.TimerFired(110.0, "cleanup"))
     assert end == EndRun(EndReason.INTERRUPTED)
 
 
 def test_what_was_released_before_the_end_is_cleaned_up_too() -> None:
     policy = scripted(ONE_TRIAL, Limits(budget=1.00))
     begun(policy, "i000", at=10.0)
-    lost = policy.handle(NodeLost(12.0, "i000", "heartbeat"))
+    lost = policy.handle(events.NodeLost(12.0, "i000", "heartbeat"))
     assert lost == (StopTrial("t00.1"), Release("i000"), SetTimer("cleanup", 42.0))
-    assert Release("i000") in policy.handle(TimerFired(42.0, "cleanup"))
+    assert Release("i000") in policy.handle(events.TimerFired(42.0, "cleanup"))
 
 
 def test_nothing_is_rented_that_would_join_too_late_by_what_boots_have_taken() -> None:
     """The first took 40 s to join, where none were expected: the next may well take 20 s."""
     for lost_at, again in ((70.0, True), (76.0, False)):
         policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))
-        policy.handle(RunStarted(0.0))
-        policy.handle(InstanceLaunched(1.0, "i000", "i-000", 1.0))
-        policy.handle(NodeJoined(41.0, "i000"))
-        said = policy.handle(InstanceGone(lost_at, "i000", lost_at, "reclaimed"))
+        policy.handle(events.RunStarted(0.0))
+        policy.handle(events.InstanceLaunched(1.0, "i000", "i-000", 1.0))
+        policy.handle(events.NodeJoined(41.0, "i000"))
+        said = policy.handle(events.InstanceGone(lost_at, "i000", lost_at, "reclaimed"))
         assert bool(launches_of(said)) == again, f"lost at {lost_at:g} s"
 
 

@@ -4,28 +4,7 @@ import math
 
 import pytest
 
-from cloudtune.model.commands import (
-    EndRun,
-    ExtendTrial,
-    Launch,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    InstanceGone,
-    InstanceLaunched,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeLost,
-    RunStarted,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
+from cloudtune.model import commands, events
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
@@ -36,8 +15,10 @@ from tests.builders.events import dry, launch, returned, tick
 def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
-    assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (StopTrial("t00.1"),)
-    assert starts(policy.handle(TrialStopped(12.5, "t00.1"))) == {"t01.1": (Slice("i-000", 4.0),)}
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (commands.StopTrial("t00.1"),)
+    assert starts(policy.handle(events.TrialStopped(12.5, "t00.1"))) == {
+        "t01.1": (Slice("i-000", 4.0),)
+    }
     assert policy.trials["t00"].status == "failed"
     assert policy.trials["t00"].error == "score was nan at epoch 1"
     assert policy.best is None, "nan is no result"
@@ -53,7 +34,7 @@ def test_the_first_trials_that_fail_alike_end_the_run(has_trained: bool) -> None
     for number in range(3):
         assert policy.ending is None
         error = f"FileNotFoundError: /tmp/run-{number}/data"
-        policy.handle(TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
+        policy.handle(events.TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
     assert (policy.ending is EndReason.FAILED) is not has_trained
     assert policy.failed_alike == (0 if has_trained else 3)
 
@@ -64,7 +45,7 @@ def test_a_storage_that_stalls_is_not_slow_training(saving: float, slower: float
     policy = scripted(staged((6, 0, 2, 1, 4.0)))
     begun(policy, "i000")
     score = {"score": 0.5}
-    policy.handle(EpochDone(40.0, "t00.1", 1, score, "t00/1", 30.0, saving=saving))
+    policy.handle(events.EpochDone(40.0, "t00.1", 1, score, "t00/1", 30.0, saving=saving))
     rentable = policy.state.rentables[0]
     assert policy.state.epoch_seconds("t00", rentable.offer, 4.0) == pytest.approx(8.0 * slower)
 
@@ -73,7 +54,7 @@ def test_errors_of_different_kinds_do_not_end_the_run() -> None:
     policy = scripted(staged((6, 0, 2, 1, 4.0)), rules=TrialRules(max_failures=3))
     begun(policy, "i000")
     for number, error in enumerate(["KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'"]):
-        policy.handle(TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
+        policy.handle(events.TrialFailed(12.0 + number, f"t{number:02d}.1", error, ""))
     assert policy.ending is None
 
 
@@ -81,19 +62,19 @@ def test_an_infinite_metric_wins_nothing() -> None:
     """No model is infinitely good; infinitely bad it may be for a while."""
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
-    assert policy.handle(epoch(12.0, "t00.1", 1, math.inf)) == (StopTrial("t00.1"),)
+    assert policy.handle(epoch(12.0, "t00.1", 1, math.inf)) == (commands.StopTrial("t00.1"),)
     assert policy.trials["t00"].error == "score was inf at epoch 1"
     assert policy.best is None
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
-    assert StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
+    assert commands.StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
 
 
 def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
     policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)))
     begun(policy, "i000")
-    assert policy.handle(TrialFailed(11.0, "t00.1", "ValueError: lr", "Traceback …")) == ()
-    assert policy.handle(epoch(12.0, "t01.1", 1)) == (ExtendTrial("t01.1", 2),)
+    assert policy.handle(events.TrialFailed(11.0, "t00.1", "ValueError: lr", "Traceback …")) == ()
+    assert policy.handle(epoch(12.0, "t01.1", 1)) == (commands.ExtendTrial("t01.1", 2),)
     failed = policy.first_error()
     assert failed is policy.trials["t00"]
     assert (failed.status, failed.error) == ("failed", "ValueError: lr")
@@ -109,20 +90,20 @@ def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
     begun(policy, "i000")
     for number in range(epochs_before):
         policy.handle(epoch(11.0, "t00.1", number + 1))
-    policy.handle(TrialFailed(12.0, "t00.1", "boom", ""))
-    said = policy.handle(TrialFailed(13.0, "t01.1", "bang", ""))
-    assert said == (Release("i000"), SetTimer("cleanup", 43.0))
-    assert policy.handle(returned(15.0)) == (EndRun(EndReason.FAILED),)
+    policy.handle(events.TrialFailed(12.0, "t00.1", "boom", ""))
+    said = policy.handle(events.TrialFailed(13.0, "t01.1", "bang", ""))
+    assert said == (commands.Release("i000"), commands.SetTimer("cleanup", 43.0))
+    assert policy.handle(returned(15.0)) == (commands.EndRun(EndReason.FAILED),)
 
 
 def test_useless_nodes_go_back_and_three_are_tried() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     for number in range(3):
         intent, at = f"i00{number}", 10.0 * number
-        policy.handle(InstanceLaunched(at + 1.0, intent, f"i-{number}", at + 1.0))
-        said = policy.handle(NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
-        assert Release(intent) in said
+        policy.handle(events.InstanceLaunched(at + 1.0, intent, f"i-{number}", at + 1.0))
+        said = policy.handle(events.NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
+        assert commands.Release(intent) in said
         assert launches_of(said) == ([] if number == 2 else [launch(f"i00{number + 1}")])
         policy.handle(returned(at + 6.0, intent))
     assert policy.ending is EndReason.FAILED
@@ -134,8 +115,8 @@ def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
     begun(policy, "i000")
     policy.handle(epoch(12.0, "t00.1", 1))
     policy.handle(epoch(13.0, "t00.1", 2, saved=False))
-    assert policy.handle(TrialLost(13.5, "t00.1", "a worker died")) == (
-        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/1", 1, 4),
+    assert policy.handle(events.TrialLost(13.5, "t00.1", "a worker died")) == (
+        commands.StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/1", 1, 4),
     )
 
 
@@ -143,12 +124,14 @@ def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     begun(policy, "i000")
     for session in (1, 2):
-        policy.handle(TrialLost(12.0, f"t00.{session}", "a worker died"))
+        policy.handle(events.TrialLost(12.0, f"t00.{session}", "a worker died"))
     policy.handle(epoch(13.0, "t00.3", 1))
     for session in (3, 4, 5):
-        lost = policy.handle(TrialLost(14.0, f"t00.{session}", "a worker died"))
+        lost = policy.handle(events.TrialLost(14.0, f"t00.{session}", "a worker died"))
         assert set(starts(lost)) == {f"t00.{session + 1}"}, "an epoch sets the count back"
-    assert Release("i000") in policy.handle(TrialLost(15.0, "t00.6", "a worker died"))
+    assert commands.Release("i000") in policy.handle(
+        events.TrialLost(15.0, "t00.6", "a worker died")
+    )
     assert policy.trials["t00"].error == "lost 4 times: a worker died"
     assert policy.ending is EndReason.FAILED
 
@@ -157,27 +140,29 @@ def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1))
-    said = policy.handle(InstanceGone(13.0, "i000", 12.9, "spot"))
-    assert said == (StopTrial("t00.1"), launch("i002"))
-    assert policy.handle(TrialStopped(13.1, "t00.1")) == ()
+    said = policy.handle(events.InstanceGone(13.0, "i000", 12.9, "spot"))
+    assert said == (commands.StopTrial("t00.1"), launch("i002"))
+    assert policy.handle(events.TrialStopped(13.1, "t00.1")) == ()
     assert join(policy, 20.0, "i002") == (
-        StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
+        commands.StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-002", 4.0),), "t00/1", 1, 4),
     )
 
 
 def test_a_refused_launch_is_tried_again_after_a_pause() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     assert policy.handle(dry(2.0, "i000")) == ()
     for at in range(3, 17):
-        assert policy.handle(tick(at)) == (SetTimer("tick", at + 1.0),), f"too early at {at} s"
-    assert policy.handle(tick(17.0)) == (launch("i001"), SetTimer("tick", 18.0))
+        assert policy.handle(tick(at)) == (commands.SetTimer("tick", at + 1.0),), (
+            f"too early at {at} s"
+        )
+    assert policy.handle(tick(17.0)) == (launch("i001"), commands.SetTimer("tick", 18.0))
     assert policy.spent(20.0) == pytest.approx(0.60), "what was refused costs nothing"
 
 
 def test_with_something_rented_the_run_makes_do() -> None:
     policy = scripted(staged((2, 0, 1, 2, 4.0)))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     assert set(starts(join(policy, 1.0, "i000"))) == {"t00.1"}
     policy.handle(dry(2.0, "i001"))
     for number in range(2, 7):
@@ -185,38 +170,40 @@ def test_with_something_rented_the_run_makes_do() -> None:
         assert policy.handle(tick(at))[:-1] == (launch(f"i00{number}"),)
         assert policy.handle(dry(at + 1.0, f"i00{number}")) == ()
     said = policy.handle(epoch(150.0, "t00.1", 1))
-    assert said == (StopTrial("t00.1"),), "t01 takes its place; another one would be for nobody"
+    assert said == (commands.StopTrial("t00.1"),), (
+        "t01 takes its place; another one would be for nobody"
+    )
 
 
 def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
     """One of two instances for a trial over both would wait, and bill, for ever."""
     policy = scripted(staged((1, 0, 1, 2, 8.0)))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     join(policy, 1.0, "i000")
     policy.handle(dry(2.0, "i001"))
     policy.handle(tick(20.0))
     policy.handle(dry(21.0, "i002"))
     policy.handle(tick(40.0))
-    assert Release("i000") in policy.handle(dry(41.0, "i003"))
+    assert commands.Release("i000") in policy.handle(dry(41.0, "i003"))
     assert policy.ending is EndReason.NO_CAPACITY
 
 
 def test_what_no_asking_helps_ends_the_run_at_once() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    policy.handle(RunStarted(0.0))
-    denied = LaunchFailed(2.0, "i000", "Denied", "not you", permanent=True, kind="denied")
-    assert policy.handle(denied) == (EndRun(EndReason.FAILED),)
+    policy.handle(events.RunStarted(0.0))
+    denied = events.LaunchFailed(2.0, "i000", "Denied", "not you", permanent=True, kind="denied")
+    assert policy.handle(denied) == (commands.EndRun(EndReason.FAILED),)
     assert policy.trouble == "Denied: not you"
 
 
 def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     for number, at in enumerate((2.0, 20.0, 40.0)):
         intent = f"i00{number}"
-        policy.handle(InstanceLaunched(at, intent, f"x-{number}", at))
+        policy.handle(events.InstanceLaunched(at, intent, f"x-{number}", at))
         said = f"python3: not found ({number})"
-        gone = policy.handle(InstanceGone(at + 1.0, intent, at + 1.0, "InternalError", said))
+        gone = policy.handle(events.InstanceGone(at + 1.0, intent, at + 1.0, "InternalError", said))
         if number < 2:
             assert gone == (), "not at once"
             assert policy.handle(tick(at + 16.0))[:-1] == (launch(f"i00{number + 1}"),)
@@ -226,13 +213,13 @@ def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
     )
 
 
-def zoned(intent: str, zone: str) -> Launch:
-    return Launch(intent, "g.4x", "on-demand", zone)
+def zoned(intent: str, zone: str) -> commands.Launch:
+    return commands.Launch(intent, "g.4x", "on-demand", zone)
 
 
 def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     assert policy.handle(dry(2.0, "i000")) == (zoned("i001", "a"),)
     assert policy.handle(dry(3.0, "i001")) == (zoned("i002", "b"),)
     assert policy.handle(dry(4.0, "i002")) == (), "none is left"
@@ -244,23 +231,25 @@ def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
 
 def test_a_quota_holds_in_every_zone() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
-    policy.handle(RunStarted(0.0))
-    full = LaunchFailed(2.0, "i000", "Full", "you have enough", kind="quota")
+    policy.handle(events.RunStarted(0.0))
+    full = events.LaunchFailed(2.0, "i000", "Full", "you have enough", kind="quota")
     assert policy.handle(full) == ()
     assert launches_of(policy.handle(tick(182.0))) == [zoned("i001", "")]
 
 
 def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
-    policy.handle(RunStarted(0.0))
-    assert policy.handle(LaunchFailed(2.0, "i000", "Slower", "wait", kind="busy")) == ()
+    policy.handle(events.RunStarted(0.0))
+    assert policy.handle(events.LaunchFailed(2.0, "i000", "Slower", "wait", kind="busy")) == ()
     assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
 
 
 def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
     policy = scripted(staged((2, 0, 2, 2, 4.0)))
     begun(policy, "i000", "i001")
-    assert launches_of(policy.handle(InterruptionNotice(11.0, "i001", 131.0))) == [launch("i002")]
+    assert launches_of(policy.handle(events.InterruptionNotice(11.0, "i001", 131.0))) == [
+        launch("i002")
+    ]
     assert policy.handle(epoch(12.0, "t01.1", 1)) == (), "it trains on while there is no other seat"
     assert starts(join(policy, 13.0, "i002")) == {}
     policy.handle(epoch(13.5, "t00.1", 1))
@@ -271,37 +260,37 @@ def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> N
 def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     policy = scripted(staged((2, 0, 3, 2, 4.0)))
     begun(policy, "i000", "i001")
-    policy.handle(InterruptionNotice(11.0, "i001", 131.0))
+    policy.handle(events.InterruptionNotice(11.0, "i001", 131.0))
     join(policy, 12.0, "i002")
-    assert policy.handle(epoch(13.0, "t01.1", 1)) == (StopTrial("t01.1"),)
-    said = policy.handle(TrialStopped(13.2, "t01.1"))
-    assert Release("i001") in said, "what is to go and is empty isn't paid for"
+    assert policy.handle(epoch(13.0, "t01.1", 1)) == (commands.StopTrial("t01.1"),)
+    said = policy.handle(events.TrialStopped(13.2, "t01.1"))
+    assert commands.Release("i001") in said, "what is to go and is empty isn't paid for"
     assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
-    (moved,) = (command for command in said if isinstance(command, StartTrial))
+    (moved,) = (command for command in said if isinstance(command, commands.StartTrial))
     assert moved.start_epoch == 1
 
 
 def test_a_trial_that_fits_stays_at_its_share_and_moves_to_a_wider_one() -> None:
     policy = scripted(staged((2, 0, 4, 2, 0.25)))
     begun(policy, "i000", "i001")
-    policy.handle(TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True))
+    policy.handle(events.TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True))
     assert policy.handle(epoch(12.0, "t00.1", 1)) == (), "it has its memory"
-    policy.handle(InterruptionNotice(13.0, "i000", 133.0))
-    assert policy.handle(epoch(14.0, "t00.1", 2)) == (StopTrial("t00.1"),)
-    (moved,) = starts(policy.handle(TrialStopped(14.2, "t00.1"))).values()
+    policy.handle(events.InterruptionNotice(13.0, "i000", 133.0))
+    assert policy.handle(epoch(14.0, "t00.1", 2)) == (commands.StopTrial("t00.1"),)
+    (moved,) = starts(policy.handle(events.TrialStopped(14.2, "t00.1"))).values()
     assert moved == (Slice("i-001", 0.5, 0),)
 
 
 def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     policy = scripted(staged((4, 0, 2, 1, 0.25)))
     begun(policy, "i000")
-    full = TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)
+    full = events.TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True)
     started = starts(policy.handle(full))
     assert started["t01.2"] == (Slice("i-000", 0.5, 1),), "its share is doubled"
-    policy.handle(TrialStarted(12.0, "t01.2"))
-    again = TrialFailed(13.0, "t01.2", "out of memory", "…", out_of_memory=True)
+    policy.handle(events.TrialStarted(12.0, "t01.2"))
+    again = events.TrialFailed(13.0, "t01.2", "out of memory", "…", out_of_memory=True)
     assert starts(policy.handle(again))["t01.3"] == (Slice("i-000", 1.0),)
-    last = TrialFailed(14.0, "t01.3", "out of memory", "…", out_of_memory=True)
+    last = events.TrialFailed(14.0, "t01.3", "out of memory", "…", out_of_memory=True)
     assert starts(policy.handle(last)) == {}
     assert policy.trials["t01"].status == "failed", "a whole GPU isn't enough"
 
@@ -309,11 +298,11 @@ def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
 def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -> None:
     """Seven zones that take a second each to refuse, and a pause of two seconds."""
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(avoid=2.0), zones=tuple("abcdef"))
-    said, at, asked = policy.handle(RunStarted(0.0)), 0.0, 0
+    said, at, asked = policy.handle(events.RunStarted(0.0)), 0.0, 0
     while policy.ending is None and asked < 50:
         at += 1.04
         (request,) = launches_of(said)
-        assert isinstance(request, Launch)
+        assert isinstance(request, commands.Launch)
         said, asked = policy.handle(dry(at, request.intent)), asked + 1
     assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)
 
@@ -322,10 +311,10 @@ def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity()
     """Whenever it comes: between two rounds of requests, or in the middle of one."""
     for pause in (0.4, 1.1, 2.7):
         policy = scripted(staged((1, 0, 1, 1, 4.0)), limits=Limits(60.0), zones=tuple("abc"))
-        said, at = policy.handle(RunStarted(0.0)), 0.0
+        said, at = policy.handle(events.RunStarted(0.0)), 0.0
         while policy.ending is None:
             at += pause
-            asked = [command for command in said if isinstance(command, Launch)]
+            asked = [command for command in said if isinstance(command, commands.Launch)]
             said = policy.handle(dry(at, asked[0].intent) if asked else tick(at))
         assert policy.ending is EndReason.NO_CAPACITY
         assert at > 30.0, "asked for as long as there is time"

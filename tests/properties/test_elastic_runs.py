@@ -15,29 +15,8 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.resume import replayed
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.node.gpus import GpuSlots
+from cloudtune.model import commands, events
 from cloudtune.model.catalog import Offer
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    Launch,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-    TrialStopped,
-)
 from cloudtune.model.plans import Charges, Limits, Rentable, admits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
@@ -45,17 +24,7 @@ from cloudtune.policy.base import Brakes, Metric, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
-from cloudtune.strategies.base import (
-    ByWidth,
-    Decision,
-    FleetRule,
-    Go,
-    Strategy,
-    Task,
-    TrialGroup,
-    Verdict,
-    View,
-)
+from cloudtune.strategies import base
 from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
 from tests.builders import Given, flapped, level, offer, policy_with, profile, trials, troubles
 
@@ -91,7 +60,7 @@ class Fickle:
         self._whims[trial.id] = count = self._whims.get(trial.id, 0) + 1
         return 1.0 if count > 12 else drawn(self._seed, trial.id, count)
 
-    def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
+    def requests(self, view: base.View, room: int) -> Sequence[base.TrialGroup]:
         known = view.trials
         ready = [
             trial
@@ -101,27 +70,27 @@ class Fickle:
         steps = [1 + int(4 * drawn(self._seed, trial.id, "step")) for trial in ready]
         begun = [known[t.id].epoch if t.id in known else 0 for t in ready]
         tasks = [
-            Task(trial, min(self._last, epoch + step))
+            base.Task(trial, min(self._last, epoch + step))
             for trial, epoch, step in zip(ready, begun, steps, strict=True)
             if epoch < self._last
         ]
-        return [TrialGroup("whims", tuple(tasks[:room]))] if tasks[:room] else []
+        return [base.TrialGroup("whims", tuple(tasks[:room]))] if tasks[:room] else []
 
-    def on_result(self, view: View, trial: TrialProgress) -> Decision:
+    def on_result(self, view: base.View, trial: TrialProgress) -> base.Decision:
         if trial.epoch >= self._last:
-            return Verdict.FINISH
+            return base.Verdict.FINISH
         whim = self._whim(trial)
         if whim < 0.15:
-            return Verdict.PAUSE
+            return base.Verdict.PAUSE
         if whim < 0.3:
-            return Verdict.HOLD
-        return Verdict.CUT if whim < 0.33 else Go(trial.epoch + 1 + int(3 * whim))
+            return base.Verdict.HOLD
+        return base.Verdict.CUT if whim < 0.33 else base.Go(trial.epoch + 1 + int(3 * whim))
 
-    def on_failure(self, view: View, trial: TrialProgress) -> None:
+    def on_failure(self, view: base.View, trial: TrialProgress) -> None:
         assert trial.status == "failed"
 
-    def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
-        verdicts = (Verdict.PAUSE, Verdict.CUT)
+    def preempt(self, view: base.View) -> Mapping[TrialId, base.Verdict]:
+        verdicts = (base.Verdict.PAUSE, base.Verdict.CUT)
         at = next(self._calls)
         waiting = [trial for trial in view.trials.values() if trial.status == "waiting"]
         return {
@@ -130,20 +99,20 @@ class Fickle:
             if drawn(self._seed, trial.id, at) < 0.05 and self._whim(trial) < 1.0
         }
 
-    def wake_at(self, view: View) -> float | None:
+    def wake_at(self, view: base.View) -> float | None:
         return (1 + view.now // 50) * 50 if self._seed % 2 else None
 
-    def more(self, view: View, trials: int) -> str:
+    def more(self, view: base.View, trials: int) -> str:
         return "it takes no more"
 
-    def done(self, view: View) -> bool:
+    def done(self, view: base.View) -> bool:
         over = {"cut", "failed", "finished"}
         left = [t for t in self._trials if t.id not in view.trials]
         return not left and all(t.status in over for t in view.trials.values())
 
 
 @dataclass(frozen=True)
-class Jumpy(ByWidth):
+class Jumpy(base.ByWidth):
     """An allocator that changes its mind about every trial's width, by a seed."""
 
     options: tuple[Width, ...]
@@ -151,13 +120,13 @@ class Jumpy(ByWidth):
     often: float
     name: str = "jumpy"
 
-    def min_width(self, view: View) -> Width:
+    def min_width(self, view: base.View) -> Width:
         return min(self.options)
 
-    def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
+    def widths(self, view: base.View, tasks: Sequence[base.Task]) -> Sequence[Width]:
         return [self._draw(task.trial.id, 0) for task in tasks]
 
-    def resized(self, view: View, trial: TrialProgress) -> Width:
+    def resized(self, view: base.View, trial: TrialProgress) -> Width:
         if drawn(self.seed, "when", trial.id, trial.epoch) > self.often:
             return trial.width
         return self._draw(trial.id, trial.epoch)
@@ -176,10 +145,10 @@ class Mixed(Unplanned):
     consolidates: bool
     name: str = "mixed"
 
-    def max_gpus(self, view: View) -> int:
+    def max_gpus(self, view: base.View) -> int:
         return max(offer.gpus for offer in self.offers) * self.instances
 
-    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+    def target(self, view: base.View, needed: float) -> Mapping[Offer, int]:
         first = int(drawn(self.seed, int(view.now / 60)) * len(self.offers))
         wanted: dict[Offer, int] = {}
         left = self.instances
@@ -191,7 +160,7 @@ class Mixed(Unplanned):
             needed -= wanted[each] * each.gpus
         return wanted or {self.offers[0]: math.ceil(needed)}
 
-    def leaving(self, view: View, needed: float) -> Collection[str]:
+    def leaving(self, view: base.View, needed: float) -> Collection[str]:
         wanted = self.target(view, min(needed, self.max_gpus(view)))
         return tuple(emptied(view, wanted)) if self.consolidates else ()
 
@@ -201,7 +170,7 @@ class Whimsical(Mixed):
 
     name = "whimsical"
 
-    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+    def target(self, view: base.View, needed: float) -> Mapping[Offer, int]:
         size = drawn(self.seed, view.now, len(list(view.fleet)), sum(view.held.values()))
         first = self.offers[int(len(self.offers) * drawn(self.seed, size))]
         return {first: int((self.instances + 1) * size)}
@@ -223,12 +192,12 @@ class MessyWorld:
 
     def __init__(self, world: SimWorld, mess: Mess) -> None:
         self._world, self._mess, self._left = world, mess, EVENTS
-        self._queue: list[tuple[float, int, Event]] = []
+        self._queue: list[tuple[float, int, events.Event]] = []
         self._order = itertools.count()
         self._unheard: set[str] = set()
         self._now = 0.0
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> events.Event | None:
         self._left -= 1
         assert self._left, f"the run doesn't end: it is at {self._now:.0f} s"
         while True:
@@ -239,7 +208,7 @@ class MessyWorld:
             self._world.now = self._now
             return replace(event, at=self._now)
 
-    def _first(self) -> Event | None:
+    def _first(self) -> events.Event | None:
         """Return the next event of the world's, or one that was held back until now."""
         while True:
             due, heap = self._queue, self._world._heap
@@ -251,23 +220,28 @@ class MessyWorld:
             event = self._world._pop()
             if event is None:
                 continue
-            if isinstance(event, EpochDone) and not self._saved(event.epoch):
+            if isinstance(event, events.EpochDone) and not self._saved(event.epoch):
                 event = replace(event, checkpoint=None)
             if drawn(self._mess.seed, "twice", event.at, type(event)) < self._mess.twice:
                 self._hold(event, 5.0)
-            if not isinstance(event, InstanceGone | NodeLost | InstanceLaunched | TimerFired):
+            if not isinstance(
+                event,
+                events.InstanceGone | events.NodeLost | events.InstanceLaunched | events.TimerFired,
+            ):
                 return event
-            self._hold(event, min(self._mess.late, 1.0 if isinstance(event, TimerFired) else 60.0))
+            self._hold(
+                event, min(self._mess.late, 1.0 if isinstance(event, events.TimerFired) else 60.0)
+            )
 
-    def _hold(self, event: Event, most: float) -> None:
+    def _hold(self, event: events.Event, most: float) -> None:
         at = event.at + most * drawn(self._mess.seed, "late", event.at, type(event))
         heapq.heappush(self._queue, (at, next(self._order), replace(event, at=at)))
 
     def _saved(self, epoch: int) -> bool:
         return self._mess.saves_every > 0 and epoch % self._mess.saves_every == 0
 
-    def apply(self, command: Command) -> None:
-        if isinstance(command, Release) and command.intent not in self._unheard:
+    def apply(self, command: commands.Command) -> None:
+        if isinstance(command, commands.Release) and command.intent not in self._unheard:
             self._unheard.add(command.intent)
             if drawn(self._mess.seed, "deaf", command.intent) < self._mess.deaf:
                 return
@@ -283,7 +257,7 @@ class Case:
     trials: int
     last: int
     allocator: Jumpy
-    fleet_rule: FleetRule
+    fleet_rule: base.FleetRule
     limits: Limits
     max_instances: int
     seed: int
@@ -292,12 +266,12 @@ class Case:
     max_concurrent: int | None = None
     target: float | None = None
     heartbeat: bool = False
-    trouble: tuple[Event, ...] = ()
+    trouble: tuple[events.Event, ...] = ()
     mess: Mess = Mess()
     diverges: int = 0
     """In one of so many epochs the metric is no number; 0: in none."""
 
-    def decider(self) -> Strategy:
+    def decider(self) -> base.Strategy:
         given = trials(self.trials)
         if self.strategy == "fickle":
             return Fickle(given, self.last, self.seed)
@@ -376,7 +350,7 @@ def machines(
 
 
 @st.composite
-def fleets(draw: st.DrawFn, offers: tuple[Offer, ...]) -> FleetRule:
+def fleets(draw: st.DrawFn, offers: tuple[Offer, ...]) -> base.FleetRule:
     """Give fleets that stay, shrink, change, repack or waver."""
     kinds = ["constant", "naive", "mixed", "whimsical"]
     count, kind = draw(st.integers(1, 4)), draw(st.sampled_from(kinds))
@@ -437,12 +411,12 @@ def bill(case: Case, entries: Sequence[Entry]) -> tuple[float, float]:
     lives: dict[str, tuple[float, float]] = {}
     for entry in entries:
         for command in entry.commands:
-            if isinstance(command, Launch):
+            if isinstance(command, commands.Launch):
                 of[command.intent] = offers[command.instance_type]
         match entry.event:
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 begins[entry.event.intent] = entry.event.launched_at
-            case InstanceGone():
+            case events.InstanceGone():
                 ends = entry.event.gone_at
                 lives.setdefault(entry.event.intent, (begins.get(entry.event.intent, ends), ends))
             case _:
@@ -461,54 +435,56 @@ class Watch:
         self._case = case
         self._gpus = {r.offer.instance_type.name: r.gpus for r in case.rentables}
         self._offer = {r.offer.instance_type.name: r.offer for r in case.rentables}
-        self._asked: dict[str, Launch] = {}
+        self._asked: dict[str, commands.Launch] = {}
         self._intent_of: dict[str, str] = {}
         self._ready: set[str] = set()  # instances
         self._joined: set[str] = set()  # intents
-        self._seats: dict[str, StartTrial] = {}
+        self._seats: dict[str, commands.StartTrial] = {}
         self._agents: dict[str, GpuSlots] = {}  # by instance, as those of a real run
 
     def take(self, entry: Entry) -> None:
         self._follow(entry)
         for command in entry.commands:
             match command:
-                case Launch():
+                case commands.Launch():
                     self._asked[command.intent] = command
                     alive: dict[Offer, int] = {}
                     for launch in self._asked.values():
                         each = self._offer[launch.instance_type]
                         alive[each] = alive.get(each, 0) + 1
                     assert admits(self._case.max_instances, self._case.vcpu_quotas, alive)
-                case StartTrial():
+                case commands.StartTrial():
                     self._start(command)
-                case StopTrial() if isinstance(entry.event, NodeLost | InstanceGone):
+                case commands.StopTrial() if isinstance(
+                    entry.event, events.NodeLost | events.InstanceGone
+                ):
                     self._leave(command.session)
-                case Release():
+                case commands.Release():
                     self._ready -= {i for i, it in self._intent_of.items() if it == command.intent}
-                case SetTimer():
+                case commands.SetTimer():
                     assert command.at > entry.event.at, "a timer of the past"
                 case _:
                     pass
 
     def _follow(self, entry: Entry) -> None:
         match entry.event:
-            case InstanceLaunched(intent=intent, instance=instance):
+            case events.InstanceLaunched(intent=intent, instance=instance):
                 self._intent_of[instance] = intent
-            case NodeJoined(intent=intent):
+            case events.NodeJoined(intent=intent):
                 self._joined.add(intent)
-            case NodeLost(intent=intent):
+            case events.NodeLost(intent=intent):
                 self._joined.discard(intent)
-            case InstanceGone(intent=intent) | LaunchFailed(intent=intent):
+            case events.InstanceGone(intent=intent) | events.LaunchFailed(intent=intent):
                 self._asked.pop(intent, None)
                 self._joined.discard(intent)
-            case TrialStopped(session=session) | TrialFailed(session=session):
+            case events.TrialStopped(session=session) | events.TrialFailed(session=session):
                 self._leave(session)
-            case TrialLost(session=session):
+            case events.TrialLost(session=session):
                 self._leave(session)
             case _:
                 pass
 
-    def _start(self, command: StartTrial) -> None:
+    def _start(self, command: commands.StartTrial) -> None:
         assert command.start_epoch < command.until_epoch
         trials = {each.trial for each in self._seats.values()}
         assert command.trial not in trials, f"{command.trial} has two sessions"
@@ -535,10 +511,10 @@ def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
     """None is waited for longer than twice the policy's patience: the run's end begins it anew."""
     waiting: dict[str, float] = {}
     for entry in entries:
-        if isinstance(entry.event, InstanceGone | LaunchFailed):
+        if isinstance(entry.event, events.InstanceGone | events.LaunchFailed):
             waiting.pop(entry.event.intent, None)
         for command in entry.commands:
-            if isinstance(command, Release):
+            if isinstance(command, commands.Release):
                 waiting[command.intent] = entry.event.at
         late = [intent for intent, at in waiting.items() if entry.event.at > at + 63.0]
         assert not late, f"{late} not confirmed at {entry.event.at}"
@@ -547,7 +523,7 @@ def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
 
 def no_storm(entries: Sequence[Entry]) -> None:
     """The policy's own alarms are few: two a second, and some for what happens besides."""
-    fired = sum(isinstance(entry.event, TimerFired) for entry in entries)
+    fired = sum(isinstance(entry.event, events.TimerFired) for entry in entries)
     others = len(entries) - fired
     assert fired <= 2 * entries[-1].event.at + others + 20, f"{fired} timers, {others} events"
 
@@ -556,8 +532,8 @@ def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
     policy, entries = case.play()
     assert policy.ended, f"it stands still at {policy.now:.0f} s"
     assert policy.fleet.alive() == []
-    ends = [c for entry in entries for c in entry.commands if isinstance(c, EndRun)]
-    assert ends == [EndRun(policy.ending or EndReason.FAILED)]
+    ends = [c for entry in entries for c in entry.commands if isinstance(c, commands.EndRun)]
+    assert ends == [commands.EndRun(policy.ending or EndReason.FAILED)]
     watch = Watch(case)
     for entry in entries:
         watch.take(entry)

@@ -13,6 +13,7 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import CATEGORIES, Amount, account
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import (
     Command,
@@ -22,21 +23,6 @@ from cloudtune.model.commands import (
     Release,
     StartTrial,
     StopTrial,
-)
-from cloudtune.model.events import (
-    FORGOTTEN,
-    EpochDone,
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RunResumed,
-    RunStarted,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
 )
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
 from cloudtune.model.trial import EndReason
@@ -58,19 +44,19 @@ def launch(intent: str = "i0", dollars: float = OFFER.usd_per_hour) -> Launch:
 
 def done(
     at: float, session: str, epoch: int, seconds: float = 10.0, saving: float = 0.0
-) -> EpochDone:
-    return EpochDone(at, session, epoch, {"score": 0.5}, None, seconds, None, saving)
+) -> events.EpochDone:
+    return events.EpochDone(at, session, epoch, {"score": 0.5}, None, seconds, None, saving)
 
 
 def ledger(*middle: Entry, begin: Sequence[Command] = (), end: float = 100.0) -> tuple[Entry, ...]:
     """Return a run on one instance: launched at 1, joined at 21, given back 4 s before its end."""
     return (
-        entry(RunStarted(0.0), launch()),
-        entry(InstanceLaunched(1.0, "i0", "i-0", 1.0)),
-        entry(NodeJoined(21.0, "i0"), *begin),
+        entry(events.RunStarted(0.0), launch()),
+        entry(events.InstanceLaunched(1.0, "i0", "i-0", 1.0)),
+        entry(events.NodeJoined(21.0, "i0"), *begin),
         *middle,
-        entry(TrialStopped(end - 4.0, "z.1"), Release("i0")),
-        entry(InstanceGone(end, "i0", end, "released"), EndRun(EndReason.DONE)),
+        entry(events.TrialStopped(end - 4.0, "z.1"), Release("i0")),
+        entry(events.InstanceGone(end, "i0", end, "released"), EndRun(EndReason.DONE)),
     )
 
 
@@ -86,14 +72,14 @@ def trained(*middle: Entry, begin: StartTrial) -> dict[str, float]:
 
 
 RUN = ledger(
-    entry(TrialStarted(24.0, "a.1")),
+    entry(events.TrialStarted(24.0, "a.1")),
     entry(done(34.0, "a.1", 1, 10.0, saving=1.5)),
     entry(done(44.0, "a.1", 2, 10.0, saving=1.5)),  # at its rung: it waits
-    entry(NodeJoined(50.0, "i0"), ExtendTrial("a.1", 4)),
+    entry(events.NodeJoined(50.0, "i0"), ExtendTrial("a.1", 4)),
     entry(done(60.0, "a.1", 3, 10.0)),
-    entry(TrialFailed(63.0, "z.1", "of the past", "")),
-    entry(TrialFailed(64.0, "y.1", "of the past", ""), StopTrial("a.1")),
-    entry(TrialStopped(66.0, "a.1")),
+    entry(events.TrialFailed(63.0, "z.1", "of the past", "")),
+    entry(events.TrialFailed(64.0, "y.1", "of the past", ""), StopTrial("a.1")),
+    entry(events.TrialStopped(66.0, "a.1")),
     begin=(start("a.1", 2.0),),
 )
 
@@ -146,9 +132,9 @@ def test_packed_trials_fill_a_gpu() -> None:
     names = ("a.1", "b.1", "c.1")
     found = account(
         ledger(
-            *(entry(TrialStarted(21.0, name)) for name in names),
+            *(entry(events.TrialStarted(21.0, name)) for name in names),
             *(entry(done(31.0, name, 1)) for name in names),
-            *(entry(TrialStopped(31.0, name)) for name in names),
+            *(entry(events.TrialStopped(31.0, name)) for name in names),
             begin=tuple(start(name, third, 0, 1) for name in names),
         ),
         [OFFER],
@@ -160,10 +146,10 @@ def test_packed_trials_fill_a_gpu() -> None:
 def test_an_epoch_told_while_the_next_one_trains_counts_once() -> None:
     """Its checkpoint was on its way for 4 s: it ended 4 s before it was told."""
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
+        entry(events.TrialStarted(24.0, "a.1")),
         entry(done(38.0, "a.1", 1)),
         entry(done(44.0, "a.1", 2), StopTrial("a.1")),
-        entry(TrialStopped(44.0, "a.1")),
+        entry(events.TrialStopped(44.0, "a.1")),
         begin=start("a.1"),
     )
     assert found == {"training": 20.0, "start-up": 3.0}
@@ -173,7 +159,7 @@ def test_epochs_that_would_overlap_are_cut_to_the_time_that_there_was() -> None:
     found = trained(
         entry(done(30.0, "a.1", 1, 20.0)),
         entry(done(31.0, "a.1", 2, 20.0), StopTrial("a.1")),
-        entry(TrialStopped(31.0, "a.1")),
+        entry(events.TrialStopped(31.0, "a.1")),
         begin=start("a.1"),
     )
     assert found == {"training": 10.0}
@@ -181,30 +167,30 @@ def test_epochs_that_would_overlap_are_cut_to_the_time_that_there_was() -> None:
 
 def test_epochs_that_had_to_be_trained_again_are_lost() -> None:
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
+        entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1, saving=1.0)),
         entry(done(44.0, "a.1", 2)),  # without a checkpoint
-        entry(TrialLost(47.0, "a.1", "its node vanished"), start("a.2", 1.0, 1)),
-        entry(TrialStarted(50.0, "a.2")),
+        entry(events.TrialLost(47.0, "a.1", "its node vanished"), start("a.2", 1.0, 1)),
+        entry(events.TrialStarted(50.0, "a.2")),
         entry(done(60.0, "a.2", 2), StopTrial("a.2")),
-        entry(TrialStopped(60.0, "a.2")),
+        entry(events.TrialStopped(60.0, "a.2")),
         begin=start("a.1", 1.0, 0, 3),
     )
     assert found == {"training": 9.0 + 10.0, "checkpoint": 1.0, "start-up": 6.0, "lost": 13.0}
 
 
 def test_a_session_that_never_trained_was_start_up_or_lost() -> None:
-    failed = entry(TrialFailed(40.0, "a.1", "no such module", ""))
+    failed = entry(events.TrialFailed(40.0, "a.1", "no such module", ""))
     assert trained(failed, begin=start("a.1")) == {"start-up": 19.0}
-    begun = entry(TrialStarted(24.0, "a.1"))
+    begun = entry(events.TrialStarted(24.0, "a.1"))
     assert trained(begun, failed, begin=start("a.1")) == {"start-up": 3.0, "lost": 16.0}
 
 
 def test_an_epoch_that_nobody_waited_for_is_none() -> None:
     found = trained(
-        entry(TrialStarted(24.0, "a.1"), StopTrial("a.1")),
+        entry(events.TrialStarted(24.0, "a.1"), StopTrial("a.1")),
         entry(done(34.0, "a.1", 1)),
-        entry(TrialStopped(34.0, "a.1")),
+        entry(events.TrialStopped(34.0, "a.1")),
         begin=start("a.1"),
     )
     assert found == {"start-up": 13.0}
@@ -213,13 +199,13 @@ def test_an_epoch_that_nobody_waited_for_is_none() -> None:
 def test_epochs_that_went_on_without_a_controller_are_put_where_they_were() -> None:
     """Another controller hears of all at once, and of some of them for a second time."""
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
+        entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1)),
-        entry(RunResumed(80.0)),
+        entry(events.RunResumed(80.0)),
         entry(done(80.0, "a.1", 1)),
         entry(done(80.0, "a.1", 2)),
         entry(done(80.0, "a.1", 3), StopTrial("a.1")),
-        entry(TrialStopped(81.0, "a.1")),
+        entry(events.TrialStopped(81.0, "a.1")),
         begin=start("a.1", 1.0, 0, 3),
     )
     assert found == {"start-up": 3.0 + 1.0, "training": 30.0, "barrier": 26.0}
@@ -228,10 +214,10 @@ def test_epochs_that_went_on_without_a_controller_are_put_where_they_were() -> N
 def test_a_first_epoch_that_is_told_late_makes_no_start_up() -> None:
     """Its workers were known to be set up; another controller heard of the epoch long after."""
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
-        entry(RunResumed(80.0)),
+        entry(events.TrialStarted(24.0, "a.1")),
+        entry(events.RunResumed(80.0)),
         entry(done(80.0, "a.1", 1), StopTrial("a.1")),
-        entry(TrialStopped(80.0, "a.1")),
+        entry(events.TrialStopped(80.0, "a.1")),
         begin=start("a.1", 1.0, 0, 1),
     )
     assert found == {"start-up": 3.0, "training": 10.0, "barrier": 46.0}
@@ -239,10 +225,10 @@ def test_a_first_epoch_that_is_told_late_makes_no_start_up() -> None:
 
 def test_a_first_epoch_of_unknown_length_begins_once_its_workers_are_set_up() -> None:
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
+        entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1, 0.0)),
         entry(done(44.0, "a.1", 2), StopTrial("a.1")),
-        entry(TrialStopped(44.0, "a.1")),
+        entry(events.TrialStopped(44.0, "a.1")),
         begin=start("a.1"),
     )
     assert found == {"start-up": 3.0, "training": 20.0}
@@ -251,11 +237,11 @@ def test_a_first_epoch_of_unknown_length_begins_once_its_workers_are_set_up() ->
 def test_an_epoch_of_unknown_length_is_as_long_as_the_others() -> None:
     """Its session died unseen, and what it had saved was found in the storage."""
     found = trained(
-        entry(TrialStarted(24.0, "a.1")),
+        entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1)),
-        entry(RunResumed(80.0)),
+        entry(events.RunResumed(80.0)),
         entry(done(80.0, "a.1", 2, 0.0)),
-        entry(TrialLost(80.0, "a.1", "it was gone", blameless=True)),
+        entry(events.TrialLost(80.0, "a.1", "it was gone", blameless=True)),
         begin=start("a.1", 1.0, 0, 3),
     )
     assert found == {"start-up": 3.0, "training": 20.0, "lost": 36.0}
@@ -281,11 +267,11 @@ def test_an_instance_that_nobody_has_seen_go_is_billed_up_to_the_last_entry() ->
 
 def test_an_instance_that_is_told_a_second_time_counts_once() -> None:
     """A takeover tells again what its ledger may not have: the bill and the fleet stay the same."""
-    again = entry(InstanceLaunched(30.0, "i0", "i-0", 1.0))
-    twice = (*RUN[:3], entry(RunResumed(30.0)), again, *RUN[3:])
+    again = entry(events.InstanceLaunched(30.0, "i0", "i-0", 1.0))
+    twice = (*RUN[:3], entry(events.RunResumed(30.0)), again, *RUN[3:])
     assert account(twice, [OFFER]) == account(RUN, [OFFER])
     whole = play(SETTING, PLAN).entries
-    launched = next(e for e in whole if isinstance(e.event, InstanceLaunched))
+    launched = next(e for e in whole if isinstance(e.event, events.InstanceLaunched))
     place = whole.index(launched) + 1
     told = build(SETTING.job(PLAN), (*whole[:place], launched, *whole[place:]))
     assert told.fleet == build(SETTING.job(PLAN), tuple(whole)).fleet
@@ -293,19 +279,19 @@ def test_an_instance_that_is_told_a_second_time_counts_once() -> None:
 
 
 def test_a_request_that_nobody_has_answered_may_bill_already() -> None:
-    found = account((RUN[0], entry(RunResumed(90.0))), [OFFER])
+    found = account((RUN[0], entry(events.RunResumed(90.0))), [OFFER])
     assert found.amounts["start-up"] == found.boot
     comes_to(found.boot, 360.0, 0.9)
     assert found.instances[0].instance is None
-    refused = account((RUN[0], entry(LaunchFailed(2.0, "i0", "dry", ""))), [OFFER])
+    refused = account((RUN[0], entry(events.LaunchFailed(2.0, "i0", "dry", ""))), [OFFER])
     assert (refused.whole, refused.instances) == (Amount(), ())
 
 
 def test_a_session_ends_with_a_node_that_is_lost() -> None:
     found = account(
         ledger(
-            entry(NodeLost(50.0, "i0", "no heartbeat"), StopTrial("a.1"), Release("i0")),
-            entry(TrialStopped(60.0, "a.1")),
+            entry(events.NodeLost(50.0, "i0", "no heartbeat"), StopTrial("a.1"), Release("i0")),
+            entry(events.TrialStopped(60.0, "a.1")),
             begin=(start("a.1", 4.0),),
         ),
         [OFFER],
@@ -317,7 +303,7 @@ def test_a_session_ends_with_a_node_that_is_lost() -> None:
 def test_the_price_is_that_which_was_asked_for() -> None:
     here, there = replace(OFFER, zone="a", usd_per_hour=72.0), OFFER
     assert account(RUN, [here, there]).whole.dollars == pytest.approx(0.99)
-    dear = (entry(RunStarted(0.0), replace(launch(dollars=72.0), zone="a")), *RUN[1:])
+    dear = (entry(events.RunStarted(0.0), replace(launch(dollars=72.0), zone="a")), *RUN[1:])
     assert account(dear, [here, there]).whole.dollars == pytest.approx(1.98)
 
 
@@ -349,7 +335,7 @@ def test_a_machine_of_ones_own_costs_nothing_and_has_its_time_split() -> None:
 @pytest.mark.parametrize("elastic", [False, True], ids=["by a plan", "as results come in"])
 def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
     staged = build(SETTING.job(PLAN), play(SETTING, PLAN).entries)
-    forgotten = InstanceGone(40.0, "i000", 40.0, FORGOTTEN)
+    forgotten = events.InstanceGone(40.0, "i000", 40.0, events.FORGOTTEN)
     report = report_of(elastic_job(), [forgotten]) if elastic else staged
     out = Console(width=100, highlight=False)
     with out.capture() as shown:

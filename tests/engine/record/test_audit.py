@@ -5,15 +5,8 @@ import math
 import pytest
 
 from benchmarks.compare.audit import audit
+from cloudtune.model import events
 from cloudtune.model.commands import EndRun, Launch, Release, StopTrial
-from cloudtune.model.events import (
-    InstanceGone,
-    InstanceLaunched,
-    LaunchFailed,
-    NodeJoined,
-    RunStarted,
-    TrialStopped,
-)
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
@@ -27,19 +20,19 @@ def launch(intent: str) -> Launch:
 
 
 RUN = (
-    entry(RunStarted(0.0), launch("i0"), launch("i1")),
-    entry(InstanceLaunched(1.0, "i0", "i-0", 1.0)),
-    entry(LaunchFailed(2.0, "i1", "NoCapacity", "none left")),
-    entry(NodeJoined(21.0, "i0"), start("a.1", 1.0), start("b.1", 2.0)),
+    entry(events.RunStarted(0.0), launch("i0"), launch("i1")),
+    entry(events.InstanceLaunched(1.0, "i0", "i-0", 1.0)),
+    entry(events.LaunchFailed(2.0, "i1", "NoCapacity", "none left")),
+    entry(events.NodeJoined(21.0, "i0"), start("a.1", 1.0), start("b.1", 2.0)),
     entry(epoch(31.0, "a.1", 1, 0.2)),
     entry(epoch(33.0, "b.1", 1, 0.4), StopTrial("b.1")),
     entry(epoch(34.0, "b.1", 2, 0.9)),  # nobody waited for it any more
-    entry(TrialStopped(35.0, "b.1"), start("b.2", 1.0, 1)),
+    entry(events.TrialStopped(35.0, "b.1"), start("b.2", 1.0, 1)),
     entry(epoch(41.0, "a.1", 2, 0.3)),
     entry(epoch(42.0, "b.2", 2, math.nan), StopTrial("b.2")),
-    entry(TrialStopped(42.0, "b.2"), StopTrial("a.1")),
-    entry(TrialStopped(42.0, "a.1"), Release("i0")),
-    entry(InstanceGone(101.0, "i0", 101.0, "released"), EndRun(EndReason.DONE)),
+    entry(events.TrialStopped(42.0, "b.2"), StopTrial("a.1")),
+    entry(events.TrialStopped(42.0, "a.1"), Release("i0")),
+    entry(events.InstanceGone(101.0, "i0", 101.0, "released"), EndRun(EndReason.DONE)),
 )
 
 

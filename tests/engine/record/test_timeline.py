@@ -7,22 +7,8 @@ import pytest
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.record.timeline import prices, read
+from cloudtune.model import events
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, Release, SetTimer, StopTrial
-from cloudtune.model.events import (
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RunResumed,
-    RunStarted,
-    TimerFired,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 from cloudtune.model.trial import EndReason
 from tests.builders import epoch, offer
 from tests.builders.events import start
@@ -40,11 +26,11 @@ def launch(intent: str, zone: str = "", dollars: float = 36.0) -> Launch:
 
 
 FIRST = (
-    Entry(RunStarted(0.0), (launch("i0"), launch("i1"), SetTimer("tick", 1.0))),
-    Entry(LaunchFailed(1.0, "i1", "dry", "none left"), ()),
-    Entry(InstanceLaunched(2.0, "i0", "i-0", 1.5), ()),
-    Entry(NodeJoined(20.0, "i0"), (start("a.1"), start("b.1", 2.0))),
-    Entry(TrialStarted(24.0, "a.1"), ()),
+    Entry(events.RunStarted(0.0), (launch("i0"), launch("i1"), SetTimer("tick", 1.0))),
+    Entry(events.LaunchFailed(1.0, "i1", "dry", "none left"), ()),
+    Entry(events.InstanceLaunched(2.0, "i0", "i-0", 1.5), ()),
+    Entry(events.NodeJoined(20.0, "i0"), (start("a.1"), start("b.1", 2.0))),
+    Entry(events.TrialStarted(24.0, "a.1"), ()),
     Entry(epoch(30.0, "a.1", 1), ()),
     Entry(epoch(40.0, "a.1", 2, saved=False), (ExtendTrial("a.1", 4),)),
 )
@@ -57,39 +43,44 @@ def test_an_instance_from_its_request_to_its_end() -> None:
     assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
     assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
     assert found.rented() == [one]
-    left = read([*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances["i0"]
+    left = read([*FIRST, Entry(events.NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances[
+        "i0"
+    ]
     assert (left.left_at, left.joined, left.released) == (50.0, False, True)
-    gone = read([*FIRST, Entry(InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
+    gone = read([*FIRST, Entry(events.InstanceGone(51.0, "i0", 50.5, "reclaimed"), ())])
     assert (gone.instances["i0"].end(99.0), gone.over_at) == (50.5, 50.5)
     assert gone.fleet_sizes() == ((1.5, 1), (50.5, 0))
 
 
 def test_how_a_session_ended() -> None:
-    stopped = [*FIRST, Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
-    ended = [*stopped, Entry(TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
+    stopped = [*FIRST, Entry(events.TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
+    ended = [*stopped, Entry(events.TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
     found = read(ended)
     session = found.sessions["a.1"]
     assert (session.stopping, session.end) == (45.0, 47.0)
-    assert session.ending == TrialStopped(47.0, "a.1")
+    assert session.ending == events.TrialStopped(47.0, "a.1")
     [restart] = found.restarts()
     assert (restart.before, restart.after.start.session) == (session, "a.2")
     assert restart.resized
 
 
 def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:
-    gone = [*FIRST, Entry(NodeLost(50.0, "i0", "dead"), (StopTrial("a.1"), StopTrial("b.1")))]
+    gone = [
+        *FIRST,
+        Entry(events.NodeLost(50.0, "i0", "dead"), (StopTrial("a.1"), StopTrial("b.1"))),
+    ]
     session = read(gone).sessions["a.1"]
     assert (session.end, session.ending) == (50.0, None)
-    lost = TrialLost(60.0, "a.1", "vanished")
+    lost = events.TrialLost(60.0, "a.1", "vanished")
     told = read([*gone, Entry(lost, ())]).sessions["a.1"]
     assert (told.end, told.ending) == (50.0, lost)
 
 
 def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
-    stop = Entry(TimerFired(45.0, "tick"), (StopTrial("a.1"),))
+    stop = Entry(events.TimerFired(45.0, "tick"), (StopTrial("a.1"),))
     again = Entry(epoch(44.0, "a.1", 2), ())
     late = Entry(epoch(46.0, "a.1", 3), ())
-    found = read([*FIRST, Entry(RunResumed(43.0), ()), again, stop, late])
+    found = read([*FIRST, Entry(events.RunResumed(43.0), ()), again, stop, late])
     waited = [(each.number, each.waited) for each in found.epochs]
     assert waited == [(1, True), (2, True), (3, False)]
     assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
@@ -97,12 +88,12 @@ def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
 
 
 def test_timers_notices_and_the_end() -> None:
-    notice = InterruptionNotice(41.0, "i0", 161.0)
-    middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(Interrupted(42.0), ())]
+    notice = events.InterruptionNotice(41.0, "i0", 161.0)
+    middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(events.Interrupted(42.0), ())]
     found = read([*FIRST, *middle])
     assert found.timers == {"tick": 1.0, "cleanup": 60.0}
     assert (found.notices, found.interrupted, found.ended) == ([notice], 42.0, None)
-    end = Entry(TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
+    end = Entry(events.TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
     beyond = Entry(epoch(70.0, "a.1", 3), ())
     over = read([*FIRST, *middle, end, beyond])
     assert (over.timers, over.ended, over.at) == ({"tick": 1.0}, EndReason.DEADLINE, 60.0)
@@ -113,7 +104,7 @@ def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> Non
     anywhere = offer(market="spot")
     here = offer(market="spot", zone="a", usd_per_hour=72.0)
     asked = (launch("i0", "a", 72.0), launch("i1", "a", 36.0), launch("i2", "b", 1.0))
-    found = prices(read([Entry(RunStarted(0.0), asked)]), [anywhere, here])
+    found = prices(read([Entry(events.RunStarted(0.0), asked)]), [anywhere, here])
     assert found == {"i0": here, "i1": anywhere, "i2": anywhere}
     with pytest.raises(KeyError):
         prices(read(FIRST), [offer(market="on-demand")])

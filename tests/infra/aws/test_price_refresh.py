@@ -14,13 +14,7 @@ from typing import Any
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.aws.price_refresh import (
-    check_credentials,
-    disk_price,
-    latest_quotes,
-    live_prices,
-    price_of,
-)
+from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import Emulator
@@ -150,7 +144,9 @@ def fill(aws: Aws) -> None:
 
 def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b"))
+    prices = price_refresh.live_prices(
+        aws.endpoint, tmp_path, NOW, MARKETS, ("us-east-1a", "us-east-1b")
+    )
     assert {
         (o.instance_type.name, o.market, o.zone): o.usd_per_hour for o in prices.offers
     } == {
@@ -171,41 +167,41 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
 
 def test_the_price_of_one_type_is_asked_for_by_its_name(aws: Aws) -> None:
     fill(aws)
-    assert price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
+    assert price_refresh.price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
     fields = [{each["Field"]: each["Value"] for each in asked["Filters"]} for _, asked in aws.asked]
     assert {(it["instanceType"], it["regionCode"]) for it in fields} == {
         ("g4dn.xlarge", "eu-west-1")
     }
-    assert price_of(aws.endpoint, "g6.xlarge") is None
-    assert price_of(aws.endpoint, "m5.large") == 0.096, "a head's"
+    assert price_refresh.price_of(aws.endpoint, "g6.xlarge") is None
+    assert price_refresh.price_of(aws.endpoint, "m5.large") == 0.096, "a head's"
     aws.status = 400
-    assert price_of(aws.endpoint, "g4dn.xlarge") is None
+    assert price_refresh.price_of(aws.endpoint, "g4dn.xlarge") is None
 
 
 def test_a_disk_has_the_price_of_its_region(aws: Aws) -> None:
-    assert disk_price(aws.endpoint) is None, "no answer"
+    assert price_refresh.disk_price(aws.endpoint) is None, "no answer"
     fill(aws)
-    assert disk_price(replace(aws.endpoint, region="eu-central-1")) == 0.0952
+    assert price_refresh.disk_price(replace(aws.endpoint, region="eu-central-1")) == 0.0952
     _, asked = aws.asked[-1]
     fields = {each["Field"]: each["Value"] for each in asked["Filters"]}
     assert (fields["volumeApiName"], fields["regionCode"]) == ("gp3", "eu-central-1")
     aws.status = 400
-    assert disk_price(aws.endpoint) is None
+    assert price_refresh.disk_price(aws.endpoint) is None
 
 
 def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    quotes = latest_quotes(aws.endpoint, tmp_path, NOW)
+    quotes = price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW)
     # $0.30 held for 159 of 168 h, $9 for 7 h, $0.25 for the last 2: the newest may be a lucky one.
     assert quotes.spot["g4dn.xlarge"]["us-east-1a"] == 0.30
     aws.spot[0] += change("g4dn.xlarge", "us-east-1a", "0.5", 1)
-    dearer = latest_quotes(aws.endpoint, tmp_path / "other", NOW)
+    dearer = price_refresh.latest_quotes(aws.endpoint, tmp_path / "other", NOW)
     assert dearer.spot["g4dn.xlarge"]["us-east-1a"] == 0.5, "it has become dearer"
 
 
 def test_only_two_calls_are_made_and_both_only_read(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    latest_quotes(aws.endpoint, tmp_path, NOW)
+    price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW)
     assert {action for action, _ in aws.asked} == {"GetProducts", "DescribeSpotPriceHistory"}
     lists = [request["Filters"] for action, request in aws.asked if action == "GetProducts"]
     regions = [f["Value"] for filters in lists for f in filters if f["Field"] == "regionCode"]
@@ -221,35 +217,35 @@ def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: P
     aws.products["Compute Instance"] = [
         [product("g5.xlarge", "1.1", unit="Quantity"), product("g6.xlarge", "6", currency="CNY")]
     ]
-    assert latest_quotes(aws.endpoint, tmp_path, NOW).on_demand == {"g4dn.metal": 8.0}
+    assert price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW).on_demand == {"g4dn.metal": 8.0}
 
 
 def test_an_answer_serves_for_seven_hours(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    first = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
+    first = price_refresh.live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     calls = len(aws.asked)
-    assert live_prices(aws.endpoint, tmp_path, NOW + 6.9 * HOUR, MARKETS) == first
+    assert price_refresh.live_prices(aws.endpoint, tmp_path, NOW + 6.9 * HOUR, MARKETS) == first
     assert len(aws.asked) == calls
-    later = live_prices(aws.endpoint, tmp_path, NOW + 7 * HOUR, MARKETS)
+    later = price_refresh.live_prices(aws.endpoint, tmp_path, NOW + 7 * HOUR, MARKETS)
     assert len(aws.asked) == 2 * calls
     assert "21:00 UTC" in later.source
 
 
 def test_an_answer_from_the_future_is_not_trusted(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
-    latest_quotes(aws.endpoint, tmp_path, NOW)
-    assert latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
+    price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW)
+    assert price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
 
 
 def test_an_unwritable_folder_keeps_nobody_from_the_prices(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     (tmp_path / "file").write_text("")
-    assert latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
+    assert price_refresh.latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
 
 
 def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
     aws.status = 403
-    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
+    prices = price_refresh.live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     assert prices.offers == catalog("us-east-1", MARKETS).offers
     assert prices.as_of == AS_OF
     on_demand, spot = prices.warnings
@@ -259,7 +255,7 @@ def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path:
 
 
 def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
-    prices = live_prices(aws.endpoint, tmp_path, NOW)
+    prices = price_refresh.live_prices(aws.endpoint, tmp_path, NOW)
     assert prices.offers == catalog("us-east-1").offers
     assert "AWS knows none" in prices.warnings[0]
 
@@ -272,21 +268,21 @@ def test_an_empty_answer_leaves_the_table(aws: Aws, tmp_path: Path) -> None:
 def test_a_strange_answer_leaves_the_table(aws: Aws, tmp_path: Path, strange: str) -> None:
     aws.products = {"Compute Instance": [[strange]]}
     aws.spot = [change("g5.xlarge", "us-east-1a", "much", 1)]
-    prices = live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
+    prices = price_refresh.live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     assert prices.offers == catalog("us-east-1", MARKETS).offers
     assert all("an answer that can't be read" in warning for warning in prices.warnings[:2])
 
 
 def test_no_network_leaves_the_table(tmp_path: Path) -> None:
     nobody = Endpoint("us-west-2", "http://127.0.0.1:9", "test", "test")  # the discard port
-    prices = live_prices(nobody, tmp_path, NOW, ("on-demand",))
+    prices = price_refresh.live_prices(nobody, tmp_path, NOW, ("on-demand",))
     assert prices.offers == catalog("us-west-2").offers
     assert "Could not connect" in prices.warnings[0]
     assert prices.source.endswith("used for us-west-2, where prices differ")
 
 
 def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
-    prices = live_prices(
+    prices = price_refresh.live_prices(
         Endpoint("../etc", "http://127.0.0.1:9", "test", "test"), tmp_path, NOW, ("spot",)
     )
     assert "no live spot prices of ../etc" in prices.warnings[0]
@@ -294,7 +290,7 @@ def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
 
 def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:
     """It answers $0.00001, of 2006, for every type: the reason for the checks."""
-    prices = live_prices(
+    prices = price_refresh.live_prices(
         endpoint_of(emulator.access), tmp_path, time.time(), ("spot",), ("us-east-1a",)
     )
     known = catalog("us-east-1", ("spot",), ("us-east-1a",))
@@ -319,11 +315,11 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_account")
 def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no credentials for it here; log in as"):
-        check_credentials()
+        price_refresh.check_credentials()
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(UsageError, match="nobody"):
-        check_credentials()
+        price_refresh.check_credentials()
     monkeypatch.delenv("AWS_PROFILE")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    check_credentials()
+    price_refresh.check_credentials()

@@ -9,23 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.aws.pricing import (
-    AS_OF,
-    MARKETS,
-    added_usd_per_hour,
-    catalog,
-    instance_types,
-    interruptions_per_hour,
-    listings,
-)
+from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import Catalog
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 
 
 def test_it_has_every_accelerated_type_once() -> None:
-    types = instance_types()
-    assert len(types) == len(listings()) == 94
+    types = pricing.instance_types()
+    assert len(types) == len(pricing.listings()) == 94
     assert types["p4d.24xlarge"].gpus == 8
     assert types["p4d.24xlarge"].gpu == "a100"
     assert types["p4d.24xlarge"].gpu_memory_mib == 40960
@@ -37,21 +29,21 @@ def test_it_has_every_accelerated_type_once() -> None:
 
 
 def test_a_spot_price_is_below_the_on_demand_price_and_has_a_band() -> None:
-    for each in listings():
+    for each in pricing.listings():
         assert (each.spot is None) == (each.band == "")
         if each.spot is not None and each.on_demand is not None:
             assert 0.1 * each.on_demand < each.spot < each.on_demand
 
 
 def test_a_band_becomes_the_rate_that_loses_its_middle_in_a_month() -> None:
-    assert interruptions_per_hour("<5%") == pytest.approx(-math.log(0.975) / 730.5)
-    assert 1 - math.exp(-interruptions_per_hour("10-15%") * 730.5) == pytest.approx(0.125)
-    assert interruptions_per_hour(">20%") == pytest.approx(3.938e-4, rel=1e-3)
+    assert pricing.interruptions_per_hour("<5%") == pytest.approx(-math.log(0.975) / 730.5)
+    assert 1 - math.exp(-pricing.interruptions_per_hour("10-15%") * 730.5) == pytest.approx(0.125)
+    assert pricing.interruptions_per_hour(">20%") == pytest.approx(3.938e-4, rel=1e-3)
 
 
 def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
-    offers = catalog("us-east-1").offers
-    missing = set(instance_types()) - {offer.instance_type.name for offer in offers}
+    offers = pricing.catalog("us-east-1").offers
+    missing = set(pricing.instance_types()) - {offer.instance_type.name for offer in offers}
     assert {name for name in missing if name.startswith(("g6f", "gr6f", "p5e"))} == {
         "p5e.48xlarge",  # no price
         "g6f.large", "g6f.xlarge", "g6f.2xlarge", "g6f.4xlarge", "gr6f.4xlarge",  # shares
@@ -63,30 +55,30 @@ def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
 
 
 def test_there_is_one_offer_for_each_market_and_zone() -> None:
-    prices = catalog("us-east-1", MARKETS, ZONES)
+    prices = pricing.catalog("us-east-1", pricing.MARKETS, ZONES)
     mine = [o for o in prices.offers if o.instance_type.name == "g4dn.xlarge"]
-    assert [(o.market, o.zone) for o in mine] == [(m, z) for m in MARKETS for z in ZONES]
+    assert [(o.market, o.zone) for o in mine] == [(m, z) for m in pricing.MARKETS for z in ZONES]
     assert [o.usd_per_hour for o in mine] == pytest.approx([0.526] * 3 + [0.526 * 0.36] * 3)
-    assert mine[-1].interruptions_per_hour == interruptions_per_hour("15-20%")
+    assert mine[-1].interruptions_per_hour == pricing.interruptions_per_hour("15-20%")
     assert len(set(prices.offers)) == len(prices.offers)
 
 
 def test_ec2_bills_by_the_second_and_a_minute_at_least() -> None:
-    offer = catalog("us-east-1").offer("g4dn.12xlarge")
+    offer = pricing.catalog("us-east-1").offer("g4dn.12xlarge")
     assert offer.charge(1.0) == pytest.approx(3.912 / 60)
     assert offer.charge(60.2) == pytest.approx(3.912 * 61 / 3600)
 
 
 def test_prices_of_another_region_are_said_to_be_a_stand_in() -> None:
-    assert "used for" not in catalog("us-east-1").source
-    abroad = catalog("eu-west-1", MARKETS)
+    assert "used for" not in pricing.catalog("us-east-1").source
+    abroad = pricing.catalog("eu-west-1", pricing.MARKETS)
     assert abroad.source.endswith("; used for eu-west-1, where prices differ")
     assert "mid-2025" in abroad.source
     assert {offer.region for offer in abroad.offers} == {"eu-west-1"}
-    assert abroad.as_of == AS_OF
+    assert abroad.as_of == pricing.AS_OF
 
 
-PRICES = catalog("us-east-1", MARKETS, ZONES)
+PRICES = pricing.catalog("us-east-1", pricing.MARKETS, ZONES)
 
 
 def names(prices: Catalog, *patterns: str) -> list[str]:
@@ -97,13 +89,13 @@ def names(prices: Catalog, *patterns: str) -> list[str]:
 def test_patterns_are_names_and_globs() -> None:
     assert names(PRICES, "p3.8xlarge", "p3.*") == ["p3.8xlarge", "p3.2xlarge", "p3.16xlarge"]
     assert names(PRICES, "g4dn.[24]xlarge") == ["g4dn.2xlarge", "g4dn.4xlarge"]
-    assert len(PRICES.matching(["p4d*"], MARKETS)) == 2 * 2 * 3
-    assert {o.zone for o in PRICES.matching(["p4d*"], MARKETS, ZONES[1:])} == set(ZONES[1:])
+    assert len(PRICES.matching(["p4d*"], pricing.MARKETS)) == 2 * 2 * 3
+    assert {o.zone for o in PRICES.matching(["p4d*"], pricing.MARKETS, ZONES[1:])} == set(ZONES[1:])
 
 
 def test_the_nearest_name_is_given() -> None:
     with pytest.raises(UsageError, match=r"'g4dn.12xlrge'.* Did you mean 'g4dn.12xlarge'\?"):
-        PRICES.matching(["p3.8xlarge", "g4dn.12xlrge"], MARKETS)
+        PRICES.matching(["p3.8xlarge", "g4dn.12xlrge"], pricing.MARKETS)
     with pytest.raises(UsageError, match=r"Did you mean 'p4d.24xlarge'\?"):
         PRICES.offer("p4d.24large")
 
@@ -113,7 +105,7 @@ def test_a_type_without_an_offer_in_a_market_or_zone_says_so() -> None:
         PRICES.matching(["g7.2xlarge"], ("spot",))
     with pytest.raises(UsageError, match=r"'g5\.xlarge' in us-east-1z"):
         PRICES.offer("g5.xlarge", zone="us-east-1z")
-    assert len(PRICES.matching(["g7.2xlarge"], MARKETS)) == 3
+    assert len(PRICES.matching(["g7.2xlarge"], pricing.MARKETS)) == 3
 
 
 @given(st.dates(date(1970, 1, 1), date(2200, 1, 1)), st.dates(date(1970, 1, 1), date(2200, 1, 1)))
@@ -133,10 +125,10 @@ def test_age_is_what_the_calendar_says(then: date, today: date) -> None:
 )
 def test_a_type_that_can_t_train_is_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"instance type '{re.escape(name)}' can't be used: {why}"):
-        catalog("us-east-1").matching((name,), ("on-demand",))
+        pricing.catalog("us-east-1").matching((name,), ("on-demand",))
 
 
 def test_a_disk_and_an_address_cost_what_aws_says() -> None:
-    assert added_usd_per_hour(720.0) == pytest.approx(0.08 + 0.005)
-    assert added_usd_per_hour(100.0) == pytest.approx(0.0161, abs=1e-4)
-    assert added_usd_per_hour(720.0, 0.0952) == pytest.approx(0.0952 + 0.005)
+    assert pricing.added_usd_per_hour(720.0) == pytest.approx(0.08 + 0.005)
+    assert pricing.added_usd_per_hour(100.0) == pytest.approx(0.0161, abs=1e-4)
+    assert pricing.added_usd_per_hour(720.0, 0.0952) == pytest.approx(0.0952 + 0.005)

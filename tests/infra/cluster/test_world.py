@@ -12,18 +12,7 @@ from cloudtune.engine.resume import InFlight, OpenSession
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, parts_of
 from cloudtune.infra.cluster.world import CloudWorld
-from cloudtune.infra.node.messages import (
-    Body,
-    Described,
-    Done,
-    Epoch,
-    Failure,
-    Gone,
-    Lost,
-    Message,
-    Ready,
-    Training,
-)
+from cloudtune.infra.node import messages
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import (
     EpochDone,
@@ -58,7 +47,7 @@ def world_in(folder: Path) -> CloudWorld:
     head = cast(
         "Any", SimpleNamespace(alive=lambda: True, running=True, rental=rental, folder=folder)
     )
-    training = Training("train.py:train", "loss", "min", 9, str(folder), 0)
+    training = messages.Training("train.py:train", "loss", "min", 9, str(folder), 0)
     return CloudWorld(head, cast("Any", None), training, folder, 0.0)
 
 
@@ -106,14 +95,14 @@ class Left:
         self.calls: list[tuple[object, ...]] = []
         self.settled: list[int] = []
         self.world._agents = cast("Any", SimpleNamespace(call=self._call))
-        self.world._left = {"i-1": {"t00.1": Described(frozenset(ready), 1, gone=False)}}
+        self.world._left = {"i-1": {"t00.1": messages.Described(frozenset(ready), 1, gone=False)}}
 
     def _call(self, *arguments: object) -> str:
         self.calls.append(arguments)
         return ""
 
-    def hear(self, number: int, body: Body) -> None:
-        message = Message(number, "t00.1", 0, body)
+    def hear(self, number: int, body: messages.Body) -> None:
+        message = messages.Message(number, "t00.1", 0, body)
         self.world._hear("i-1", message, lambda: self.settled.append(number))
 
     def events(self, count: int) -> list[Event | None]:
@@ -122,15 +111,15 @@ class Left:
 
 def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
     left = Left(tmp_path)
-    left.hear(1, Ready())
-    left.hear(2, Epoch(REPORT))
+    left.hear(1, messages.Ready())
+    left.hear(2, messages.Epoch(REPORT))
     left.world.adopt(START)
     started, done = left.events(2)
     assert isinstance(started, TrialStarted)
     assert isinstance(done, EpochDone)
     assert left.settled == [1], "the second event isn't dealt with yet"
-    left.hear(3, Lost("killed"))
-    left.hear(4, Gone())
+    left.hear(3, messages.Lost("killed"))
+    left.hear(4, messages.Gone())
     (lost,) = left.events(1)
     assert isinstance(lost, TrialLost)
     assert left.settled == [1, 2]
@@ -140,9 +129,9 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
 
 def test_a_session_that_was_to_stop_and_has_ended_since_did_not_fail(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
-    left.hear(1, Epoch(REPORT))
-    left.hear(2, Done())
-    left.hear(3, Gone())
+    left.hear(1, messages.Epoch(REPORT))
+    left.hear(2, messages.Done())
+    left.hear(3, messages.Gone())
     left.world._take_over_session("t00.1", OpenSession(START, stopping=True))
     assert [type(event) for event in left.events(3)] == [TrialStarted, EpochDone, TrialStopped]
 
@@ -151,7 +140,7 @@ def test_the_agent_knows_what_was_acknowledged(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     left.world.adopt(START)
     assert isinstance(left.events(1)[0], TrialStarted)
-    left.hear(4, Epoch(REPORT))
+    left.hear(4, messages.Epoch(REPORT))
     assert isinstance(left.events(1)[0], EpochDone)
 
 
@@ -217,9 +206,9 @@ def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: 
     assert next(event for event in told if isinstance(event, NodeLost)).reason.startswith(why)
 
 
-BOOM = Failure("ValueError: boom", "Traceback …")
+BOOM = messages.Failure("ValueError: boom", "Traceback …")
 SAVED = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, saving=0.1)
-CLOSED = Failure("RuntimeError: Connection closed by peer", "…", peer=True)
+CLOSED = messages.Failure("RuntimeError: Connection closed by peer", "…", peer=True)
 
 
 def placed(*pieces: Slice) -> StartTrial:
@@ -251,11 +240,11 @@ class Played:
         for settle in settled:
             settle()
 
-    def hear(self, instance: str, rank: int, body: Body) -> list[Event]:
+    def hear(self, instance: str, rank: int, body: messages.Body) -> list[Event]:
         """Give the events that a message brings about."""
         self._number += 1
         number, before = self._number, len(self.events)
-        message = Message(number, "t00.1", rank, body)
+        message = messages.Message(number, "t00.1", rank, body)
         self.session.hear(instance, message, lambda: self.settled.append(number))
         return self.events[before:]
 
@@ -287,12 +276,12 @@ def test_the_first_node_says_where_the_workers_meet() -> None:
 
 def test_it_has_started_when_all_ranks_are_ready() -> None:
     played = Played()
-    assert played.hear("i-1", 1, Ready()) == []
-    assert played.hear("i-2", 2, Ready()) == []
+    assert played.hear("i-1", 1, messages.Ready()) == []
+    assert played.hear("i-2", 2, messages.Ready()) == []
     assert played.settled == [], "a controller that dies now must hear of them again"
-    assert played.hear("i-1", 0, Ready()) == [TrialStarted(0.0, "t00.1")]
+    assert played.hear("i-1", 0, messages.Ready()) == [TrialStarted(0.0, "t00.1")]
     assert played.settled == [1, 2, 3]
-    assert played.hear("i-1", 0, Epoch(SAVED)) == [
+    assert played.hear("i-1", 0, messages.Epoch(SAVED)) == [
         EpochDone(0.0, "t00.1", 1, {"loss": 0.5}, "s/1", 2.0, None, 0.1)
     ]
 
@@ -301,10 +290,10 @@ def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
     played = Played()
     played.session.stop()
     assert played.stopped == {"i-1", "i-2"}
-    [late] = played.hear("i-1", 0, Epoch(SAVED))
+    [late] = played.hear("i-1", 0, messages.Epoch(SAVED))
     assert isinstance(late, EpochDone), "nobody waits for it, but a result is a result"
-    assert played.hear("i-1", 0, Gone()) == []
-    assert played.hear("i-2", 2, Gone()) == [TrialStopped(0.0, "t00.1")]
+    assert played.hear("i-1", 0, messages.Gone()) == []
+    assert played.hear("i-2", 2, messages.Gone()) == [TrialStopped(0.0, "t00.1")]
     assert played.settled == [1, 2, 3]
 
 
@@ -313,8 +302,8 @@ def test_an_error_on_one_node_ends_the_session_on_all() -> None:
     assert played.hear("i-2", 2, CLOSED) == []
     assert played.hear("i-1", 0, BOOM) == []
     assert played.stopped == {"i-1", "i-2"}
-    played.hear("i-1", 0, Gone())
-    assert played.hear("i-2", 2, Gone()) == [
+    played.hear("i-1", 0, messages.Gone())
+    assert played.hear("i-2", 2, messages.Gone()) == [
         TrialFailed(0.0, "t00.1", "ValueError: boom", "Traceback …")
     ]
 
@@ -325,7 +314,7 @@ def test_a_node_that_goes_takes_the_session_with_it() -> None:
     assert not played.stopped
     played.session.note_lost("i-2", "its node is gone")
     assert played.stopped == {"i-1"}
-    assert played.hear("i-1", 0, Gone()) == [TrialLost(0.0, "t00.1", "its node is gone")]
+    assert played.hear("i-1", 0, messages.Gone()) == [TrialLost(0.0, "t00.1", "its node is gone")]
 
 
 def test_without_an_agent_it_is_lost() -> None:
@@ -338,12 +327,12 @@ def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
     played = Played()
     played.session.adopt(ready=[0, 1], alive=["i-1", "i-2"])
     assert played.events == []
-    assert played.hear("i-2", 2, Ready()) == [TrialStarted(0.0, "t00.1")]
+    assert played.hear("i-2", 2, messages.Ready()) == [TrialStarted(0.0, "t00.1")]
     gone = Played()
     gone.session.adopt(ready=[0, 1, 2], alive=["i-1"])
     assert gone.events == [TrialStarted(0.0, "t00.1")]
     assert gone.stopped == {"i-1"}
-    (lost,) = gone.hear("i-1", 0, Gone())
+    (lost,) = gone.hear("i-1", 0, messages.Gone())
     assert isinstance(lost, TrialLost)
 
 
@@ -351,24 +340,26 @@ def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
     ("ends", "expected"),
     [
         ([CLOSED, BOOM], BOOM),
-        ([CLOSED, Lost("killed"), BOOM], Lost("killed")),
-        ([CLOSED, CLOSED], Lost(f"a worker lost the others: {CLOSED.error}")),
-        ([BOOM, Lost("killed")], BOOM),
+        ([CLOSED, messages.Lost("killed"), BOOM], messages.Lost("killed")),
+        ([CLOSED, CLOSED], messages.Lost(f"a worker lost the others: {CLOSED.error}")),
+        ([BOOM, messages.Lost("killed")], BOOM),
     ],
 )
-def test_the_cause_is_what_came_first_and_not_of_another(ends: list[Body], expected: Body) -> None:
+def test_the_cause_is_what_came_first_and_not_of_another(
+    ends: list[messages.Body], expected: messages.Body
+) -> None:
     assert cause(ends) == expected
 
 
 def test_a_function_that_returns_early_has_failed() -> None:
-    end = cause([Done()])
-    assert isinstance(end, Failure)
+    end = cause([messages.Done()])
+    assert isinstance(end, messages.Failure)
     assert "returned before its last epoch" in end.error
 
 
 def test_too_little_memory_is_told() -> None:
     played = Played(placed(Slice("i-1", 0.5)))
-    played.hear("i-1", 0, Failure("OutOfMemoryError: …", "", out_of_memory=True))
-    (failed,) = played.hear("i-1", 0, Gone())
+    played.hear("i-1", 0, messages.Failure("OutOfMemoryError: …", "", out_of_memory=True))
+    (failed,) = played.hear("i-1", 0, messages.Gone())
     assert isinstance(failed, TrialFailed)
     assert failed.out_of_memory

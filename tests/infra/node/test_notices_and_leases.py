@@ -21,20 +21,9 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator
-from cloudtune.infra.node import boot
+from cloudtune.infra.node import boot, lease
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
-from cloudtune.infra.node.lease import (
-    COMMAND_VARIABLE,
-    END_VARIABLE,
-    FIRST_MINUTES,
-    LEASE_MINUTES,
-    MACHINE_VARIABLE,
-    POWER_OFF_SECONDS,
-    Lease,
-    first_lease,
-    lease_environment,
-)
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
@@ -157,7 +146,7 @@ def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
     before = control.instance(instance)["power_off_at"]
     command = emulator.home / "instances" / instance / "bin" / "shutdown"
     asked = time.time()
-    end = Lease(asked + 10 * 3600, str(command)).renew(math.inf)
+    end = lease.Lease(asked + 10 * 3600, str(command)).renew(math.inf)
     took = time.time() - asked  # the machine counts from when its command runs
     after = control.instance(instance)["power_off_at"]
     assert after > before
@@ -165,7 +154,7 @@ def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
 
 
 def test_no_renewal_goes_past_the_hard_end_nor_what_the_limits_pay_for(tmp_path: Path) -> None:
-    assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{LEASE_MINUTES}"
+    assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{lease.LEASE_MINUTES}"
     assert renewed(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
     assert renewed(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
     assert renewed(tmp_path, 7200.0, 10.0) == "-P +1"
@@ -175,17 +164,17 @@ def test_no_renewal_goes_past_the_hard_end_nor_what_the_limits_pay_for(tmp_path:
 def renewed(folder: Path, hard_end: float, until: float) -> str:
     """Return what `shutdown` is told when the run's end and its limits are so many seconds away."""
     told, now = shutdown_of(folder), time.time()
-    end = Lease(now + hard_end, str(folder / "shutdown")).renew(now + until)
-    assert end <= now + min(hard_end, until - POWER_OFF_SECONDS)
+    end = lease.Lease(now + hard_end, str(folder / "shutdown")).renew(now + until)
+    assert end <= now + min(hard_end, until - lease.POWER_OFF_SECONDS)
     return told.read_text().rstrip()
 
 
 def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
     command = script_at(tmp_path / "shutdown", "echo 'must be root' >&2\nexit 1")
     with pytest.raises(CloudtuneError, match="must be root"):
-        Lease(time.time() + 3600, str(command)).renew(math.inf)
+        lease.Lease(time.time() + 3600, str(command)).renew(math.inf)
     with pytest.raises(CloudtuneError, match="can't be renewed"):
-        Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
+        lease.Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
 
 
 def shutdown_of(folder: Path) -> Path:
@@ -200,16 +189,16 @@ def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -
     """Return what `shutdown` is asked for in the first lease of so long, between these lines."""
     told, now = shutdown_of(folder), time.time()
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)}
-    script = before + first_lease(now, now + seconds) + after
+    script = before + lease.first_lease(now, now + seconds) + after
     subprocess.run(["/bin/bash", "-c", script], check=True, env=environment, timeout=60)
     return told.read_text().splitlines()
 
 
 def test_the_first_lease_ends_the_machine_in_time_to_be_gone_by_its_end(tmp_path: Path) -> None:
     began = time.time()
-    assert first(tmp_path, POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
+    assert first(tmp_path, lease.POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
     # A shell counts whole seconds: it sleeps for half a second at least, where there are two.
-    assert 0.5 < time.time() - began < POWER_OFF_SECONDS + 2.0
+    assert 0.5 < time.time() - began < lease.POWER_OFF_SECONDS + 2.0
     assert first(tmp_path, 1.0) == ["-P +1", "-P now"], "it came up too late"
 
 
@@ -224,7 +213,7 @@ printf() {
 
 
 def test_a_clock_that_is_set_back_extends_no_first_lease(tmp_path: Path) -> None:
-    assert first(tmp_path, POWER_OFF_SECONDS + 3.0, before=SET_BACK) == ["-P +1", "-P now"]
+    assert first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, before=SET_BACK) == ["-P +1", "-P now"]
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
@@ -235,8 +224,8 @@ def test_a_clock_that_is_set_moves_no_end_of_a_lease(
     eventually: Eventually,
 ) -> None:
     told = shutdown_of(tmp_path)
-    monkeypatch.setenv(END_VARIABLE, "inf")
-    monkeypatch.setenv(COMMAND_VARIABLE, str(tmp_path / "shutdown"))
+    monkeypatch.setenv(lease.END_VARIABLE, "inf")
+    monkeypatch.setenv(lease.COMMAND_VARIABLE, str(tmp_path / "shutdown"))
     program = Program(text="true", words=(("true",),), until=1)
     training = Training("true", "loss", "min", 1, str(tmp_path), 0, program=program)
     agent = Agent("127.0.0.1", 1, training, tmp_path / "logs", spares=False)
@@ -246,7 +235,7 @@ def test_a_clock_that_is_set_moves_no_end_of_a_lease(
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + jump)
         eventually(lambda: "-P now" in told.read_text())
-        assert unix_time() >= end - POWER_OFF_SECONDS
+        assert unix_time() >= end - lease.POWER_OFF_SECONDS
     finally:
         agent.close()
 
@@ -256,8 +245,8 @@ def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
         f"{sys.executable} -c 'import math; from cloudtune.infra.node.lease import Lease; "
         f'Lease(math.inf, "{tmp_path}/shutdown").renew(math.inf)\'; wait'
     )
-    told = first(tmp_path, POWER_OFF_SECONDS + 3.0, renewal)
-    assert told == ["-P +1", f"-P +{LEASE_MINUTES}"]
+    told = first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, renewal)
+    assert told == ["-P +1", f"-P +{lease.LEASE_MINUTES}"]
 
 
 @pytest.mark.parametrize("emulated", [False, True])
@@ -268,7 +257,7 @@ def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     if emulated:
         environment["CLOUDTUNE_MACHINE"] = "i-1"
-    lines = first_lease(time.time(), time.time() + 3600)
+    lines = lease.first_lease(time.time(), time.time() + 3600)
     lines = lines.replace("/var/lib/cloud/scripts/per-boot", str(each_boot))
     lines += 'rm "$CLOUDTUNE_FIRST_LEASE"; kill %1'
     subprocess.run(["/bin/bash", "-c", lines], check=True, env=environment, timeout=60)
@@ -285,7 +274,7 @@ def test_an_emulated_machine_ends_with_its_first_lease_whatever_its_script_does(
 ) -> None:
     now = time.time()
     end = now + 5.0
-    script = user_data(Join("127.0.0.1:9", "i1", 1), first_lease(now, end), "s")
+    script = user_data(Join("127.0.0.1:9", "i1", 1), lease.first_lease(now, end), "s")
     known = launched(ec2, script.replace("exec python3", "exec sleep 600 #"))
     eventually(lambda: control.instance(known)["state"] == "terminated")
     assert end - 3.0 < control.instance(known)["terminated_at"] <= end
@@ -296,31 +285,31 @@ def test_a_booting_machine_ends_without_its_emulator_too(tmp_path: Path) -> None
     script_at(tmp_path / "shutdown", "exit 1")
     path = f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"
     with subprocess.Popen(
-        ["/bin/bash", "-c", first_lease(time.time(), time.time()) + "sleep 600"],
-        env={"PATH": path, "TMPDIR": str(tmp_path), MACHINE_VARIABLE: mark},
+        ["/bin/bash", "-c", lease.first_lease(time.time(), time.time()) + "sleep 600"],
+        env={"PATH": path, "TMPDIR": str(tmp_path), lease.MACHINE_VARIABLE: mark},
     ) as booting:
         assert booting.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_a_first_lease_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     join = Join("10.0.0.1:6379", "i1", 4, until=1_900_000_000.5)
-    script = user_data(join, first_lease(1_800_000_000.0, 1_800_007_200.0), "secret")
-    assert script.startswith(f"#!/bin/bash\nshutdown -P +{FIRST_MINUTES}\n")
+    script = user_data(join, lease.first_lease(1_800_000_000.0, 1_800_007_200.0), "secret")
+    assert script.startswith(f"#!/bin/bash\nshutdown -P +{lease.FIRST_MINUTES}\n")
     assert script.endswith("--until 1900000000\n")
     assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
-    assert "shutdown -P +2\n" in first_lease(1_800_000_000.0, 1_800_000_061.0)
+    assert "shutdown -P +2\n" in lease.first_lease(1_800_000_000.0, 1_800_000_061.0)
 
     command = script_at(tmp_path / "shutdown", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     environment = node_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1", "10.0.0.2")
     monkeypatch.setenv("PATH", "/somewhere/else")  # a process that was given another PATH
-    monkeypatch.setenv(END_VARIABLE, environment[END_VARIABLE])
-    monkeypatch.setenv(COMMAND_VARIABLE, environment[COMMAND_VARIABLE])
-    assert Lease.of_this_node() == Lease(1_900_000_000.0, str(command))
+    monkeypatch.setenv(lease.END_VARIABLE, environment[lease.END_VARIABLE])
+    monkeypatch.setenv(lease.COMMAND_VARIABLE, environment[lease.COMMAND_VARIABLE])
+    assert lease.Lease.of_this_node() == lease.Lease(1_900_000_000.0, str(command))
 
 
 def test_a_node_without_a_hard_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(END_VARIABLE, raising=False)
-    assert lease_environment(None) == {}
-    assert Lease.of_this_node() is None
+    monkeypatch.delenv(lease.END_VARIABLE, raising=False)
+    assert lease.lease_environment(None) == {}
+    assert lease.Lease.of_this_node() is None

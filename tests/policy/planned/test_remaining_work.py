@@ -8,15 +8,8 @@ import pytest
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.model import events
 from cloudtune.model.commands import Command, Launch, StartTrial
-from cloudtune.model.events import (
-    Event,
-    InstanceGone,
-    InterruptionNotice,
-    RunStarted,
-    TimerFired,
-    TrialStopped,
-)
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.planners.base import PlanRequest
@@ -75,8 +68,8 @@ def launches(said: Sequence[Command]) -> list[tuple[str, str]]:
 )
 def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) -> None:
     policy = resolving(CHEAP)
-    policy.handle(RunStarted(0.0))
-    policy.handle(TimerFired(second, "tick"))
+    policy.handle(events.RunStarted(0.0))
+    policy.handle(events.TimerFired(second, "tick"))
     rest = Rest(policy.state, itinerary_of(policy), ExactPlanner(), Reserve(7.0))
     found = rest.going_on()
     assert found is not None
@@ -85,7 +78,7 @@ def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) ->
 
 def test_another_offer_is_asked_for_in_the_same_breath() -> None:
     policy = resolving(CHEAP, DEAR)
-    asked = launches(policy.handle(RunStarted(0.0)))
+    asked = launches(policy.handle(events.RunStarted(0.0)))
     assert set(asked) == {("cheap.4x", "on-demand")}
     said = launches(policy.handle(dry(1.0, "i000")))
     assert set(said) == {("dear.4x", "on-demand")}
@@ -94,7 +87,7 @@ def test_another_offer_is_asked_for_in_the_same_breath() -> None:
 
 def test_zones_come_before_offers() -> None:
     policy = resolving(CHEAP, DEAR, zones=("a",))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     assert launches(policy.handle(dry(1.0, "i000")))[0] == ("cheap.4x", "on-demand")
     late = policy.handle(dry(2.0, f"i{len(policy.fleet.rented) - 1:03d}"))
     assert launches(late)[0] == ("dear.4x", "on-demand")
@@ -102,7 +95,7 @@ def test_zones_come_before_offers() -> None:
 
 def test_what_is_held_stays_in_the_new_plan() -> None:
     policy = resolving(CHEAP, DEAR, limits=Limits(deadline=90.0))
-    count = len(launches(policy.handle(RunStarted(0.0))))
+    count = len(launches(policy.handle(events.RunStarted(0.0))))
     assert count > 1, "the deadline takes more than one"
     assert any(isinstance(c, StartTrial) for c in join(policy, 5.0, "i000"))
     for number in range(1, count):
@@ -115,7 +108,7 @@ def test_what_is_held_stays_in_the_new_plan() -> None:
 def test_where_nothing_else_keeps_the_limits_the_plan_stays() -> None:
     policy = resolving(CHEAP, DEAR, limits=Limits(budget=0.2))
     plan = plan_of(policy)
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     assert launches(policy.handle(dry(1.0, "i000"))) == [], "the dear one costs too much"
     assert plan_of(policy) == plan
     assert itinerary_of(policy).replanned == 0
@@ -124,9 +117,9 @@ def test_where_nothing_else_keeps_the_limits_the_plan_stays() -> None:
 def test_short_of_time_reclaimed_spot_leads_to_on_demand() -> None:
     """Spot is dry, and waiting for it would miss the deadline."""
     policy = resolving(SPOT, CHEAP, limits=Limits(deadline=200.0))
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     join(policy, 5.0, "i000")
-    said = list(policy.handle(InterruptionNotice(20.0, "i000", 140.0)))
+    said = list(policy.handle(events.InterruptionNotice(20.0, "i000", 140.0)))
     assert set(launches(said)) == {("cheap.4x", "spot")}
     intent = next(c.intent for c in said if isinstance(c, Launch))
     assert set(launches(policy.handle(dry(21.0, intent)))) == {("cheap.4x", "on-demand")}
@@ -137,7 +130,10 @@ def test_runs_with_refusals_and_losses_come_to_their_end(seed: int) -> None:
     policy = resolving(SPOT, CHEAP, DEAR, limits=Limits(deadline=400.0, budget=4.0))
     metric = synthetic_metric("max", seed)
     world = SimWorld(rentables(SPOT, CHEAP, DEAR), "score", metric, seed)
-    trouble: list[Event] = [dry(0.5, "i000"), InstanceGone(30.0, "i001", 30.0, "taken back")]
+    trouble: list[events.Event] = [
+        dry(0.5, "i000"),
+        events.InstanceGone(30.0, "i001", 30.0, "taken back"),
+    ]
     for event in trouble:
         world.schedule(event)
     run(policy, world, MemoryLedger())
@@ -148,7 +144,7 @@ def test_runs_with_refusals_and_losses_come_to_their_end(seed: int) -> None:
 
 def test_at_the_rung_the_new_plan_goes_on() -> None:
     policy = resolving(CHEAP, DEAR)
-    policy.handle(RunStarted(0.0))
+    policy.handle(events.RunStarted(0.0))
     policy.handle(dry(1.0, "i000"))
     alive = [r.intent for r in policy.fleet.alive()]
     join(policy, 5.0, *alive)
@@ -158,5 +154,5 @@ def test_at_the_rung_the_new_plan_goes_on() -> None:
         at += 1.0
         policy.handle(epoch(at, live[0].session, 1))
         if live[0].status == "stopping":
-            policy.handle(TrialStopped(at, live[0].session))
+            policy.handle(events.TrialStopped(at, live[0].session))
     assert itinerary_of(policy).stage_plan.groups[0].offer == DEAR
