@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.compare.audit import audit
+from benchmarks.compare.audit import Point, audit
 from cloudtune.model import events
 from cloudtune.model.commands import EndRun, Launch, Release, StopTrial
 from cloudtune.model.plans import Limits
@@ -61,3 +61,38 @@ def test_what_was_never_given_back_is_told() -> None:
     assert launched.dollars == pytest.approx(0.6)
     asked = audit(RUN[:1], [OFFER], "score", "max")
     assert len(asked.violations(Limits())) == 2
+
+
+def test_a_minimum_is_paid_even_for_a_moment() -> None:
+    short = (*RUN[:2], entry(events.InstanceGone(3.0, "i0", 3.0, "released")))
+    found = audit(short, [OFFER], "score", "max")
+    assert found.dollars == pytest.approx(0.6)
+    assert found.gpu_seconds == 8.0
+
+
+def test_the_result_is_the_best_epoch_that_somebody_waited_for() -> None:
+    found = audit(RUN, [OFFER], "score", "max")
+    minimum = OFFER.charge(0.0)
+    assert found.path == (Point(31.0, minimum, 0.2, "a", 1), Point(33.0, minimum, 0.4, "b", 1))
+    assert found.epochs == {"a": 2, "b": 2}
+    assert audit(RUN, [OFFER], "score", "min").path[-1].metric == 0.2
+
+
+def test_dollars_of_a_result_are_the_bill_at_that_time() -> None:
+    late = (*RUN[:4], entry(epoch(91.0, "a.1", 1, 0.2)))
+    assert audit(late, [OFFER], "score", "max").path[0].dollars == pytest.approx(0.9)
+
+
+def test_gpu_seconds_are_held_trained_or_idle() -> None:
+    found = audit(RUN, [OFFER], "score", "max")
+    assert found.held == 21.0 * 1 + 14.0 * 2 + 7.0 * 1
+    assert found.trained == 2 * 1.0 * 1 + 1.0 * 2 + 1.0 * 1
+    assert found.idle == 400.0 - found.held
+    assert found.resizes == 1
+    assert [(span.trial, span.width) for span in found.spans] == [("a", 1), ("b", 2), ("b", 1)]
+
+
+def test_a_session_that_failed_holds_its_gpus_no_longer() -> None:
+    failed = (*RUN[:4], entry(events.TrialFailed(25.0, "a.1", "boom", "")), *RUN[-1:])
+    spans = {span.trial: span.end for span in audit(failed, [OFFER], "score", "max").spans}
+    assert spans == {"a": 25.0, "b": 101.0}
