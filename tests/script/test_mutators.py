@@ -170,9 +170,7 @@ def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(tmp_
     assert sorted(file.name for file in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
 
 
-def test_scripts_that_train_hold_no_plan_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_holds_no_plan_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutators, "_MAX_SECONDS", 0.5)
     path = written(tmp_path, "import time\ntime.sleep(60)\n" + FUNCTIONS + SPACES[0])
     with pytest.raises(ExperimentError, match="keep training out of its top level"):

@@ -84,7 +84,5 @@ def plain_nodes(widths: Sequence[float], gpus: int) -> int:
     widths=st.lists(st.sampled_from([0.125, 0.25, 1 / 3, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 12.0])),
     gpus=st.sampled_from([1, 2, 4, 8]),
 )
-def test_seats_filled_together_take_as_many_instances_as_one_by_one(
-    widths: list[float], gpus: int
-) -> None:
+def test_seats_filled_together_take_no_more_instances(widths: list[float], gpus: int) -> None:
     assert seer_rules.nodes(widths, gpus) == plain_nodes(widths, gpus)

@@ -388,9 +388,7 @@ def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None
     assert content(path, tmp_path / "out") == "one"
 
 
-def test_broken_storage_costs_its_epochs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_storage_costs_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
     first = store.save("t1", 1, {}, source)

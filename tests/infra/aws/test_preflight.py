@@ -122,9 +122,7 @@ def test_a_type_that_the_role_may_not_rent(tmp_path: Path, monkeypatch: pytest.M
         runner.preflight(wanted)
 
 
-def test_a_small_quota_names_a_region(
-    access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     regions = ("eu-west-1", "us-east-1", "us-west-2")
     monkeypatch.setattr(Aws, "regions", lambda _: regions)
     control = EmulatorControl(access)

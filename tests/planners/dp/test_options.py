@@ -13,9 +13,7 @@ USUAL = {"launch": 1.0, "boot": 20.0, "start": 4.0, "resize": 6.0, "release": 2.
 
 @pytest.mark.parametrize("planner", [ExactPlanner(), StaticPlanner()], ids=lambda each: each.name)
 @pytest.mark.parametrize("slow", USUAL)
-def test_dearer_offers_stay_if_once_faster(
-    slow: str, planner: ExactPlanner | StaticPlanner
-) -> None:
+def test_dearer_offers_stay_if_faster(slow: str, planner: ExactPlanner | StaticPlanner) -> None:
     """Two trials take turns on one GPU, the better one goes on: one epoch each, of 8 s.
 
     1 launch + 20 boot + 2 x (4 start + 8) + 6 resize + 8 + 2 release = 61 s, of which the launch

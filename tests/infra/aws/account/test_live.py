@@ -101,9 +101,7 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     assert billing(emulator) == []
 
 
-def test_answers_that_differ_are_said(
-    emulator: Emulator, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_differing_answers_are_said(emulator: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     fault = {"action": "GetConsoleOutput", "code": "UnauthorizedOperation", "message": "no"}
     EmulatorControl(emulator.access).replace([{**fault, "times": 9999}])
     live._PATIENCE["console"] = 0.2

@@ -194,9 +194,7 @@ def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
 
 
-def test_also_from_python(
-    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_python(experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
     def carried(wanted: Any, *_: object, **__: object) -> Any:
