@@ -260,3 +260,15 @@ def test_f14_no_epoch_is_trained_twice_for_a_resize() -> None:
     assert later
     assert all(start.start_epoch > 0 and start.checkpoint for start in later)
     assert sum(isinstance(e.event, EpochDone) for e in played.entries) == 30
+
+
+def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:
+    for scale, widened in ((1.0, True), (0.02, False)):
+        curve = {width: seconds * scale for width, seconds in LINEAR.items()}
+        small = profile(curve, start=0.0, resize=0.0)
+        idle = game(
+            [10, 30], allocator=lambda: DynamicFluid(published=True, idle=True), profile=small
+        )
+        played = play(idle, GRID)
+        beside = {each.trial: each.width for each in played.starts if each.start_epoch < 10}
+        assert (beside["t01"] == 4.0) is widened, "while the other still trains"

@@ -17,7 +17,7 @@ from cloudtune.strategies.allocators.hypersched import (
     shared_out,
     speed,
 )
-from cloudtune.strategies.base import View
+from cloudtune.strategies.base import Task, View
 from tests.builders import offer, profile
 
 SPEEDUPS = {1.0: 1.0, 2.0: 1.870, 4.0: 3.421, 8.0: 5.598}
@@ -200,3 +200,17 @@ def test_h14_speed_is_interpolated_and_clamped() -> None:
     one = speed(RESNET50.profile, 1.0)
     found = [speed(RESNET50.profile, width) / one for width in (0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 64.0)]
     assert found == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
+
+
+def test_h17_where_less_is_better_the_least_is_best() -> None:
+    stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)], mode="min")
+    assert shares(stand, ready(policy="TOP_JOB")) == [6.0, 1.0, 1.0]
+
+
+def test_h20_an_atom_is_so_many_gpus() -> None:
+    pairs = ready(atom=2.0)
+    stand = Stand([trial(name, 0.5, width=2.0) for name in "abc"])
+    assert pairs.min_width(stand.view) == 2.0
+    assert list(pairs.widths(stand.view, [Task(Trial("d", {}), 9)])) == [2.0]
+    assert shares(stand, pairs) == [4.0, 2.0, 2.0]
+    assert shares(Stand([trial("a", 1.0, width=2.0)], gpus=7), pairs) == [6.0]
