@@ -1,10 +1,10 @@
 """What a person gets who names limits and no strategy, from the experiment file to the screen."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +15,7 @@ from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Done, called
 from tests.builders import machines
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Command = Callable[..., Done]
+Command = Callable[..., Done]
 
 SCRIPT = TRAIN.format(trouble='config["shift"]')
 EXPERIMENT = """

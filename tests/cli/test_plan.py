@@ -1,14 +1,12 @@
 """`cloudtune plan` and what becomes of its plans, through the command line, in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
@@ -38,10 +36,7 @@ from tests.bench import EXPERIMENT, TRAIN, Done, called
 from tests.builders.values import present
 from tests.infra.heads.test_launch import REMOTE
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Command = Callable[..., Done]
+Command = Callable[..., Done]
 
 
 @pytest.fixture

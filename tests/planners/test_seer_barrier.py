@@ -1,9 +1,6 @@
 """SEER's planning question: how many trials the limits pay for, the best of them in full."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -13,14 +10,11 @@ from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.planners.explore import Explored, explore
+from cloudtune.planners.explore import Ask, Explored, explore
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.remaining_work import binding
 from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import LINEAR, Setting, jobs, offer, profile
-
-if TYPE_CHECKING:
-    from cloudtune.planners.explore import Ask
 
 
 def asking(setting: Setting, limits: Limits) -> Ask:

@@ -272,3 +272,9 @@ def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:
         played = play(idle, GRID)
         beside = {each.trial: each.width for each in played.starts if each.start_epoch < 10}
         assert (beside["t01"] == 4.0) is widened, "while the other still trains"
+
+
+def test_f16_a_target_ends_the_whole_run() -> None:
+    played = play(game([30, 30], allocator=DynamicFluid, target=0.01), GRID)
+    assert played.policy.ending is EndReason.DONE
+    assert sum(played.epochs.values()) < 60

@@ -1,11 +1,11 @@
 """The records of runs: what `runs` lists of them, and what the search makes of its own results."""
 
-from __future__ import annotations
-
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +14,8 @@ from cloudtune.engine.ledger import FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.model.plans import Limits
+from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.trial import Trial
 from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
@@ -23,15 +25,8 @@ from cloudtune.runs.job import Job
 from tests.bench import Done, called
 from tests.cli.test_plan import profile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.model.scaling import ScalingProfile
-    from cloudtune.model.trial import Trial
-
-    Command = Callable[..., Done]
-    Metric = Callable[[Mapping[str, object], int], float]
+Command = Callable[..., Done]
+Metric = Callable[[Mapping[str, object], int], float]
 
 TRIALS = 16
 SEARCH = "{lr: {loguniform: [1e-4, 1]}, layers: {randint: [1, 9]}}"

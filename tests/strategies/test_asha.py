@@ -1,21 +1,16 @@
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from cloudtune.model.events import EpochDone
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
-from cloudtune.strategies.asha import Asha
+from cloudtune.strategies.asha import Asha, Kind
 from cloudtune.strategies.base import Decision, Go, Verdict, View
 from tests.builders import Given, Played, Setting, by_name, final, offer, play
 from tests.contracts.strategy import OrderedContract
-
-if TYPE_CHECKING:
-    from cloudtune.strategies.asha import Kind
 
 
 class TestAsha(OrderedContract):
