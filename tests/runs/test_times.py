@@ -13,7 +13,7 @@ import pytest
 from cloudtune import clock
 from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import replayed
-from cloudtune.model.scaling import Measurement, ScalingProfile
+from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
@@ -236,3 +236,14 @@ def test_the_next_plan_avoids_crowded_shares(place: Place, monkeypatch: pytest.M
         del trial["crowded"]  # as earlier versions wrote it
     (folder / "record.json").write_text(json.dumps(record))
     assert rentables(place, **fluid)[0].widths == (0.25, 0.5, 1.0)
+
+
+def test_a_run_by_published_figures_tells_too(place: Place) -> None:
+    """Its profile is of no script; the job knows which one it trained."""
+    [known] = read(place.folder / "train.json")
+    published = replace(known, script_hash="", provenance=Provenance("published", on="T4"))
+    write(place.folder / "train.json", [published])
+    first(place)
+    [after] = rentables(place)
+    assert after.epoch_seconds(1.0) == pytest.approx(1.3 * 9.0, rel=0.1)
+    assert after.seen[0].share > 0.95
