@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.compare.curves import Columns, Curves, read_curves
+from benchmarks.compare.curves import Columns, Curve, Curves, read_curves
 from cloudtune.errors import UsageError
 from cloudtune.model.trial import Mode
 
@@ -87,3 +87,10 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
 )
 def test_mistakes_in_a_table(tmp_path: Path, header: str, row: str, message: str) -> None:
     assert message in refused(tmp_path, row, header=header)
+
+
+def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path) -> None:
+    curves = read(tmp_path, "a,1,0.1", "a,2,0.2", configs="config,lr\na,0.1\nb,0.9\n")
+    assert curves.curves[0] == Curve("a", (0.1, 0.2), 2, {"lr": 0.1})
+    assert curves.curves[1].metrics == pytest.approx((NAN,), nan_ok=True)
+    assert (curves.curves[1].epochs, curves.curves[1].config) == (2, {"lr": 0.9})
