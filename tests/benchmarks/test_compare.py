@@ -142,3 +142,12 @@ def test_the_examples_of_the_page_run(tmp_path: Path, compare: Callable[..., Sai
         said = compare(line, base="")
         assert said.code == 0, said.err
         assert "val_top1" in said.out or "strategy" in said.out
+
+
+def test_a_strategy_with_stages_goes_by_its_plan_if_no_fleet_is_named(
+    compare: Callable[..., Said],
+) -> None:
+    (cell,) = compare(f"{LIMITS} --strategy rubberband -o json").cells
+    assert (cell["allocator"], cell["fleet"]) == ("planned", "planned")
+    cells = compare(f"{LIMITS} --strategy rubberband --fleet constant:1 -o json").cells
+    assert [(cell["allocator"], cell["fleet"]) for cell in cells] == [("same", "constant:1")]

@@ -16,10 +16,10 @@ from cloudtune.model.plans import Limits
 from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.job import Job
+from cloudtune.runs.job import Job, choices, sampler_name
 from cloudtune.runs.report import Report, to_json
 from cloudtune.strategies.rungs import rung_epochs
-from tests.builders.live import BUDGET, DEADLINE, elastic_job, report_of
+from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
 from tests.display.test_run_screen import printed
 
 NAMES = sorted(STRATEGIES)
@@ -153,3 +153,10 @@ def test_the_report_shows_planned_against_actual() -> None:
     assert "How far the trials came" in lines
     assert any(line.startswith("Best: score") for line in lines)
     assert any(line.startswith("Fleet over time: 0 -> ") for line in lines)
+
+
+def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
+    assert sampler_name(problem("asha").experiment) == "random"
+    assert sampler_name(problem("bohb").experiment) == "tpe"
+    assert sampler_name(problem({"name": "asha", "sampler": "qmc"}).experiment) == "qmc"
+    assert {"sha", "rubberband", "halving", "asha"} <= set(choices()["name"])
