@@ -16,7 +16,6 @@ from cloudtune.errors import CloudtuneError, UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
-from cloudtune.infra.heads.remote_runs import is_remote
 from cloudtune.infra.provider import HeadOffer, provider_named
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
@@ -196,6 +195,8 @@ def _head_seconds() -> float:
 
     Runs that were measured first don't count, as that is in the same seconds.
     """
+    from cloudtune.infra.heads.remote_runs import is_remote  # noqa: PLC0415  storage takes long
+
     seconds: list[float] = []
     for folder in reversed(home.run_folders()):
         with contextlib.suppress(CloudtuneError):  # of another version, or damaged
