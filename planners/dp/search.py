@@ -1,14 +1,12 @@
 """The exact search over stages: Pareto dynamic programming over labels, pruned by lower bounds.
 
-A label goes only if another one of the same fleet is nowhere worse, or if even the cheapest rest
-that its time (or money) leaves would not beat the best plan so far. So the result is
-the best there is in the model of `planners.cost_model`; docs/decisions/0004-exact-planner.md.
+The result is the best there is in the model of `planners.cost_model`
+(docs/decisions/0004-exact-planner.md). A first plan, by rough bounds, rules out most options. The
+others are searched in rounds: narrow ones (few options, few labels) find a good plan quickly; the
+full one, pruned by that plan, finds the best, or that there is no better.
 
-In rounds: narrow ones (few options, few labels) find a good plan quickly; the full one, pruned by
-that plan, finds the best, or that there is no better.
-
-Bills that are rounded up have a search of their own (`Search.rounded`), which begins with the
-best plan of the other and keeps a bounded number of labels: few of them beat one another.
+Bills that are rounded up have a search of their own, which begins with the best plan of the other
+and keeps a bounded number of labels: few of them beat one another.
 """
 
 import math

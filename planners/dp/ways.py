@@ -170,7 +170,7 @@ class Ways:
     ) -> tuple[Solution | None, bool]:
         """Return the best way by the chosen options, and whether no label was left out for it.
 
-        With `most`, so many labels at most are kept after each stage.
+        At most `most` labels are kept after each stage; None keeps all.
         """
         trail, whole = self._trail(aim, chosen, most)
         if len(trail) <= len(self.steps):
