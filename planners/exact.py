@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cloudtune.model.plans import Limits, Objective, Plan
-from cloudtune.planners.base import PlanRequest
+from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import knees, whole_front
@@ -104,6 +104,14 @@ class ExactPlanner:
         if search.proven and complete(request, rounded=True):
             return replace(plan, gap=0.0, status="optimal")
         return plan
+
+
+QUICK = ExactPlanner(quick=True)
+
+
+def quick_form(planner: Planner) -> Planner:
+    """Return the quick form of a planner, or the planner itself if it has none."""
+    return QUICK if isinstance(planner, ExactPlanner) else planner
 
 
 def ends(search: Search) -> tuple[Solution | None, Solution | None]:

@@ -9,6 +9,7 @@ from cloudtune.model.catalog import Catalog
 from cloudtune.model.plans import BY_PLAN, Limits, Objective, Plan, RunPlan, Stage
 from cloudtune.model.text import limits_text
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
+from cloudtune.planners.exact import QUICK
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
@@ -201,7 +202,7 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
         return
     yield from fixed_and_naive(planned, names)
     free = _free(asked.request)
-    exact = stages.QUICK
+    exact = QUICK
     tries: list[tuple[str, Planner, PlanRequest]] = [
         ("cheapest", exact, replace(free, objective="cost")),
         ("fastest", exact, replace(free, objective="time")),

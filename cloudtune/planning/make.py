@@ -139,8 +139,7 @@ def make_plan(
     else:
         if not force:
             # Draws may call a plan sure that is dearer than others which only the runs show.
-            surest = _by_runs(problem, limits, options, elapsed, runs, best=planned)
-            planned = surest or planned
+            planned = _by_runs(problem, limits, options, elapsed, runs, best=planned) or planned
     return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
 
 
@@ -186,7 +185,7 @@ def _by_runs(
     *,
     best: Planned | None = None,
 ) -> Planned | None:
-    """Return the best plan that is sure by simulated runs; None if none is better than `best`.
+    """Return the best plan that is sure by simulated runs: `best` or a better one; None if none is.
 
     With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
     don't say what a run does about pools that are away. So plans of the front are judged by runs,
@@ -206,6 +205,8 @@ def _by_runs(
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
         if best is not None and measures(staged, aim) >= measures(best.plan, aim):
             break  # outages make a plan dearer and slower than its means say
+        if best is not None and best.problem is problem and _alike(staged, best.plan.followed):
+            break  # its runs were played already; what follows is dearer by its means
         surest = _judged(problem, staged, limits, options, elapsed, runs=runs)
         if surest is None:
             continue
@@ -213,6 +214,11 @@ def _by_runs(
             return surest
         break  # what follows is dearer by its means
     return best
+
+
+def _alike(plan: Plan, other: Plan | None) -> bool:
+    """Whether runs of two plans do the same."""
+    return other is not None and (plan.choices, plan.wished) == (other.choices, other.wished)
 
 
 def _judged(

@@ -17,7 +17,7 @@ from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.outlook import beyond, excesses, fitting
 from cloudtune.planners.estimate.replanned import reacting_draws
-from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.exact import ExactPlanner, quick_form
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.selection import measures
@@ -47,7 +47,6 @@ _STEP = 0.004
 _QUICK_ARCS = 40_000
 # One for all questions of a command: most of them only differ in their limits.
 EXACT = ExactPlanner()
-QUICK = ExactPlanner(quick=True)
 
 Aim = Literal["cost", "time", "trials"]
 
@@ -194,7 +193,7 @@ def staged_plan(
     """Return a problem as it is planned, what its stages were planned for, and the stages.
 
     With `force` they are in time if possible, else as fast as they can be. `quick` is for figures
-    beside the plan: the exact planner may then be a second's bill off.
+    beside the plan: the exact planner may then be off by a second's bill.
 
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
@@ -233,7 +232,7 @@ def _stages_within(
     how = _planning(problem)
     request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
-    planner = QUICK if quick and isinstance(planner, ExactPlanner) else planner
+    planner = quick_form(planner) if quick else planner
     planner = sure_planner(planner, options, problem.experiment)
     try:
         if how.explores:

@@ -17,7 +17,7 @@ from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.rollout import Draws, sample
-from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
 
@@ -25,7 +25,6 @@ from cloudtune.planners.selection import measures
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
 # By how many standard deviations a plan is for the slower ones of the samples at a speed.
 _SLOWER = 0.15
-_EXACT = ExactPlanner(quick=True)
 
 
 def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
@@ -85,7 +84,7 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
         wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
     rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))
     going_on = price(rest, plan.choices[1:], plan.planner)
-    best = _EXACT.within(rest)
+    best = QUICK.within(rest)
     if reserve.tight.limits(left).admit(going_on.estimate):
         aim = request.objective
         saved = best is not None and (
@@ -95,7 +94,7 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
             return None
     elif best is None:
         margins = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
-        tried = (_EXACT.within(replace(rest, limits=margin.limits(left))) for margin in margins)
+        tried = (QUICK.within(replace(rest, limits=margin.limits(left))) for margin in margins)
         best = next(filter(None, tried), None)
     if best is None:
         return None

@@ -240,22 +240,18 @@ def test_a_confidence_is_asked_of_runs_on_spot(monkeypatch: pytest.MonkeyPatch) 
     assert present(plan.forecast.within) >= 0.9
 
 
-def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it() -> None:
+@pytest.mark.parametrize(
+    ("market", "hours", "said"),
+    [("spot", 5, {}), ("any", 2, {"cloud.max_instances": 4, "epochs.max": 10})],
+    ids=["nothing else", "on demand at three times the price"],
+)
+def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it(
+    market: str, hours: int, said: dict[str, int]
+) -> None:
     """Draws of the stages wait through outages that a run works around."""
-    asked = spot_problem(
-        **{"cloud.spot": {"losses_per_hour": 2.0, "availability": 0.5}, "cloud.market": "spot"}
-    )
-    limits = Limits(5 * 3600.0, 40.0)
-    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
-    assert {offer.market for offer in plan.offers} == {"spot"}
-    assert present(plan.forecast.within) >= 0.9
-
-
-def test_a_confidence_is_met_by_the_cheapest_plan_that_the_runs_show() -> None:
-    """Draws call a stage on demand sure, at three times the price."""
     pool = {"losses_per_hour": 2.0, "availability": 0.5}
-    asked = spot_problem(**{"cloud.spot": pool, "cloud.max_instances": 4, "epochs.max": 10})
-    limits = Limits(2 * 3600.0, 40.0)
+    asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market, **said})
+    limits = Limits(hours * 3600.0, 40.0)
     plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
     assert {offer.market for offer in plan.offers} == {"spot"}
     assert present(plan.forecast.within) >= 0.9

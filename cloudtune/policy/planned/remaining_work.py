@@ -18,7 +18,7 @@ from cloudtune.model.progress import OVER
 from cloudtune.model.trial import EndReason, TrialId, Width
 from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.exact import ExactPlanner, quick_form
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.policy.planned.itinerary import Itinerary
@@ -29,7 +29,6 @@ Place: TypeAlias = tuple[Offer, Width]
 # An instance that takes this many times as long as expected to join calls for another look.
 LATE = 1.25
 _EXACT = ExactPlanner()
-_QUICK = ExactPlanner(quick=True)
 
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
@@ -353,7 +352,7 @@ class Rest:
     def other(self) -> Plan | None:
         """Return the best plan for the rest, by what the run has seen; None: none is within."""
         request = self.request(self.work, self.training, self.not_now)
-        planner = _QUICK if isinstance(self.planner, ExactPlanner) else self.planner
+        planner = quick_form(self.planner)
         wished = self._in_wished_time(request)
         if wished is not None:
             plan = plan_within(planner, wished)

@@ -20,7 +20,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.text import offer_text, stage_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.exact import ExactPlanner
+from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE
 from cloudtune.policy.planned.remaining_work import LATE, choices_for, request_for_rest
 
@@ -50,7 +50,6 @@ DETOURS = 4.0
 # Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
 # where that costs time, twice as many each time.
 AGAIN = 300.0
-_EXACT = ExactPlanner(quick=True)
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class Answers:
         last = self._last.get(request.objective)
         if last is not None and _answers(last, request):
             return last[1]
-        plan = _EXACT.within(request)
+        plan = QUICK.within(request)
         if plan is not None:
             self._last[request.objective] = request, plan
         return plan
