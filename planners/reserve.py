@@ -37,14 +37,14 @@ class Reserve:
         )
 
     def rentables(self, rentables: Iterable[Rentable]) -> tuple[Rentable, ...]:
-        """Return them with returns that take as long as the run expects at most.
+        return tuple(map(self.returned_late, rentables))
+
+    def returned_late(self, rentable: Rentable) -> Rentable:
+        """Return it with a return that takes as long as the run expects at most.
 
         Every instance is returned some day, so a plan's price is then, at each moment of it, no
         less than the bill if everything were given back that late.
         """
-        return tuple(self._returned_late(rentable) for rentable in rentables)
-
-    def _returned_late(self, rentable: Rentable) -> Rentable:
         profile = rentable.profile
         release = replace(profile.release, mean=max(profile.release.mean, self.seconds))
         return replace(rentable, profile=replace(profile, release=release))

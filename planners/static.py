@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloudtune.model.plans import Group, Plan, Stage
+from cloudtune.planners.arrays import Floats, Indices, Ints
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.labels import DelayColumns
@@ -53,9 +53,9 @@ class _Fixed:
     """
 
     menu: Menu
-    rows: list[NDArray[np.intp]]
-    seconds: NDArray[np.float64]
-    dollars: NDArray[np.float64]
+    rows: list[Indices]
+    seconds: Floats
+    dollars: Floats
 
     @classmethod
     def of(cls, request: PlanRequest) -> "_Fixed":
@@ -88,10 +88,10 @@ class _Fixed:
         request: PlanRequest,
         menu: Menu,
         *,
-        table: NDArray[np.intp],
-        back: list[NDArray[np.intp]],
-        time: NDArray[np.float64],
-        fleet: tuple[NDArray[np.int64], NDArray[np.int64], DelayColumns],
+        table: Indices,
+        back: list[Indices],
+        time: Floats,
+        fleet: tuple[Ints, Ints, DelayColumns],
     ) -> "_Fixed":
         offer, count, delays = fleet
         fleets = np.arange(len(table))
@@ -120,7 +120,7 @@ class _Fixed:
         return (group,)
 
 
-def _by_fleet(menu: Menu) -> NDArray[np.intp]:
+def _by_fleet(menu: Menu) -> Indices:
     """Return the rows of the menu by fleet, a column for each width; -1 where there is none."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(menu.offer.tolist(), menu.count.tolist(), strict=True)):

@@ -234,6 +234,8 @@ class ScalingProfile:
         return memory is None or math.floor(1 / width + GPU_ROUNDING) * memory <= gpu_memory_mib
 
     def only(self, widths: Container[Width]) -> "ScalingProfile":
+        if all(width in widths for width in (*self.epoch, *self.memory)):
+            return self
         return replace(
             self,
             epoch={

@@ -38,6 +38,8 @@ class StallWatch:
         self._rules = rules
         self._since: dict[str, float] = {}  # by session
         self._due = math.inf  # what the timer is set to
+        # Whether trials that haven't just reported may be due though no timer is set.
+        self._is_open = True
         self._seen: set[str] = set()  # instance types on which this run has seen an epoch
 
     def follow(self, event: Event, commands: Iterable[Command]) -> list[Command]:
@@ -50,10 +52,13 @@ class StallWatch:
             fresh.append(event.session)
         elif isinstance(event, RunResumed | RunContinued):  # reports of the meantime are lost
             self._since = dict.fromkeys(self._since, event.at)
+            self._is_open = True
         elif isinstance(event, TimerFired) and event.name == TIMER:
             self._due = math.inf
+            self._is_open = True
         self._since.update(dict.fromkeys(fresh, event.at))
-        if math.isinf(self._due):
+        if math.isinf(self._due) and self._is_open:
+            self._is_open = False
             return self._timer(self._state.live)
         if event.at + self._rules.stall_least >= self._due:
             return []  # a trial that just reported isn't due before that
@@ -80,7 +85,9 @@ class StallWatch:
         if trial is not None:
             self._since[session] = at
             if trial.epoch > 0 and trial.offer is not None:
-                self._seen.add(trial.offer.instance_type.name)
+                kind = trial.offer.instance_type.name
+                self._is_open |= kind not in self._seen
+                self._seen.add(kind)
 
     def _timer(self, trials: Iterable[TrialProgress]) -> list[Command]:
         """Return what has the policy look at the first of these trials in time."""

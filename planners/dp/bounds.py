@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Estimate, Rentable
 from cloudtune.model.trial import GPU_ROUNDING
+from cloudtune.planners.arrays import Floats, Numbers
 from cloudtune.planners.base import PlanRequest
 
 # Sums of staircases multiply corners; with fewer the bounds are looser, and never wrong.
@@ -28,11 +28,11 @@ SLACK = 1e-9
 class Staircase:
     """The least dollars within a time; the corners are undominated, the fastest first."""
 
-    seconds: NDArray[np.float64]
-    dollars: NDArray[np.float64]
+    seconds: Floats
+    dollars: Floats
 
     @classmethod
-    def of(cls, seconds: ArrayLike, dollars: ArrayLike) -> "Staircase":
+    def of(cls, seconds: Numbers, dollars: Numbers) -> "Staircase":
         """Return the staircase under which none of the points lies."""
         time = np.asarray(seconds, float)
         cost = np.asarray(dollars, float)
@@ -48,12 +48,12 @@ class Staircase:
         last[:-1] = time[1:] > time[:-1]
         return cls(time[last], cost[last])
 
-    def dollars_within(self, seconds: ArrayLike) -> NDArray[np.float64]:
+    def dollars_within(self, seconds: Numbers) -> Floats:
         """Return the least dollars within these seconds, infinite where nothing is so fast."""
         index = np.searchsorted(self.seconds, np.asarray(seconds) * (1 + SLACK), side="right")
         return np.concatenate([[np.inf], self.dollars])[index]
 
-    def seconds_within(self, dollars: ArrayLike) -> NDArray[np.float64]:
+    def seconds_within(self, dollars: Numbers) -> Floats:
         """Return the least seconds for these dollars, infinite where nothing is so cheap."""
         falling = self.dollars[::-1]
         index = np.searchsorted(falling, np.asarray(dollars) * (1 + SLACK), side="right")

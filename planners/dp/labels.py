@@ -10,14 +10,11 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloudtune.model.plans import Stage
+from cloudtune.planners.arrays import Bools, Floats, Indices, Ints
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.options import Options
-
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
 
 _AT_ONCE = 64  # labels compared with all others at a time: bounds the memory of the comparison
 # Relative: what sums of floats in another order may differ by.
@@ -35,18 +32,18 @@ class Labels:
 
     seconds: Floats
     dollars: Floats
-    offer: Whole
-    count: Whole
+    offer: Ints
+    count: Ints
     width: Floats
-    settled: NDArray[np.bool_]
+    settled: Bools
     ages: Floats | None
-    parent: Whole
-    option: Whole
+    parent: Ints
+    option: Ints
 
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Labels":
+    def only(self, rows: Indices | Bools) -> "Labels":
         columns = {name: column[rows] for name, column in vars(self).items() if name != "ages"}
         return Labels(**columns, ages=None if self.ages is None else self.ages[rows])
 
@@ -96,7 +93,7 @@ class DelayColumns:
         return np.where(self.grain > 0, np.inf, self.minimum)
 
     @staticmethod
-    def vcpus(request: PlanRequest, quota: str) -> Whole:
+    def vcpus(request: PlanRequest, quota: str) -> Ints:
         """Return what an instance of each rentable counts against a quota."""
         offers = [rentable.offer for rentable in request.rentables]
         counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
@@ -193,7 +190,7 @@ class Taken:
         if options.used.any():
             self.dollars = self.dollars + self._functions(same[0, 0], going[0])
 
-    def _waiting(self, going: list[Whole]) -> Floats:
+    def _waiting(self, going: list[Ints]) -> Floats:
         labels = self._labels
         release = self._step.delays.release
         full = self._crowded()
@@ -203,7 +200,7 @@ class Taken:
             slowest = np.maximum(slowest, ending)
         return np.where(full, slowest, 0.0)
 
-    def _crowded(self) -> NDArray[np.bool_]:
+    def _crowded(self) -> Bools:
         """Whether what is missing has no room beside all that is held."""
         labels = self._labels
         options = self._options
@@ -219,7 +216,7 @@ class Taken:
             full = full | (held + new > most)
         return np.asarray(full)
 
-    def _duration(self, same: NDArray[np.bool_], going: Whole) -> Floats:
+    def _duration(self, same: Bools, going: Ints) -> Floats:
         options = self._options
         delays = self._step.delays
         begin = self._step.begin(options)
@@ -237,7 +234,7 @@ class Taken:
             longest = np.maximum(longest, seconds)
         return longest
 
-    def _functions(self, same: NDArray[np.bool_], going: Whole) -> Floats:
+    def _functions(self, same: Bools, going: Ints) -> Floats:
         """Return what is billed by the function: each trial's GPUs while it begins and trains."""
         options = self._options
         begin = self._step.begin(options)
@@ -246,7 +243,7 @@ class Taken:
         quiet = self._staying(same, going) & (self._fresh[0] == 0)
         return np.asarray(trained.sum(axis=1)[None, :] + np.where(quiet, 0.0, begun.sum(axis=1)))
 
-    def _staying(self, same: NDArray[np.bool_], going: Whole) -> NDArray[np.bool_]:
+    def _staying(self, same: Bools, going: Ints) -> Bools:
         """Whether every survivor trains on where it is (`planners.cost_model.stays`)."""
         labels = self._labels
         options = self._options
@@ -263,7 +260,7 @@ class Taken:
         enough = (going == 0) | roomy[None, :]
         return np.asarray(same & alone_before[:, None] & alone_now[None, :] & kept_width & enough)
 
-    def _release(self, group: int, stays: Whole, going: Whole) -> Floats:
+    def _release(self, group: int, stays: Ints, going: Ints) -> Floats:
         """Return what the going instances of a group still cost: the oldest of them go."""
         labels = self._labels
         delays = self._step.delays
@@ -273,7 +270,7 @@ class Taken:
         costs = leaving_costs(labels, delays, group)
         return np.asarray(np.take_along_axis(costs, stays, axis=1))
 
-    def labels(self, rows: Whole, columns: Whole) -> Labels:
+    def labels(self, rows: Ints, columns: Ints) -> Labels:
         """Return the labels after some pairs of label and option."""
         options = self._options
         before = self._labels
@@ -291,7 +288,7 @@ class Taken:
         )
         return self._ended(fresh) if self._step.last else fresh
 
-    def _aged(self, rows: Whole, columns: Whole) -> Floats | None:
+    def _aged(self, rows: Ints, columns: Ints) -> Floats | None:
         ages = self._labels.ages
         options = self._options
         delays = self._step.delays
@@ -345,7 +342,7 @@ class Taken:
         )
 
 
-def _sum(matrices: Iterable[NDArray[Any]]) -> Any:
+def _sum(matrices: Iterable[Floats | Ints]) -> Any:
     return reduce(np.add, matrices)
 
 
@@ -372,7 +369,7 @@ def _whole(seconds: Floats, grain: Floats) -> Floats:
     return np.where(grain > 0, np.ceil(seconds / size - 1e-9) * size, seconds)
 
 
-def undominated(labels: Labels, delays: DelayColumns) -> NDArray[np.intp]:
+def undominated(labels: Labels, delays: DelayColumns) -> Indices:
     """Return the labels that no other of the same fleet beats in time and in money."""
     if len(labels) <= 1:
         return np.arange(len(labels))
@@ -387,7 +384,7 @@ def undominated(labels: Labels, delays: DelayColumns) -> NDArray[np.intp]:
     return np.asarray(order[dollars < before - _TIE * span])
 
 
-def _by_fleet(labels: Labels) -> tuple[NDArray[np.intp], Whole]:
+def _by_fleet(labels: Labels) -> tuple[Indices, Ints]:
     """Return the order of labels by fleet, seconds and dollars, and in it the fleets' numbers.
 
     A fleet is its offers, instances, widths, and whether all is settled.
@@ -404,8 +401,8 @@ def _by_fleet(labels: Labels) -> tuple[NDArray[np.intp], Whole]:
 
 
 def _undominated_with_ages(
-    labels: Labels, delays: DelayColumns, state: Whole, order: NDArray[np.intp]
-) -> NDArray[np.intp]:
+    labels: Labels, delays: DelayColumns, state: Ints, order: Indices
+) -> Indices:
     """Return the labels that stay where an instance of another age may owe more when it goes."""
     assert labels.ages is not None
     # What isn't there is as old in all labels of a fleet.
@@ -429,7 +426,7 @@ class _Owed:
     grain: Floats
 
     @classmethod
-    def of(cls, delays: DelayColumns, offer: Whole) -> "_Owed":
+    def of(cls, delays: DelayColumns, offer: Ints) -> "_Owed":
         columns = (delays.price, delays.minimum, delays.grain)
         return cls(*(column[offer][:, None] for column in columns))
 
@@ -448,7 +445,7 @@ class _Owed:
         return np.asarray((more * self.price).sum(axis=(-2, -1)))
 
 
-def _first_of_ties(ages: Floats, dollars: Floats, owed: _Owed) -> NDArray[np.bool_]:
+def _first_of_ties(ages: Floats, dollars: Floats, owed: _Owed) -> Bools:
     """Return which labels of one fleet none before them beats."""
     kept = np.ones(len(dollars), dtype=bool)
     for begin in range(0, len(dollars), _AT_ONCE):

@@ -19,12 +19,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Group, Rentable, Stage
 from cloudtune.model.trial import GPU_ROUNDING, Width
+from cloudtune.planners.arrays import Bools, Floats, Indices, Ints
 from cloudtune.planners.base import PlanRequest
 
 # With more, pairs of offers in a stage are too many to search.
@@ -44,33 +44,33 @@ class Options:
     costs each group, where that is billed by the function.
     """
 
-    offer: NDArray[np.int64]
-    count: NDArray[np.int64]
-    width: NDArray[np.float64]
-    trials: NDArray[np.int64]
-    waves: NDArray[np.int64]
-    train: NDArray[np.float64]
-    rate: NDArray[np.float64]
-    used: NDArray[np.float64]
+    offer: Ints
+    count: Ints
+    width: Floats
+    trials: Ints
+    waves: Ints
+    train: Floats
+    rate: Floats
+    used: Floats
 
     def __len__(self) -> int:
         return len(self.rate)
 
     @property
-    def seconds(self) -> NDArray[np.float64]:
+    def seconds(self) -> Floats:
         """The seconds of training until the last group is done: the least that a stage takes."""
         return np.asarray(self.train.max(axis=1))
 
     @property
-    def dollars(self) -> NDArray[np.float64]:
+    def dollars(self) -> Floats:
         """The price of the instances for that long: the least that a stage costs."""
         return np.asarray(self.rate * self.seconds + self.functions(self.train).sum(axis=1))
 
-    def functions(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def functions(self, seconds: Floats) -> Floats:
         """Return what each group pays by the function; `seconds` are those of all its waves."""
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
-    def only(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Options":
+    def only(self, rows: Indices | Bools) -> "Options":
         return Options(*(getattr(self, name)[rows] for name in self.columns()))
 
     @staticmethod
@@ -99,12 +99,12 @@ class Menu:
 
     request: PlanRequest
     sizes: tuple[Sequence[int], ...]
-    offer: NDArray[np.int64]
-    count: NDArray[np.int64]
-    width: NDArray[np.float64]
-    at_once: NDArray[np.int64]
-    epoch: NDArray[np.float64]
-    rate: NDArray[np.float64]
+    offer: Ints
+    count: Ints
+    width: Floats
+    at_once: Ints
+    epoch: Floats
+    rate: Floats
 
     @classmethod
     def of(cls, request: PlanRequest, *, rounded: bool = False) -> "Menu":
@@ -321,7 +321,7 @@ def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Par
     )
 
 
-def _used(request: PlanRequest) -> NDArray[np.float64]:
+def _used(request: PlanRequest) -> Floats:
     """Return what a GPU-second of a trial costs on each rentable, where that is billed."""
     return np.array([rentable.offer.used_usd_per_second for rentable in request.rentables] or [0.0])
 

@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cloudtune.model.plans import Limits, Objective
+from cloudtune.planners.arrays import Bools
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Step
@@ -25,7 +23,7 @@ from cloudtune.planners.dp.options import Menu, Options
 from cloudtune.planners.dp.options import undominated as without_beaten
 from cloudtune.planners.dp.ways import Aim, Solution, Ways, promising
 
-Allowed = Callable[[int, Options], NDArray[np.bool_]]
+Allowed = Callable[[int, Options], Bools]
 
 # Options of each stage and labels after it, in each round; the last is the proof.
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cloudtune.model.plans import Group, Limits, Objective
+from cloudtune.planners.arrays import Bools, Floats, Indices
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, SLACK, Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, leaving_costs, undominated
@@ -46,20 +46,18 @@ class Aim:
         budget = math.inf if limits.budget is None else limits.budget
         return cls(deadline, budget, objective)
 
-    def worth(self, bound: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def worth(self, bound: Floats) -> Bools:
         """Return where a partial plan with this bound may still lead to a better plan."""
         limit = self.budget if self.objective == "cost" else self.deadline
         # What costs as much as the incumbent may still be better in the other measure.
         return np.isfinite(bound) & (bound <= min(limit, self.incumbent) * (1 + SLACK))
 
-    def within(
-        self, seconds: NDArray[np.float64], dollars: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
+    def within(self, seconds: Floats, dollars: Floats) -> Bools:
         """Return where both limits are kept."""
         in_time = seconds <= self.deadline * (1 + SLACK)
         return in_time & (dollars <= self.budget * (1 + SLACK))
 
-    def affords(self, labels: Labels, delays: DelayColumns) -> NDArray[np.bool_]:
+    def affords(self, labels: Labels, delays: DelayColumns) -> Bools:
         """Return where giving everything back at once wouldn't cost more than may be spent."""
         dollars = labels.dollars
         if labels.ages is not None:
@@ -73,9 +71,7 @@ class Aim:
         incumbent = solution.dollars if self.objective == "cost" else solution.seconds
         return Aim(self.deadline, self.budget, self.objective, incumbent)
 
-    def bound(
-        self, seconds: NDArray[np.float64], dollars: NDArray[np.float64], rest: Staircase
-    ) -> NDArray[np.float64]:
+    def bound(self, seconds: Floats, dollars: Floats, rest: Staircase) -> Floats:
         """Return the least that the measure can be in the end; infinite beyond the other limit."""
         if self.objective == "cost":
             return dollars + rest.dollars_within(self.deadline * (1 + SLACK) - seconds)
@@ -95,7 +91,7 @@ class Ways:
     delays: DelayColumns
     steps: Sequence[Step]
     options: Sequence[Options]
-    costs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    costs: Sequence[tuple[Floats, Floats]]
     by_offer: bool
 
     @property
@@ -103,7 +99,7 @@ class Ways:
         """Whether every stage has an option at all."""
         return all(len(options) > 0 for options in self.options)
 
-    def only(self, chosen: Sequence[NDArray[np.intp]], *, by_offer: bool) -> "Ways":
+    def only(self, chosen: Sequence[Indices], *, by_offer: bool) -> "Ways":
         """Return the ways by the chosen options of each stage."""
         return replace(
             self,
@@ -158,7 +154,7 @@ class Ways:
         order = np.lexsort((ends.dollars, ends.seconds))
         return [self._solution(trail, every, int(row)) for row in order]
 
-    def scores(self, aim: "Aim") -> list[NDArray[np.float64]]:
+    def scores(self, aim: "Aim") -> list[Floats]:
         """Return for each option of each stage the least that a plan with it can come to."""
         return [
             aim.bound(seconds, dollars, others)
@@ -166,7 +162,7 @@ class Ways:
         ]
 
     def search(
-        self, aim: "Aim", chosen: Sequence[NDArray[np.intp]], most: int | None
+        self, aim: "Aim", chosen: Sequence[Indices], most: int | None
     ) -> tuple[Solution | None, bool]:
         """Return the best way by the chosen options, and whether no label was left out for it.
 
@@ -185,7 +181,7 @@ class Ways:
         return self._solution(trail, chosen, best), whole
 
     def _trail(
-        self, aim: "Aim", chosen: Sequence[NDArray[np.intp]], most: int | None
+        self, aim: "Aim", chosen: Sequence[Indices], most: int | None
     ) -> tuple[list[Labels], bool]:
         """Return the labels after each stage, from the start on, and whether these are all.
 
@@ -237,9 +233,7 @@ class Ways:
             nothing,
         )
 
-    def _solution(
-        self, trail: Sequence[Labels], chosen: Sequence[NDArray[np.intp]], row: int
-    ) -> Solution:
+    def _solution(self, trail: Sequence[Labels], chosen: Sequence[Indices], row: int) -> Solution:
         end = trail[-1]
         seconds = float(end.seconds[row])
         dollars = float(end.dollars[row])
@@ -252,9 +246,7 @@ class Ways:
         return Solution(seconds, dollars, tuple(reversed(choices)))
 
 
-def promising(
-    aim: Aim, scores: Sequence[NDArray[np.float64]], most: int | None = None
-) -> list[NDArray[np.intp]]:
+def promising(aim: Aim, scores: Sequence[Floats], most: int | None = None) -> list[Indices]:
     """Return the options of each stage that may be part of a plan worth finding."""
     chosen = []
     for score in scores:
@@ -274,10 +266,10 @@ class RestBounds:
     def bound(
         self,
         aim: Aim,
-        seconds: NDArray[np.float64],
-        dollars: NDArray[np.float64],
+        seconds: Floats,
+        dollars: Floats,
         options: Options,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the least that the measure can be in the end; the last axis is the options."""
         if len({id(stair) for stair in self.stairs}) == 1:
             return aim.bound(seconds, dollars, self.stairs[0])
@@ -295,7 +287,7 @@ class RestBounds:
 
 def _of_offer(
     options: Options,
-    least: tuple[NDArray[np.float64], NDArray[np.float64]],
+    least: tuple[Floats, Floats],
     offer: int,
     rest: RestBounds,
 ) -> Staircase:
@@ -336,9 +328,7 @@ def _together(parts: Sequence[Labels]) -> Labels:
     return Labels(**columns, ages=np.concatenate(ages) if ages else None)
 
 
-def _nearest(
-    labels: Labels, aim: Aim, rest: RestBounds, options: Options, most: int
-) -> NDArray[np.intp]:
+def _nearest(labels: Labels, aim: Aim, rest: RestBounds, options: Options, most: int) -> Indices:
     """Return the labels with the best prospects, and the quickest among the others."""
     bound = rest.bound(aim, labels.seconds, labels.dollars, options.only(labels.option))
     ranked = np.argsort(bound, kind="stable")

@@ -2,16 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from cloudtune.model.scaling import Measurement
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Counts: TypeAlias = npt.NDArray[np.int64]
-Places: TypeAlias = npt.NDArray[np.intp]
+from cloudtune.planners.arrays import Floats, Indices, Ints
 
 
 class Dice:
@@ -57,7 +52,7 @@ class Dice:
         """Return seconds until the next of some events that come so often, on average."""
         return self._generator.exponential(1.0, shape) * mean
 
-    def picked(self, ways: int) -> Places:
+    def picked(self, ways: int) -> Indices:
         """Return an index below `ways` for each sample, all equally likely."""
         return self._generator.integers(ways, size=self.samples)
 
@@ -65,7 +60,7 @@ class Dice:
         """Return numbers from 0 to 1, all equally likely."""
         return self._generator.random(shape)
 
-    def survivors(self, places: Sequence[int], count: int) -> Counts:
+    def survivors(self, places: Sequence[int], count: int) -> Ints:
         """Draw `count` of all trials; return how many come from each place: (samples, places)."""
         return self._generator.multivariate_hypergeometric(
             np.array(places, dtype=np.int64), count, self.samples, method="count"

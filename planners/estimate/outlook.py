@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from cloudtune.model.plans import Forecast, Limits, Plan, Spread
+from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.reserve import Reserve

@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 
 from cloudtune.model.plans import Limits, Plan
+from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time

@@ -20,9 +20,10 @@ import numpy as np
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Group, Limits, Plan, Stage
+from cloudtune.planners.arrays import Floats, Ints
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import Holdings, stays
-from cloudtune.planners.estimate.draws import Counts, Dice, Floats
+from cloudtune.planners.estimate.draws import Dice
 from cloudtune.planners.estimate.training import (
     Fleet,
     PoolDraws,
@@ -136,7 +137,7 @@ class _Play:
                 factors[name] = self.dice.factor(self.request.rentable(offer).profile.error)
         return {offer: factors[offer.instance_type.name] for offer in plan.offers}
 
-    def _staying(self, stage: Stage, groups: Sequence[Group]) -> dict[Offer, Counts]:
+    def _staying(self, stage: Stage, groups: Sequence[Group]) -> dict[Offer, Ints]:
         """Return how many of each group's trials go on where they are.
 
         If the cost model lets all stay, all do. Else the trials stay whose instances are kept, if
@@ -185,7 +186,7 @@ class _Play:
         self.fleets = {offer: fleet for offer, fleet in self.fleets.items() if fleet.count > 0}
         return np.max(ends, axis=0) if ends else None
 
-    def _train(self, stage: Stage, group: Group, asked: Floats, staying: Counts) -> TrainingDraws:
+    def _train(self, stage: Stage, group: Group, asked: Floats, staying: Ints) -> TrainingDraws:
         held = self._held(group.offer)
         profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
@@ -238,7 +239,7 @@ def _loads(group: Group) -> list[int]:
     return [min(per, max(0, left - unit * per)) for unit in range(units)]
 
 
-def _in_place(group: Group, survivors: Counts) -> Counts:
+def _in_place(group: Group, survivors: Ints) -> Ints:
     """Return how many survivors go on in place, on the instances with most survivors."""
     per = slots_per_instance(group)
     units = group.instances // instances_per_trial(group)

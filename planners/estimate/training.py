@@ -14,7 +14,8 @@ import numpy as np
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Group, Rentable, Stage
 from cloudtune.model.scaling import ScalingProfile
-from cloudtune.planners.estimate.draws import Counts, Dice, Floats, Places
+from cloudtune.planners.arrays import Floats, Indices, Ints
+from cloudtune.planners.estimate.draws import Dice
 
 # No more interruptions are drawn for one instance in one stage: a bound for rates at which a stage
 # would never end.
@@ -138,7 +139,7 @@ class TrainingDraws:
         began: Floats,
         opened: Floats,
         slowness: Floats,
-        staying: Counts,
+        staying: Ints,
         usd_per_launch: float,
         pool: PoolDraws,
     ) -> None:
@@ -172,7 +173,7 @@ class TrainingDraws:
         """Bill what trials use by the function, in seconds of all of them, sample by sample."""
         self.dollars += seconds * self.group.width * self.group.offer.used_usd_per_second
 
-    def _durations(self, stage: Stage, slowness: Floats, staying: Counts) -> Floats:
+    def _durations(self, stage: Stage, slowness: Floats, staying: Ints) -> Floats:
         """Return what each trial takes, its start included; those that stay come first.
 
         Of a long queue only some, see `_rounds_skipped`; the rest, in which each slot has as many
@@ -265,7 +266,7 @@ class _Interruptions:
         self._soonest[touched] = self._next[touched].min(axis=1)
         return True
 
-    def _replace(self, samples: Places, places: Places, at: Floats) -> Floats:
+    def _replace(self, samples: Indices, places: Indices, at: Floats) -> Floats:
         """Bill what is taken back and launch another; return when that joins."""
         training = self._training
         fleet = training.fleet
@@ -286,7 +287,7 @@ class _Interruptions:
         self._next[samples, places] = np.where(enough, np.inf, launched + gaps)
         return joined
 
-    def _delay(self, samples: Places, hosts: Places, at: Floats, joined: Floats) -> None:
+    def _delay(self, samples: Indices, hosts: Indices, at: Floats, joined: Floats) -> None:
         """Put off the trials that an instance held, or was to hold."""
         training = self._training
         per = slots_per_instance(training.group)

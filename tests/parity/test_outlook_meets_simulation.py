@@ -15,8 +15,8 @@ import pytest
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges, Forecast, Rentable, Spread
 from cloudtune.model.trial import EndReason
+from cloudtune.planners.arrays import Floats
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.runs.figures import figures
 from tests.builders import NODE_BOUNDARY, Setting, group, offer, play, profile

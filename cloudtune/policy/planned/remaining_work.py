@@ -91,11 +91,12 @@ def _rentables_for(
     view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
 ) -> tuple[Rentable, ...]:
     """Return the rentables at these trials' speeds; of a barred offer only what is held."""
+    held = view.held
     rentables = []
-    for rentable in reserve.rentables(view.rentables):
-        most = view.held.get(rentable.offer, 0) if barred(rentable.offer) else rentable.most
+    for rentable in view.rentables:
+        most = held[rentable.offer] if barred(rentable.offer) else rentable.most
         if most > 0:
-            real = view.corrected(rentable, trials)
+            real = view.corrected(reserve.returned_late(rentable), trials)
             widths = [w for w in real.profile.widths if _may_start(view, w, real.offer)]
             profile = real.profile.only(widths) if widths else real.profile
             rentables.append(replace(real, profile=profile, most=most))
@@ -136,6 +137,7 @@ class Rest:
         self.planner = planner
         self.reserve = reserve
         self.tight = reserve.tight
+        self._real: dict[Offer, Rentable] = {}
         self.training = tuple(itinerary.roster(view).names_to_train())
         missing = itinerary.missing(view)
         self.shuns: Collection[
@@ -178,11 +180,15 @@ class Rest:
     def _takes_turns(self) -> bool:
         return any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
 
+    def real(self, offer: Offer) -> Rentable:
+        """Return what can be rented, at the speeds that the stage's trials have there."""
+        if offer not in self._real:
+            self._real[offer] = self.view.corrected(self._profiled[offer], self.members)
+        return self._real[offer]
+
     @cached_property
-    def real(self) -> Mapping[Offer, Rentable]:
-        """What can be rented, at the speeds that the stage's trials have there."""
-        rentables = self.view.rentables
-        return {r.offer: self.view.corrected(r, self.members) for r in rentables}
+    def _profiled(self) -> Mapping[Offer, Rentable]:
+        return {rentable.offer: rentable for rentable in self.view.rentables}
 
     @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
@@ -219,9 +225,9 @@ class Rest:
             return 0.0
         first = self.work[0]
         counted = first.epochs * first.trials
-        epoch = min(self.real[group.offer].profile.epoch_seconds(group.width) for group in groups)
+        epoch = min(self.real(group.offer).profile.epoch_seconds(group.width) for group in groups)
         least = min(group.width for group in groups)
-        gpus = max(offer.gpus for offer in self.real) * self.itinerary.plan.max_instances
+        gpus = max(offer.gpus for offer in self._profiled) * self.itinerary.plan.max_instances
         return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * epoch
 
     # ---- going on -----------------------------------------------------------------------------
@@ -256,7 +262,7 @@ class Rest:
         there = all(r.joined for r in view.fleet.wanted()) and not self.itinerary.missing(view)
         if not self._takes_turns or not there:
             return 0.0
-        profiles = [(self.real[group.offer].profile, group.width) for group in stage.groups]
+        profiles = [(self.real(group.offer).profile, group.width) for group in stage.groups]
         epoch = max(profile.epoch_seconds(width) for profile, width in profiles)
         start = max(profile.start.mean for profile, _ in profiles)
         at_once = sum(slots(g.width, g.offer.gpus, g.instances) for g in stage.groups)
@@ -277,8 +283,9 @@ class Rest:
 
     def present(self) -> Plan:
         """Return the rest of the present plan at realised figures, as if all were available."""
-        request = self.request(self.work, self.training, lambda _offer: False)
         stages = self.itinerary.plan.stages[self.itinerary.stage :]
+        offers = {group.offer for stage in stages for group in stage.groups}
+        request = self.request(self.work, self.training, lambda offer: offer not in offers)
         return price(request, choices_for(stages, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:

@@ -442,8 +442,10 @@ class SafetyNet:
         stages = rest.itinerary.plan.stages[rest.itinerary.stage :]
         widths = {group.offer: group.width for stage in stages for group in stage.groups}
         planned = {offer for offer in widths if offer.market == "spot"}
-        for offer, real in rest.real.items():
+        for rentable in self._view.rentables:
+            offer = rentable.offer
             if offer.market == "spot" and (not planned or offer in planned):
+                real = rest.real(offer)
                 spot.append((real, widths.get(offer, real.profile.widths[0])))
         return spot
 

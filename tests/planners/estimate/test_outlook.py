@@ -14,11 +14,11 @@ from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
 from cloudtune.model.scaling import Measurement
+from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.estimate import training
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
-from cloudtune.planners.estimate.draws import Floats
 from cloudtune.planners.estimate.outlook import outlook, sample
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import SUBLINEAR, Setting, group, offer, profile
