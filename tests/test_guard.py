@@ -68,7 +68,7 @@ def closing(lines: list[str]) -> str:
     return lines[-1].strip("= ").partition(" in ")[0]
 
 
-def test_what_a_test_leaves_fails_it_and_does_not_keep_pytest_from_ending(tmp_path: Path) -> None:
+def test_what_a_test_leaves_fails_it_and_pytest_ends(tmp_path: Path) -> None:
     """Processes are ended, a thread is told of by its test and at the end."""
     code, lines = run(tmp_path, LEAVING)
     assert code == 1

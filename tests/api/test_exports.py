@@ -123,7 +123,7 @@ def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFix
     assert row["target"] == ""
 
 
-def test_f17_the_series_of_each_gpu_adds_up_to_what_was_trained(folder: Path) -> None:
+def test_f17_each_gpus_series_adds_up_to_what_was_trained(folder: Path) -> None:
     result = load_run()
     used = result.gpus
     assert set(used["use"]) >= {"training", "start-up"}

@@ -126,7 +126,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
     assert trained == [2.0, 2.0]
 
 
-def test_what_can_t_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_what_cannot_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     lock, data = threading.Lock(), bytes(20 * 2**20)
 
     def locks() -> None:

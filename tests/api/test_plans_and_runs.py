@@ -110,7 +110,7 @@ def test_train_is_a_function_of_a_file(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("call", ["run", "plan", "resume"])
-def test_a_script_that_tunes_at_its_top_level_is_no_endless_chain(bench: Bench, call: str) -> None:
+def test_a_script_that_tunes_at_top_level_starts_no_chain(bench: Bench, call: str) -> None:
     bench.experiment()
     script = bench.folder / "train.py"
     with script.open("a") as file:
@@ -176,7 +176,7 @@ def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.Monk
     assert cloudtune.run(path, **LIMITS, yes=True, progress=False).ended == "done"
 
 
-def test_a_clean_up_that_is_not_confirmed_raises_and_the_result_is_kept(
+def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = bench.ready()
@@ -242,7 +242,7 @@ def test_best_is_kept(bench: Bench, simulated: list[Job], monkeypatch: pytest.Mo
     assert gone.checkpoint == stored, "what is not there is not named"
 
 
-def test_a_best_model_that_can_not_be_kept_costs_no_result(
+def test_a_best_model_that_cannot_be_kept_costs_no_result(
     bench: Bench,
     simulated: list[Job],
     monkeypatch: pytest.MonkeyPatch,

@@ -59,7 +59,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_the_link_is_relative_and_leads_to_the_top_level_folder(name: str) -> None:
+def test_the_link_is_relative_and_leads_to_the_top_level(name: str) -> None:
     link = ROOT / "cloudtune" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)

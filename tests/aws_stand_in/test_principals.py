@@ -85,7 +85,7 @@ def test_a_roles_key_needs_its_token_and_secret(account: Account, node: str, cha
     assert refused.value.response["Error"]["Code"] == "AuthFailure"
 
 
-def test_a_roles_keys_are_renewed_before_they_end_and_refused_after() -> None:
+def test_a_roles_keys_are_renewed_before_they_end() -> None:
     from moto.iam.models import iam_backends
 
     from tests.aws_stand_in.principals import (

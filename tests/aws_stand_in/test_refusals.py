@@ -33,7 +33,7 @@ def launch(account: Account, **request: Any) -> str:
     return str(answer["Instances"][0]["InstanceId"])
 
 
-def test_network_interfaces_have_the_subnet_and_the_groups_of_a_run(account: Account) -> None:
+def test_network_interfaces_have_a_runs_subnet_and_groups(account: Account) -> None:
     """`cloud.request.NetworkInterfaces`, as for EFA, beside the subnet that a run chooses."""
     subnet = account.client("ec2").describe_subnets()["Subnets"][0]
     (group,) = account.client("ec2").describe_security_groups(

@@ -53,7 +53,7 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     assert math.isnan(curves.curves[0].metrics[-1])
 
 
-def test_in_an_epoch_without_a_row_the_metric_stays_as_it_was(tmp_path: Path) -> None:
+def test_an_epoch_without_a_row_keeps_the_metric(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,4,0.4", "b,2,0.2", "b,3,0.3", "b,4,0.5")
     assert metrics(curves) == {"a": (0.1, 0.1, 0.1, 0.4), "b": (0.1, 0.2, 0.3, 0.5)}
     assert curves.notices == ("2 configurations lack epochs: the metric stays as it was in these",)

@@ -73,7 +73,7 @@ def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findi
     assert found.facts["fallback_takes_turns"] is True
 
 
-def test_a_step_runs_on_its_own_and_fails_where_something_is_otherwise(
+def test_a_step_runs_alone_and_fails_where_something_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"

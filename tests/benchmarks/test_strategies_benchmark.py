@@ -46,7 +46,7 @@ def test_a_long_run_read_at_a_cell_is_its_run(ground: Ground, variant: Variant) 
     assert read >= 3
 
 
-def test_a_variant_is_chosen_on_one_half_and_judged_on_the_other() -> None:
+def test_a_variant_is_chosen_and_judged_on_different_halves() -> None:
     regrets = pd.DataFrame(
         [[0.1, 0.9, 0.1, 0.9], [0.8, 0.2, 0.8, 0.2]], index=["good on even", "good on odd"]
     )

@@ -78,7 +78,7 @@ def test_regions_that_cannot_be_listed_are_one_line(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("lease", "doomed"), [("2020-01-01T00:00:00Z", 2), (_LATER, 0)])
-def test_a_head_that_outlived_its_lease_is_collected_with_its_nodes(
+def test_a_head_that_outlived_its_lease_is_collected_with_nodes(
     lease: str, doomed: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instance(name: str, run: str) -> Instance:
@@ -92,7 +92,7 @@ def test_a_head_that_outlived_its_lease_is_collected_with_its_nodes(
     assert sum(found.orphan for found in cleanup.look(cast("Any", cloud))) == doomed
 
 
-def test_what_is_left_of_a_head_is_told_of_before_it_is_ended(
+def test_what_is_left_of_a_head_is_named_first(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "runs" / "r1"

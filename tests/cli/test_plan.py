@@ -122,7 +122,7 @@ def test_types_without_a_profile_are_counted_where_there_are_many(command: Comma
 ON_AN_EDGE = ("plan", "experiment.yaml", "--deadline", "277s", "--budget", "$5")
 
 
-def test_a_plan_near_the_edge_of_a_limit_names_the_plan_beyond(command: Command) -> None:
+def test_a_plan_near_a_limit_names_the_plan_beyond(command: Command) -> None:
     said = " ".join(command(*ON_AN_EDGE).out.split())
     beyond = command(*ON_AN_EDGE[:3], "263s", *ON_AN_EDGE[4:], "-o", "json").json
     dollars = beyond["plan"]["estimate"]["dollars"]
@@ -149,7 +149,7 @@ def test_most_runs_carry_a_plan_out(command: Command, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("command")
-def test_a_run_that_takes_another_plan_than_the_one_shown_says_so() -> None:
+def test_a_run_that_takes_another_plan_says_so() -> None:
     limits = {"deadline": "277s", "budget": "$5"}
     experiment = load_experiment(Path("experiment.yaml"), limits)
     asked = (load_problem(experiment, None), limits_of(experiment))

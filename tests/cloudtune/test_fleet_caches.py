@@ -51,7 +51,7 @@ def test_a_book_answers_as_if_it_looked_at_all(steps: list[tuple[int, str]]) -> 
         assert answers(book) == afresh(book)
 
 
-def test_an_instance_is_found_by_its_name_whatever_it_was_called_before() -> None:
+def test_an_instance_is_found_by_its_present_name() -> None:
     book = FleetBook()
     first, second = book.request(offer(), 0.0), book.request(offer(), 0.0)
     first.instance, second.instance = "i-1", "i-2"
@@ -73,7 +73,7 @@ def test_what_a_book_answered_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_an_offer_is_found_in_a_process_that_hashes_strings_otherwise(seed: str) -> None:
+def test_an_offer_is_found_in_a_process_with_other_hashes(seed: str) -> None:
     known = offer()
     assert {known: 1}[known] == 1, "now it knows its hash"
     script = (

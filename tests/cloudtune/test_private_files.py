@@ -44,7 +44,7 @@ def test_a_home_that_is_open_is_closed(kept: Path) -> None:
     assert mode(run / "job.sh") == 0o700, "what its user may do stays"
 
 
-def test_what_is_kept_from_now_on_is_for_its_user_alone(kept: Path) -> None:
+def test_what_is_kept_from_now_on_is_its_users_alone(kept: Path) -> None:
     home.close()
     run = home.new_run("small")
     (run / "head.log").write_text("")

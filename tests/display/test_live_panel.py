@@ -53,7 +53,7 @@ def at_seconds(seconds: float) -> Overview:
     return next(each for each in moments() if each.at >= seconds)
 
 
-def test_what_is_expected_is_the_plan_s_with_the_forecast_s_range() -> None:
+def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     seen = at_seconds(150)
     time = present(seen.time.outlook)
     assert time.expected == pytest.approx(MIXED.estimate.seconds)
@@ -95,7 +95,7 @@ def test_epochs_are_those_that_count_of_those_planned() -> None:
     assert (last.epochs.used, last.epochs.limit) == (40, 16 * 1 + 4 * 3 + 1 * 12)
 
 
-def test_trials_begin_with_the_best_and_are_where_their_gpus_are() -> None:
+def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
     seen = at_seconds(400)
     metrics = [row.metric for row in seen.trials if row.metric is not None]
     assert len(metrics) > 3

@@ -70,7 +70,7 @@ def drawn_unit(figure: Figure) -> float:
 
 
 @pytest.mark.parametrize("charges", [Charges(), Charges(0.5, 0.01)])
-def test_the_bill_over_time_ends_at_the_bill_of_the_report(charges: Charges) -> None:
+def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
     setting = SETTING.but(charges=charges)
     plan = setting.plan(limits=Limits(deadline=105.0))
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
@@ -106,7 +106,7 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]
             assert side or above, (one, other)
 
 
-def test_a_run_that_died_is_drawn_as_far_as_it_came() -> None:
+def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
     whole = told()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
         died = told(until=until)
@@ -116,7 +116,7 @@ def test_a_run_that_died_is_drawn_as_far_as_it_came() -> None:
     assert "not yet, or its controller died" not in run_page(whole)
 
 
-def test_nested_and_missing_parameters_and_values_of_any_kind_have_an_axis() -> None:
+def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
     report = told()
     odd: list[dict[str, Any]] = [
         {"optimizer": {"name": "sgd", "lr": 1e-4}, "x": 1},
@@ -142,7 +142,7 @@ def evil() -> Report:
     return replace(report, job=replace(report.job, experiment=experiment))
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
+def test_a_page_needs_nothing_from_elsewhere_and_escapes_text() -> None:
     class Reader(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -168,7 +168,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_text_is_no_markup() -> None:
         assert not re.search(r"url\((?!#)", page[: page.index("</style>")])
 
 
-def test_many_trials_make_a_page_that_is_little_larger_than_the_library() -> None:
+def test_many_trials_make_a_page_hardly_larger_than_the_library() -> None:
     setting = Setting(100, 1, 4, 4, max_instances=8)
     job = setting.job()
     report = build(replace(job, run="r"), play(setting, job.policy()).entries)
@@ -338,7 +338,7 @@ def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
 
 @in_a_browser
 @pytest.mark.walk("a browser takes seconds to draw a page")
-def test_what_is_put_into_a_page_by_hand_does_not_run(browser: Browser, tmp_path: Path) -> None:
+def test_markup_put_into_a_page_does_not_run(browser: Browser, tmp_path: Path) -> None:
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"
     path = tmp_path / "page.html"

@@ -21,7 +21,7 @@ def texts(svg: Element, tag: str) -> list[str]:
 
 
 @pytest.mark.parametrize("theme", [picture.LIGHT, picture.DARK])
-def test_a_picture_has_each_trial_and_only_what_a_readme_may_show(theme: picture.Theme) -> None:
+def test_a_picture_shows_each_trial_and_nothing_private(theme: picture.Theme) -> None:
     report = told(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
     drawn = picture.picture(report, theme)
     svg = ET.fromstring(drawn)

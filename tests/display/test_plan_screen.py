@@ -29,14 +29,14 @@ def line(lines: list[str], begin: str) -> str:
     return found
 
 
-def test_a_plan_takes_no_more_than_100_columns_in_a_pipe_either() -> None:
+def test_a_piped_plan_takes_no_more_than_100_columns() -> None:
     given = proposal()
     whole = piped(lambda out: show_all(out, given))
     assert whole == told(given)
     assert max(map(len, whole)) <= 100
 
 
-def test_the_header_says_what_was_asked_and_what_it_rests_on() -> None:
+def test_the_header_says_what_was_asked_and_why() -> None:
     lines = told(proposal())
     assert lines[0] == "Plan of digits"
     assert line(lines, "job") == "job 16 trials (random sampler), epochs 1 to 16, eta 4"
@@ -140,7 +140,7 @@ def test_names_are_no_markup() -> None:
     assert line(lines, "worst case").endswith("$6.50: [/]")
 
 
-def test_a_run_that_decides_as_it_goes_says_what_is_forecast() -> None:
+def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
     plan = replace(
         run_of(MIXED, source="policy", results=0.8),
         strategy="hypersched",

@@ -45,7 +45,7 @@ def test_starts_are_told_by_width() -> None:
     assert started == {"1/2 GPU": 12, "1 GPU": 4}
 
 
-def test_a_stage_is_told_with_its_groups_and_who_was_cut() -> None:
+def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
     lines = told_run()
     second = next(line for line in lines if line.startswith("stage 2"))
     assert second == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"

@@ -107,7 +107,7 @@ def company(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> I
         yield account
 
 
-def test_from_an_empty_laptop_to_a_model_and_back_to_nothing(company: Outside) -> None:
+def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     began = time.monotonic()
 
     def passed(what: str) -> None:

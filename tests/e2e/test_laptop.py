@@ -95,7 +95,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert "No instance of cloudtune is alive." in left.out
 
 
-def test_a_laptop_goes_then_the_head_and_somebody_else_goes_on(outside: Outside) -> None:
+def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     # Long enough for three others to look at it before it is over.
     outside.script_on("ann", "import time; time.sleep(1.5)")
     process = outside.start("ann", "python3", "-c", FROM_PYTHON)

@@ -58,7 +58,7 @@ def winner(ledger: Path) -> str:
     return min(better_half, key=lambda trial: loss(trial, 16))
 
 
-def test_a_saved_plan_ends_by_ctrl_c_and_goes_on_to_its_deadline(bench: Bench) -> None:
+def test_a_saved_plan_goes_on_after_ctrl_c(bench: Bench) -> None:
     check_refused(bench.here("resume"), "no run yet")
     path = bench.ready("import time; time.sleep(0.3)", trials=2, first=200, last=400)
     assert bench.here("plan", path, "--save", "plan.json").code == 0

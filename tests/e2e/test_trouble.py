@@ -26,7 +26,7 @@ TROUBLE = """import time; time.sleep(0.3)
             continue"""
 
 
-def test_failed_trials_a_terminal_that_goes_and_gc_for_another_end_no_run(bench: Bench) -> None:
+def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     """The reader of its output goes, then its terminal; the instances of a killed run end alone."""
     path = bench.ready(TROUBLE, trials=6, first=4, last=8)
     bench.environment["PYTHONIOENCODING"] = "ascii"
@@ -112,7 +112,7 @@ FULL = """from cloudtune.train.calls import current_session
             type(store)._is_on_local_disk = False"""
 
 
-def test_a_full_storage_has_room_of_trials_that_are_over_and_an_exit_code(bench: Bench) -> None:
+def test_a_full_storage_takes_finished_trials_room(bench: Bench) -> None:
     path = bench.ready(FULL, trials=4, first=2, last=8)
     done = bench("run", path)
     assert done.code == 8, done.out + done.err

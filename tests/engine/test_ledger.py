@@ -32,7 +32,7 @@ def test_a_run_reads_back_as_it_was(path: Path) -> None:
     assert tuple(entries(path)) == ENTRIES
 
 
-def test_every_entry_is_in_the_file_before_the_next_is_made(tmp_path: Path) -> None:
+def test_every_entry_is_in_the_file_before_the_next(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = FileLedger(path, {})
     for count, entry in enumerate(ENTRIES[:5]):
@@ -49,13 +49,13 @@ def test_a_ledger_is_never_written_over(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])
-def test_a_last_line_cut_short_by_a_crash_is_left_out(path: Path, cut: int) -> None:
+def test_a_last_line_cut_by_a_crash_is_dropped(path: Path, cut: int) -> None:
     text = path.read_text().rstrip("\n")
     path.write_text(text[:-cut])
     assert tuple(entries(path)) == ENTRIES[:-1]
 
 
-def test_a_damaged_line_in_the_middle_is_refused_with_its_number(path: Path) -> None:
+def test_a_damaged_middle_line_is_refused_by_its_number(path: Path) -> None:
     lines = path.read_text().splitlines()
     lines[3] = lines[3][:-10]
     path.write_text("\n".join(lines))

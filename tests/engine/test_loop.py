@@ -78,7 +78,7 @@ class Busy:
         pass
 
 
-def test_a_run_that_decides_for_ever_at_one_instant_ends_with_an_error() -> None:
+def test_a_run_that_decides_for_ever_at_one_instant_fails() -> None:
     busy = Busy(10**7)
     with pytest.raises(CloudtuneError, match=r"forever at one instant: 3,001 events at second 0"):
         run(busy, busy, busy)

@@ -61,7 +61,7 @@ def test_a_controller_that_died_before_it_began_leaves_nothing() -> None:
     assert (left.begun, left.launches, left.sessions, left.timers) == (False, {}, {}, {})
 
 
-def test_a_ledger_that_this_policy_would_not_have_written_is_refused() -> None:
+def test_a_ledger_this_policy_would_not_write_is_refused() -> None:
     policy = scripted(PLAN)
     entry = Entry(RunStarted(0.0), policy.handle(RunStarted(0.0))[:1])
     with pytest.raises(CloudtuneError, match=r"ledger line 2: .* decides otherwise"):

@@ -202,7 +202,7 @@ def test_spot_instances_live_for_a_time_that_nobody_knows() -> None:
     assert lives(0.0) == []
 
 
-def test_a_profile_that_may_be_wrong_is_wrong_alike_in_every_epoch() -> None:
+def test_a_wrong_profile_is_wrong_alike_in_every_epoch() -> None:
     def pace(seed: int, error: float = 0.3) -> float:
         wrong = profile(LINEAR, launch=0.0, boot=0.0, error=error)
         made = SimWorld((Rentable(offer(), wrong, 1),), "score", by_epoch, seed)

@@ -20,7 +20,7 @@ POOL = pool(SPOT)
 DAY = PoolTrace("day", (0.0, 100.0, 250.0, 400.0), (2, 0, 3, 1), 500.0)
 
 
-def test_a_trace_says_how_much_room_there_is_and_begins_anew_at_its_end() -> None:
+def test_a_trace_bounds_the_room_and_repeats() -> None:
     assert [DAY.room(at) for at in (0, 99, 100, 250, 399, 400, 499, 500, 601)] == [
         *(2, 2, 0, 3, 3, 1, 1, 2, 0)
     ]
@@ -56,7 +56,7 @@ def told(world: SimWorld, *launches: Launch) -> list[Event]:
     return found
 
 
-def test_a_pool_refuses_what_it_has_no_room_for_and_takes_back_the_last_that_came() -> None:
+def test_a_full_pool_refuses_and_takes_back_the_latest() -> None:
     rentable = Rentable(SPOT, profile(LINEAR, name="s.4x"), 9)
     world = SimWorld((rentable,), "score", lambda _c, _e: 0.5, pools={POOL: DAY})
     asked = [Launch(f"i{n}", "s.4x", "spot") for n in range(3)]
@@ -69,7 +69,7 @@ def test_a_pool_refuses_what_it_has_no_room_for_and_takes_back_the_last_that_cam
     assert lost == gone == [("i0", 100.0), ("i1", 100.0)]
 
 
-def test_only_what_is_too_much_goes_and_an_idle_pool_ends_the_world() -> None:
+def test_only_the_excess_goes_an_idle_pool_ends_it_all() -> None:
     fewer = PoolTrace("fewer", (0.0, 100.0, 200.0), (3, 1, 3), 300.0)
     rentable = Rentable(SPOT, profile(LINEAR, name="s.4x"), 9)
     world = SimWorld((rentable,), "score", lambda _c, _e: 0.5, pools={POOL: fewer})
@@ -80,7 +80,7 @@ def test_only_what_is_too_much_goes_and_an_idle_pool_ends_the_world() -> None:
     assert world.next_event() is None, "nothing is left to happen, though the trace goes on"
 
 
-def test_a_pool_that_may_behave_in_several_ways_is_drawn_and_the_same_for_a_seed() -> None:
+def test_a_pool_of_several_behaviours_is_drawn_by_the_seed() -> None:
     known = Rentable(SPOT, profile(LINEAR, name="s.4x"), 9, (SpotBehaviour(0.9, 0.3),))
     curve = lambda _c, _e: 0.5  # noqa: E731
     pools = [SimWorld((known,), "score", curve, seed).pools[POOL] for seed in (1, 1, 2)]

@@ -125,7 +125,7 @@ def test_holes_are_filled(command: str, values: dict[str, object], words: list[s
     assert Program(command, words_of(command), 1).fill(values) == words
 
 
-def test_an_experiment_that_counts_steps_is_planned_in_reports_and_told_in_steps() -> None:
+def test_an_experiment_in_steps_is_planned_and_shown_in_steps() -> None:
     counted = {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 4000}}
     experiment = Experiment(**{**FIELDS, **counted})
     assert (experiment.span.min, experiment.span.max) == (1, 8)

@@ -273,7 +273,7 @@ def test_a_file_that_is_no_experiment(file: Path, data: bytes, message: str) -> 
     assert refused(file)[0].startswith(message)
 
 
-def test_a_file_that_is_not_there_or_can_not_be_read(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
     assert refused(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
     (tmp_path / "folder").mkdir()
     assert refused(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
@@ -289,7 +289,7 @@ def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> 
     assert "more than 20000 values; shorten the file" in line
 
 
-def test_a_file_that_no_experiment_can_be_is_not_even_read(file: Path) -> None:
+def test_a_file_that_cannot_be_an_experiment_is_not_read(file: Path) -> None:
     file.write_text("x: 1\n" * 250_000)
     (line,) = refused(file)
     assert "more than 1 MiB, which no experiment has" in line
@@ -300,7 +300,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
     assert Experiment.load(file).name == "digits"
 
 
-def test_all_mistakes_come_at_once_in_the_order_of_the_file(file: Path) -> None:
+def test_all_mistakes_come_at_once_in_file_order(file: Path) -> None:
     text = DIGITS.replace("mode: max", "mode: up").replace("eta: 3", "eta: x")
     file.write_text(text.replace("name: digits\n", ""))
     assert [line.split(": ", 2)[:2] for line in refused(file)] == [
@@ -326,7 +326,7 @@ def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
     ]
 
 
-def test_an_instance_type_must_be_known_where_the_caller_knows_them(file: Path) -> None:
+def test_an_instance_type_must_be_known_to_the_caller(file: Path) -> None:
     assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
     file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
     assert Experiment.load(file).cloud.instances == ("g4dn.12xlarg",)

@@ -148,7 +148,7 @@ spaces = st.dictionaries(st.text(min_size=1, max_size=3), domains, min_size=1, m
 
 
 @given(spaces, domains, st.integers(1, 12), st.integers(0, 9))
-def test_a_parameter_added_at_the_end_and_more_trials_leave_earlier_draws_alone(
+def test_a_later_parameter_and_more_trials_keep_earlier_draws(
     space: dict[str, Domain], added: Domain, trials: int, seed: int
 ) -> None:
     before = sample(space, trials, seed)

@@ -118,7 +118,7 @@ def test_grids_count_each_branch_with_its_own(tmp_path: Path) -> None:
         assert found == list(configs), kind
 
 
-def test_a_grid_of_branches_goes_round_while_the_rest_is_drawn(tmp_path: Path) -> None:
+def test_a_grid_of_branches_goes_round_the_rest_is_drawn(tmp_path: Path) -> None:
     branches = "{name: sgd, lr: {uniform: [0, 1]}}, {name: adam, b: {grid: [1]}}"
     search = f"  optimizer:\n    grid: [{branches}]\n"
     space = Experiment.load(written(tmp_path, search)).space
@@ -142,7 +142,7 @@ def goodness(config: Mapping[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_every_sampler_asks_for_what_its_branches_have_and_is_pure(space: Space, kind: str) -> None:
+def test_every_sampler_asks_for_its_branches_and_is_pure(space: Space, kind: str) -> None:
     def played() -> list[dict[str, object]]:
         sampler = SpaceSampler(space, kind, mode="max", seed=1)
         found = []
@@ -183,7 +183,7 @@ def test_pbt_changes_what_is_active_and_keeps_its_branches(space: Space) -> None
         assert changed >= 3
 
 
-def test_an_earlier_run_names_configurations_of_the_branch_that_was_good(space: Space) -> None:
+def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) -> None:
     axes = axes_by_size(space)
     assert axes["optimizer/name"] == ListedValues(("sgd", "adam", None))
     assert axes["optimizer/lr"] == NumberLine(1e-5, 1.0, log=True)

@@ -31,7 +31,7 @@ pytestmark = [
 needs_mps = pytest.mark.skipif(not shutil.which(CONTROL), reason=f"{CONTROL} is not installed")
 
 
-def test_the_zygote_has_nothing_of_cuda_and_its_workers_train_on_the_gpu() -> None:
+def test_the_zygote_has_no_cuda_its_workers_have_it() -> None:
     found = Findings()
     with Bench(spares=True) as bench:
         bench.start("one.1", 1.0, until=1)

@@ -54,7 +54,7 @@ def in_session(process: psutil.Process, session: int) -> bool:
         return False
 
 
-def test_all_that_is_in_the_session_of_a_living_leader_is_ended(group: ProcessGroup) -> None:
+def test_a_living_leaders_whole_session_is_ended(group: ProcessGroup) -> None:
     group.stop()
     assert not sleepers(group)
     assert not group.alive()

@@ -38,7 +38,7 @@ def test_who_uses_a_cloud_is_known_until_it_is_closed(tmp_path: Path) -> None:
     claim(tmp_path, lambda: plain, alone=True).close()
 
 
-def test_who_uses_a_cloud_does_no_more_when_it_is_killed(tmp_path: Path) -> None:
+def test_a_killed_users_cloud_does_no_more(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from cloudtune.infra.refcount import claim\n"
         "from cloudtune.infra.provider import Cloud, Endpoint\n"
@@ -59,7 +59,7 @@ def recorded_pids(instances: Path) -> list[int]:
     return [record["pid"] for record in records if record["pid"] is not None]
 
 
-def test_an_emulator_outlives_a_run_that_ends_while_another_begins_and_machines_outlive_it(
+def test_an_emulator_outlives_overlapping_runs_and_machines_outlive_it(
     tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     def opened() -> Cloud:

@@ -15,7 +15,7 @@ def test_an_instance_costs_a_minute_at_least() -> None:
     assert rented.dollars(500.0) == pytest.approx(0.80), "it bills no longer"
 
 
-def test_a_request_that_is_not_answered_counts_as_if_launched_at_once() -> None:
+def test_an_unanswered_request_counts_as_launched_at_once() -> None:
     rented = FleetBook().request(offer(), at=10.0)
     assert rented.dollars(20.0) == pytest.approx(0.60)
     assert rented.dollars(110.0) == pytest.approx(1.00)

@@ -64,7 +64,7 @@ CHANGES: tuple[Status, ...] = ("training", "at rung", "stopping")
         max_size=60,
     )
 )
-def test_what_is_counted_of_live_trials_is_what_a_pass_over_them_finds(
+def test_counts_of_live_trials_match_a_pass_over_them(
     steps: list[tuple[int, Literal["training", "at rung", "stopping", "over"], float]],
 ) -> None:
     live = LiveTrials()

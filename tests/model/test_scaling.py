@@ -14,7 +14,7 @@ def test_durations_are_summed_up() -> None:
         Measurement.of([])
 
 
-def test_the_memory_of_a_share_is_measured_or_of_the_nearest() -> None:
+def test_a_shares_memory_is_measured_or_the_nearests() -> None:
     made = replace(profile(SUBLINEAR), memory={0.5: 900.0, 1.0: 1000.0, 2.0: 700.0})
     at = {width: made.worker_memory(width) for width in (0.25, 0.5, 0.75, 1.0, 2.0, 4.0)}
     assert at == {0.25: 900.0, 0.5: 900.0, 0.75: 1000.0, 1.0: 1000.0, 2.0: 700.0, 4.0: None}

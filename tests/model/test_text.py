@@ -41,7 +41,7 @@ def test_ages(days: int, text: str) -> None:
     assert phrases.age_text(days) == text
 
 
-def test_a_stage_of_two_groups_says_how_the_trials_are_shared_out() -> None:
+def test_a_stage_of_two_groups_shows_its_split() -> None:
     first, second, _ = MIXED.stages
     assert phrases.stage_text(first) == (
         "12 trials at 1/2 GPU on 1 x p9.big spot us-east-1a "

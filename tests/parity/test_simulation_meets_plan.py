@@ -209,7 +209,7 @@ TWO_OFFERS = Setting(
 )
 
 
-def test_from_one_offer_to_another_and_both_at_once_by_hand() -> None:
+def test_from_one_offer_to_another_and_both_by_hand() -> None:
     """8 trials on both offers, 4 on the cheap one alone, 2 on the quick one alone.
 
     A second costs a cent on the cheap one and five on the quick one; at most two are alive.

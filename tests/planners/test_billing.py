@@ -76,7 +76,7 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
 
 @given(request=requests(stages=2, mix=2).map(partial(replace, objective="cost")))
 @settings(max_examples=12, deadline=None)
-def test_two_offers_side_by_side_are_billed_by_the_function_too(request: PlanRequest) -> None:
+def test_two_offers_at_once_are_billed_by_the_function(request: PlanRequest) -> None:
     units = ("function", "second")
     mine = {
         each.offer: each.offer.billed(unit)  # type: ignore[arg-type]

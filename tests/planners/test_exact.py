@@ -142,7 +142,7 @@ def test_a_longer_boot_makes_no_more_instances_come_and_go() -> None:
     assert grown(600.0, 250.0) <= grown(5.0, 250.0)
 
 
-def test_the_front_has_the_cheapest_of_all_plans_at_evenly_spread_deadlines() -> None:
+def test_the_front_has_the_cheapest_at_evenly_spread_deadlines() -> None:
     """Not the fastest at each of them, which is the same plan every time."""
     job = Setting(
         4, 2, 8, 4, offer=offer(1, 36.0, 0.0), profile=profile(SUBLINEAR), max_instances=4
@@ -159,7 +159,7 @@ def test_the_front_has_the_cheapest_of_all_plans_at_evenly_spread_deadlines() ->
         assert mine == pytest.approx(theirs)
 
 
-def test_bills_by_the_hour_are_proven_too_where_every_partial_plan_was_kept() -> None:
+def test_hourly_bills_are_proven_where_every_partial_plan_was_kept() -> None:
     hourly = replace(offer(), granularity_seconds=3600.0)
     job = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR))
     plan = job.plan(ExactPlanner())
@@ -300,7 +300,7 @@ def two_offers(
     return job.but(others=(second,), mix=2)
 
 
-def test_with_two_offers_whoever_stays_on_its_gpus_costs_no_resize() -> None:
+def test_with_two_offers_staying_costs_no_resize() -> None:
     """A resize takes longer than the deadline; those that go on needn't make one."""
     curves = ({1.0: 8.0, 2.0: 5.0},) * 2
     a, b = offer(2, 20.0, name="a"), offer(2, 14.0, name="b")

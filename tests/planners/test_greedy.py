@@ -47,7 +47,7 @@ def test_it_descends_where_the_curve_is_monotone() -> None:
     assert greedy.estimate.dollars <= 1.02 * job.plan(ExactPlanner(), LIMITS).estimate.dollars
 
 
-def test_it_lowers_first_what_saves_most_for_each_second_that_is_lost() -> None:
+def test_it_first_lowers_what_saves_most_per_second() -> None:
     """Not what saves most: here that takes all the time that there is to lose.
 
     Five epochs of two trials, then three of the better one, on instances of one GPU that cost a

@@ -21,7 +21,7 @@ def test_what_is_idle_goes() -> None:
     assert naive.estimate.dollars < static.estimate.dollars
 
 
-def test_a_static_plan_that_would_be_late_without_its_idle_instances_keeps_them() -> None:
+def test_a_static_plan_keeps_idle_instances_it_needs() -> None:
     """Releasing moves survivors, which takes a resize that the deadline has no room for."""
     job = Setting(8, 4, 8, 2, profile=profile({1.0: 8.0}, resize=50.0), max_instances=2)
     static = job.plan(StaticPlanner(), Limits(100.0))

@@ -27,7 +27,7 @@ def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
     return PlayedRuns(asked.experiment, asked.rentables, limits, begin).forecast()
 
 
-def test_the_forecast_is_the_policy_s_own_and_the_same_again() -> None:
+def test_the_forecast_is_the_policys_own_and_repeatable() -> None:
     found = forecast(problem(), LIMITS)
     assert found == forecast(problem(), LIMITS)
     assert (found.samples, found.results) == (RUNS, 1.0)
@@ -70,7 +70,7 @@ def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.Monk
     assert forced.estimate.dollars <= 0.7 * free.dollars
 
 
-def test_what_goes_by_before_the_first_request_is_not_forecast_twice() -> None:
+def test_time_before_the_first_request_is_not_forecast_twice() -> None:
     late, early = (forecast(problem("random"), LIMITS, begin) for begin in (100.0, 0.0))
     assert late.seconds.p95 <= DEADLINE - 100.0
     assert early.seconds.p50 <= DEADLINE
@@ -115,12 +115,12 @@ def test_an_unknown_choice_is_named_with_the_nearest() -> None:
         elastic_job({"name": "asha", "sampler": "tpee"})
 
 
-def test_a_run_on_a_budget_alone_is_given_the_time_to_spend_it() -> None:
+def test_a_budget_alone_gives_a_run_time_to_spend_it() -> None:
     made = elastic_job(limits=Limits(budget=36.0))
     assert longest(made.plan, made.limits) >= 3600.0 + 3600.0
 
 
-def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> None:
+def test_stages_replanned_at_each_rung_are_forecast_by_playing() -> None:
     made = make_plan(problem("seer-barrier"), LIMITS, runs=5)
     assert made.plan.staged is not None
     assert made.plan.followed is None
@@ -130,7 +130,7 @@ def test_stages_that_are_planned_anew_at_each_rung_are_forecast_by_playing() -> 
     assert told.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
 
 
-def test_rubberband_is_planned_for_the_deadline_and_ended_by_the_budget() -> None:
+def test_rubberband_plans_for_the_deadline_and_ends_by_the_budget() -> None:
     """No plan keeps so small a budget: sha refuses it, rubberband goes as far as it pays."""
     poor = Limits(DEADLINE, 1.0)
     with pytest.raises(InfeasibleError):
@@ -178,7 +178,7 @@ def on_spot(**said: object) -> Planned:
     return make_plan(asked, Limits(5 * 3600.0, 40.0), runs=5)
 
 
-def test_a_plan_on_spot_is_forecast_on_pools_that_come_and_go() -> None:
+def test_a_spot_plan_is_forecast_on_changing_pools() -> None:
     """All is planned on spot; of the pools that there were, some are seldom there."""
     made = on_spot()
     plan = made.plan
@@ -216,7 +216,7 @@ def test_spot_is_left_where_its_outages_make_it_dearer(availability: float, mark
     )
 
 
-def test_a_limit_is_kept_only_with_all_of_the_work_done() -> None:
+def test_a_limit_is_kept_only_with_all_work_done() -> None:
     """Every run ends in time and in money, and most have no instance for long."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
@@ -245,7 +245,7 @@ def test_a_confidence_is_asked_of_runs_on_spot(monkeypatch: pytest.MonkeyPatch) 
     [("spot", 5, {}), ("any", 2, {"cloud.max_instances": 4, "epochs.max": 10})],
     ids=["nothing else", "on demand at three times the price"],
 )
-def test_a_confidence_is_met_on_spot_where_only_the_runs_show_it(
+def test_a_confidence_is_met_where_only_runs_show_it(
     market: str, hours: int, said: dict[str, int]
 ) -> None:
     """Draws of the stages wait through outages that a run works around."""
@@ -266,7 +266,7 @@ def test_with_a_confidence_on_demand_is_planned_by_itself_too() -> None:
     assert {offer.market for offer in made.plan.offers} == {"on-demand"}
 
 
-def test_limits_kept_exactly_as_often_as_asked_are_kept_often_enough() -> None:
+def test_limits_kept_exactly_as_often_as_asked_suffice() -> None:
     pool = {"losses_per_hour": 2.0, "availability": 0.5}
     asked = spot_problem(**{"cloud.spot": pool, "cloud.market": "spot"})
     limits = Limits(4 * 3600.0, 40.0)
@@ -323,7 +323,7 @@ def test_on_demand_that_cannot_be_cheaper_is_not_simulated(monkeypatch: pytest.M
     assert played == [True]
 
 
-def test_the_screen_of_a_plan_on_spot_plays_only_what_it_shows() -> None:
+def test_a_spot_plans_screen_plays_only_what_it_shows() -> None:
     planned = on_spot(**{"cloud.market": "any"})
     shown = propose(planned, others="screen")
     everything = propose(planned)
@@ -366,7 +366,7 @@ def test_spot_that_takes_too_long_is_not_compared(monkeypatch: pytest.MonkeyPatc
     assert "on spot" not in compared()
 
 
-def test_spot_that_a_remark_speaks_of_has_no_row_of_its_own() -> None:
+def test_spot_in_a_remark_has_no_row_of_its_own() -> None:
     """It was simulated to decide: simulated once more, it would have another price."""
     pool = {"losses_per_hour": 2.0, "availability": 0.01}
     made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": 1, "cloud.market": "any"})
@@ -374,7 +374,7 @@ def test_spot_that_a_remark_speaks_of_has_no_row_of_its_own() -> None:
     assert "on spot" not in [other.name for other in propose(made, others="screen").alternatives]
 
 
-def test_a_run_that_drops_trials_is_no_price_for_all_of_the_work() -> None:
+def test_a_run_that_drops_trials_does_not_price_all_work() -> None:
     """Its runs end at the deadline with less trained: what they cost isn't comparable."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     steady = on_spot(**{"cloud.spot": pool, "cloud.market": "on-demand"})
@@ -387,7 +387,7 @@ def test_a_run_that_drops_trials_is_no_price_for_all_of_the_work() -> None:
     assert row[2:] == ("", "", "")
 
 
-def test_a_search_over_a_catalogue_is_played_with_the_cheapest_of_each_size(tmp_path: Path) -> None:
+def test_a_catalogue_search_is_played_with_each_sizes_cheapest(tmp_path: Path) -> None:
     """To replan over all of them, at each rung, made such a plan five times as slow."""
     experiment, profile = large_job.write(tmp_path)
     job = load_problem(load_experiment(experiment, {"strategy": "best"}), str(profile))

@@ -160,7 +160,7 @@ def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strateg
     assert job.plan.estimate.seconds > 0.0
 
 
-def test_what_costs_nothing_is_told_without_dollars_and_without_a_market(tmp_path: Path) -> None:
+def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> None:
     planned = make.make_plan(problem(load(tmp_path)), Limits(600.0))
     text = shown(lambda out: show_plan(out, propose(planned)))
     text += shown(lambda out: show_all(out, propose(planned)))

@@ -49,7 +49,7 @@ def test_where_instances_are_this_machine_nothing_is_fetched(tmp_path: Path) -> 
     assert _with_fetch(profiles, wanted) == (profiles, ())
 
 
-def test_a_mistake_in_a_requirements_file_is_told_when_it_is_planned(tmp_path: Path) -> None:
+def test_a_mistake_in_requirements_is_shown_by_plan(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(
         "name: x\ntrain: train.py:train\nmetric: {name: loss, mode: min}\n"

@@ -179,7 +179,7 @@ def test_a_strategy_that_waits_rents_nothing_and_isn_t_broke() -> None:
     assert launches(run.handle(events.TimerFired(100.0, "wake"))) == ["i000"]
 
 
-def test_an_instance_whose_node_is_lost_is_given_back_and_replaced() -> None:
+def test_a_lost_nodes_instance_is_returned_and_replaced() -> None:
     run = policy(1)
     begun(run, "i000")
     said = run.handle(events.NodeLost(20.0, "i000", "no heartbeat"))
@@ -210,12 +210,12 @@ def test_an_instance_is_emptied_before_it_goes() -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(8.0, 4.0), (3.0, 2.0), (0.5, 1.0)])
-def test_a_width_that_cannot_be_had_gives_way_to_a_narrower_one(asked: Width, given: Width) -> None:
+def test_a_width_out_of_reach_gives_way_to_a_narrower(asked: Width, given: Width) -> None:
     run = policy(1, allocator=Widths(asked), max_instances=1)
     assert starts(begun(run, "i000")) == {"t00.1": (Slice("i-000", given),)}
 
 
-def test_a_lost_wide_trial_goes_on_with_what_is_left_and_grows_again() -> None:
+def test_a_lost_wide_trial_shrinks_and_grows_again() -> None:
     """Eight GPUs were two instances: its ranks go on as four until there are two again."""
     wide = Rentable(FOUR, profile({4.0: 2.0, 8.0: 1.0}), 4)
     run = policy(

@@ -114,7 +114,7 @@ def test_f08_it_plans_when_trials_or_gpus_change(budgets: list[int], plannings: 
     assert allocator.plannings == plannings, f"{played.policy.resizes} resizes count for none"
 
 
-def test_f08_as_published_it_plans_for_each_trial_that_was_measured_besides() -> None:
+def test_f08_as_published_it_plans_for_each_measured_trial() -> None:
     allocator = DynamicFluid(published=True)
     play(game([10, 12, 14, 16, 18], allocator=lambda: allocator), GRID)
     assert allocator.plannings == 5 + 5
@@ -129,7 +129,7 @@ def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
     assert ends(dynamic) < ends(static)
 
 
-def test_f09_no_gpu_idles_while_a_trial_would_gain_by_it() -> None:
+def test_f09_no_gpu_idles_while_a_trial_would_gain() -> None:
     """Sublinear: two of three GPUs' worth is wasted, but sooner is sooner."""
     quick = profile(SUBLINEAR, start=0.0, resize=0.5, boot=0.0)
     played = play(game([20], allocator=DynamicFluid, profile=quick), GRID)
@@ -139,7 +139,7 @@ def test_f09_no_gpu_idles_while_a_trial_would_gain_by_it() -> None:
     assert kept.policy.resizes == 0, "a width that is slower is left alone"
 
 
-def test_f07_what_grew_by_idle_gpus_does_not_shrink_for_nobody() -> None:
+def test_f07_idle_growth_does_not_shrink_without_need() -> None:
     """Sublinear, so narrower always saves GPU-seconds: it would shrink and grow for ever."""
     uneven = profile({1.0: 1.0, 2.0: 0.57, 3.0: 0.42, 4.0: 0.33}, start=0.0, resize=1.9)
     still = play(
@@ -197,7 +197,7 @@ def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: s
     assert played.policy.best is not None
 
 
-def test_f18_the_gpus_of_a_failed_trial_go_to_the_others() -> None:
+def test_f18_a_failed_trials_gpus_go_to_the_others() -> None:
     def trouble(trial: str, _session: int, epoch: int) -> str:
         return "failed" if (trial, epoch) == ("t00", 2) else ""
 
@@ -240,7 +240,7 @@ def test_f20_idle(allocator: Callable[[], Allocator], grown: dict[TrialId, list[
     assert found["t01"][: len(grown["t01"])] == grown["t01"]
 
 
-def test_f20_as_published_the_longest_is_by_time_at_one_gpu() -> None:
+def test_f20_as_published_longest_is_time_at_one_gpu() -> None:
     """On one and three of five GPUs 30 epochs end sooner than 20, and are longer at one GPU."""
     idle = game([20, 30], allocator=lambda: named("dynamic-fluid:published-idle"))
     beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
@@ -262,7 +262,7 @@ def test_f14_no_epoch_is_trained_twice_for_a_resize() -> None:
     assert sum(isinstance(e.event, EpochDone) for e in played.entries) == 30
 
 
-def test_f20_as_published_nobody_is_widened_for_less_than_ten_seconds() -> None:
+def test_f20_as_published_ten_seconds_are_the_least_to_widen() -> None:
     for scale, widened in ((1.0, True), (0.02, False)):
         curve = {width: seconds * scale for width, seconds in LINEAR.items()}
         small = profile(curve, start=0.0, resize=0.0)

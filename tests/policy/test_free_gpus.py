@@ -34,7 +34,7 @@ def test_the_first_offer_is_preferred_and_the_others_will_do() -> None:
     assert found.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
 
 
-def test_a_share_that_grows_alone_on_a_high_gpu_stays_there() -> None:
+def test_a_growing_share_alone_on_a_gpu_stays_there() -> None:
     """Another GPU would do as well, but there is none while it still sits on its own."""
     found = free_gpus(a=4)
     own = (Slice("a", 0.25, 2),)
@@ -104,7 +104,7 @@ STEPS = st.tuples(st.sampled_from(["start", "start", "leave", "move"]), WIDTHS, 
 
 @settings(max_examples=100)
 @given(st.lists(st.sampled_from([FOUR, ONE]), min_size=1, max_size=4), st.lists(STEPS, max_size=40))
-def test_whatever_starts_moves_and_ends_the_count_gives_what_gpus_can_hold(
+def test_whatever_moves_the_count_is_what_gpus_can_hold(
     offers: list[Offer], steps: list[tuple[str, float, int]]
 ) -> None:
     machines = Machines(*offers)

@@ -100,7 +100,7 @@ def handed_over(max_instances: int, then: int = 1) -> tuple[RunPolicy, list[Laun
     return policy, [command for command in said if isinstance(command, Launch)]
 
 
-def test_without_room_the_launch_waits_until_there_is_some_for_all_of_it() -> None:
+def test_a_launch_waits_until_there_is_room_for_all() -> None:
     policy, launches = handed_over(3, then=2)
     assert launches == []
     policy.handle(TrialStopped(14.1, "t01.1"))

@@ -142,7 +142,7 @@ def test_a_refusal_explains_that_another_is_taken_back() -> None:
     assert times(play(wants), Release)[0] == 121.0, "when both have joined"
 
 
-def test_what_boots_is_kept_although_it_is_not_wanted_any_more() -> None:
+def test_what_boots_is_kept_though_no_longer_wanted() -> None:
     entries = play(Wavering({0.0: 2, 5.0: 1}))
     assert times(entries, Release)[0] == 21.0, "once it has joined"
 

@@ -50,7 +50,7 @@ def dying(plan: Plan) -> tuple[RunPolicy, int]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_instances_that_die_while_they_boot_are_bought_in_three_rounds(size: int) -> None:
+def test_instances_dying_at_boot_are_bought_in_three_rounds(size: int) -> None:
     policy, bought = dying(staged((4, 0, 2, size, 1.0)))
     assert policy.ended
     assert policy.ending is EndReason.FAILED
@@ -58,7 +58,7 @@ def test_instances_that_die_while_they_boot_are_bought_in_three_rounds(size: int
     assert "ended before it joined" in policy.trouble
 
 
-def test_spot_instances_that_are_taken_back_at_boot_are_a_lack_of_capacity() -> None:
+def test_spot_taken_back_at_boot_is_a_lack_of_capacity() -> None:
     policy, _ = dying(by_hand(grouped(0, 2, group(SPOT, 2, 1.0, 4))))
     assert policy.ending is EndReason.NO_CAPACITY
 
@@ -69,7 +69,7 @@ def two_offers() -> RunPolicy:
     return policy
 
 
-def test_one_offer_refused_for_good_does_not_end_what_the_other_can_do() -> None:
+def test_one_offer_refused_for_good_leaves_the_other() -> None:
     for first, second in (("i000", "i001"), ("i001", "i000")):
         policy = two_offers()
         policy.handle(refused(1.0, first, permanent=True))
@@ -80,7 +80,7 @@ def test_one_offer_refused_for_good_does_not_end_what_the_other_can_do() -> None
         assert policy.fleet["i002"].offer == (B if first == "i000" else A)
 
 
-def test_what_is_refused_for_good_is_not_asked_for_while_another_trains() -> None:
+def test_what_is_refused_for_good_is_not_asked_again() -> None:
     policy = two_offers()
     policy.handle(refused(1.0, "i000", permanent=True))
     join(policy, 5.0, "i001")

@@ -50,7 +50,7 @@ def test_a_winner_that_finished_before_the_stop_has_won(last: int, ending: EndRe
     assert (policy.trials["t00"].status == "finished") == (ending is EndReason.DONE)
 
 
-def test_what_was_told_as_a_run_ended_counts_where_it_goes_on() -> None:
+def test_reports_at_a_runs_end_count_when_it_goes_on() -> None:
     policy = scripted(ONE_TRIAL, Limits(deadline=100.0))
     begun(policy, "i000")
     policy.handle(events.RunResumed(200.0))
@@ -73,7 +73,7 @@ def test_a_deadline_that_has_passed_already_rents_nothing() -> None:
     assert policy.handle(events.RunStarted(0.0)) == (EndRun(EndReason.DEADLINE),)
 
 
-def test_a_lease_lasts_as_long_as_the_budget_pays_the_minimum_charge_included() -> None:
+def test_a_lease_lasts_as_long_as_the_budget_pays() -> None:
     policy = scripted(ONE_TRIAL, Limits(budget=0.65))
     begun(policy, "i000", at=10.0)
     until = policy.safe_until()
@@ -109,7 +109,7 @@ def test_a_lost_instance_is_not_replaced_beyond_the_budget() -> None:
     assert policy.ending is None, "t01 still has its GPUs"
 
 
-def test_without_a_minimum_charge_a_request_still_costs_what_its_return_takes() -> None:
+def test_without_a_minimum_a_request_costs_its_return() -> None:
     by_second = by_hand(grouped(0, 9, group(offer(minimum_seconds=0.0), 1, 4.0, 1)))
     policy = scripted(by_second, Limits(budget=0.07), Brakes(tick=1.0, drain=6.0))
     assert launches_of(policy.handle(events.RunStarted(0.0))) == [launch("i000")]
@@ -194,7 +194,7 @@ def test_what_was_released_before_the_end_is_cleaned_up_too() -> None:
     assert Release("i000") in policy.handle(events.TimerFired(42.0, "cleanup"))
 
 
-def test_nothing_is_rented_that_would_join_too_late_by_what_boots_have_taken() -> None:
+def test_nothing_is_rented_that_would_join_too_late() -> None:
     """The first took 40 s to join, where none were expected: the next may well take 20 s."""
     for lost_at, again in ((70.0, True), (76.0, False)):
         policy = scripted(ONE_TRIAL, Limits(deadline=100.0), Brakes(tick=1.0, drain=6.0))

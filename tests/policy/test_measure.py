@@ -300,7 +300,7 @@ def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
     assert measuring(limits).handle(RunStarted(0.0)) == (EndRun(reason),)
 
 
-def test_a_configuration_that_fails_is_told_and_the_others_are_measured() -> None:
+def test_a_failing_configuration_is_reported_the_others_measured() -> None:
     policy = measuring()
     entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
     policy.raise_if_failed()
@@ -356,7 +356,7 @@ def test_a_script_that_always_fails_says_which_configuration_first() -> None:
 
 
 @pytest.mark.parametrize("width", [1.0, 2.0, 4.0])
-def test_a_width_at_which_the_memory_is_too_small_is_not_used(width: float) -> None:
+def test_a_width_with_too_little_memory_is_not_used(width: float) -> None:
     policy = measuring()
     crowded = replace(BOOM, out_of_memory=True)
     failing(policy, lambda start: crowded if start.width == width else None)
@@ -366,7 +366,7 @@ def test_a_width_at_which_the_memory_is_too_small_is_not_used(width: float) -> N
     profile_of(policy)
 
 
-def test_workers_that_train_several_models_are_measured_on_one_gpu_alone() -> None:
+def test_workers_of_several_models_are_measured_on_one_gpu() -> None:
     def fails(start: StartTrial) -> TrialFailed | None:
         return replace(BOOM, unsynced=True) if start.width > 1 else None
 
@@ -523,7 +523,7 @@ def test_a_shared_gpu_trains_on_until_the_last_is_measured() -> None:
     assert bench.starts[0].start_epoch == 7, "from its last checkpoint"
 
 
-def test_a_share_without_room_is_left_out_with_all_narrower_ones() -> None:
+def test_a_share_without_room_and_narrower_ones_are_left_out() -> None:
     bench = Bench()
     for _ in range(2):
         bench.train(1000.0, 1000.0)
@@ -571,7 +571,7 @@ def measured(
     return policy, measure(policy, *dry, truth=WIDE)
 
 
-def test_widths_that_are_no_powers_of_two_are_measured_on_full_instances() -> None:
+def test_odd_widths_are_measured_on_full_instances() -> None:
     policy, entries = measured([1.0, 2.0, 3.0, 4.0, 6.0, 8.0], 8)
     assert crews(entries) == [(1.0, 8), (2.0, 4), (3.0, 2), (4.0, 2), (6.0, 1), (8.0, 1)]
     for width, seconds in policy.figures.epoch.items():
@@ -579,7 +579,7 @@ def test_widths_that_are_no_powers_of_two_are_measured_on_full_instances() -> No
     assert policy.figures.epoch.keys() == {1.0, 2.0, 3.0, 4.0, 6.0, 8.0}
 
 
-def test_a_width_beyond_an_instance_is_measured_on_two_and_each_boot_counts() -> None:
+def test_a_width_beyond_an_instance_is_measured_on_two() -> None:
     policy, entries = measured([1.0, 4.0, 8.0], 4)
     launches = [c for e in entries for c in e.commands if isinstance(c, Launch)]
     assert len(launches) == 2
@@ -606,7 +606,7 @@ def test_where_the_second_instance_is_refused_the_rest_is_measured() -> None:
 
 
 @pytest.mark.parametrize("refused", [("i000",), ("i000", "i001")])
-def test_where_nothing_that_was_asked_for_can_be_had_it_says_so(refused: tuple[str, ...]) -> None:
+def test_it_says_so_where_nothing_can_be_had(refused: tuple[str, ...]) -> None:
     policy, entries = measured([8.0], 4, *refused)
     assert policy.ending is EndReason.NO_CAPACITY
     assert crews(entries) == []

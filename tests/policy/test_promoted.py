@@ -131,7 +131,7 @@ def test_f15_asha_is_algorithm_2(name: str, gpus: int, instances: int, trials: i
 
 
 @pytest.mark.parametrize("width", [2.0, 4.0])
-def test_f15_what_is_free_is_kept_for_a_wide_one_that_goes_on(width: float) -> None:
+def test_f15_free_gpus_are_kept_for_a_returning_wide_trial(width: float) -> None:
     played = play(game(allocator=lambda: WideAfterwards(width)), ASHA)
     count, differing = decisions(played, [1, 2, 4, 8], 2)
     assert count > 24
@@ -139,7 +139,7 @@ def test_f15_what_is_free_is_kept_for_a_wide_one_that_goes_on(width: float) -> N
     assert width in played.widths
 
 
-def test_f15_what_is_kept_stays_kept_behind_a_new_one_that_waits() -> None:
+def test_f15_kept_gpus_stay_kept_behind_a_new_one() -> None:
     """Of new trials every other wants 2 GPUs: the next, of 1 GPU, would fit into what is kept."""
     played = play(game(allocator=lambda: WideAfterwards(4.0, (2.0, 1.0))), ASHA)
     count, differing = decisions(played, [1, 2, 4, 8], 2)
@@ -158,7 +158,7 @@ def test_nothing_is_kept_for_what_no_instance_could_hold() -> None:
 
 
 @pytest.mark.parametrize("resize", [0.0, 5.0])
-def test_f08_a_trial_that_moves_or_is_lost_was_never_away(resize: float) -> None:
+def test_f08_a_moving_or_lost_trial_was_never_away(resize: float) -> None:
     """Planned for the group, and for each end but the last; lost trials come back to their plan."""
 
     def lost(trial: str, session: int, epoch: int) -> str:

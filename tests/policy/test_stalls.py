@@ -21,7 +21,7 @@ def hangs(config: object, number: int) -> float:
 
 
 @pytest.mark.parametrize("by", [None, "asha", "hyperband"])
-def test_a_trial_that_hangs_is_ended_and_the_run_goes_on(by: str | None) -> None:
+def test_a_trial_that_hangs_ends_and_the_run_continues(by: str | None) -> None:
     setting = Setting(trials=4, min_epochs=2, max_epochs=4, rules=RULES, pace=hangs, by=by)
     played = play(setting)
     stuck = played.policy.trials["t00"]
@@ -43,14 +43,14 @@ def test_nobody_is_ended_who_is_only_slow() -> None:
     assert played.seconds == play(Setting(pace=lambda _config, _epoch: 7.4)).seconds
 
 
-def test_what_an_epoch_should_take_is_what_the_run_has_seen() -> None:
+def test_an_epoch_should_take_what_the_run_has_seen() -> None:
     """Ten times as slow as the profile from the first epoch on, all trials are still in time."""
     rules = replace(RULES, stall_least=100.0)
     played = play(Setting(rules=rules, pace=lambda _config, epoch: 9.0 if epoch == 1 else 60.0))
     assert not any(trial.error for trial in played.policy.trials.values())
 
 
-def test_a_trial_has_time_from_when_it_is_asked_to_train() -> None:
+def test_a_trials_time_begins_when_asked_to_train() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0), (1, 1, 2, 1, 4.0)), rules=RULES)
     said = begun(policy, "i000")
     setting_up = 6.0

@@ -12,7 +12,7 @@ from tests.builders import begun, epoch, join, launches_of, scripted, staged, st
 from tests.builders.events import dry, launch, returned, tick
 
 
-def test_a_trial_whose_metric_is_nan_fails_and_frees_its_gpus() -> None:
+def test_a_nan_metric_fails_its_trial_and_frees_gpus() -> None:
     policy = scripted(staged((2, 0, 2, 1, 4.0)))
     begun(policy, "i000")
     assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (commands.StopTrial("t00.1"),)
@@ -70,7 +70,7 @@ def test_an_infinite_metric_wins_nothing() -> None:
     assert commands.StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
 
 
-def test_a_failed_trial_keeps_its_traceback_and_the_others_go_on() -> None:
+def test_a_failed_trial_keeps_its_traceback_others_go_on() -> None:
     policy = scripted(staged((2, 0, 1, 1, 2.0), (1, 1, 2, 1, 2.0)))
     begun(policy, "i000")
     assert policy.handle(events.TrialFailed(11.0, "t00.1", "ValueError: lr", "Traceback …")) == ()
@@ -120,7 +120,7 @@ def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
     )
 
 
-def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
+def test_a_trial_lost_four_times_without_epoch_has_failed() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     begun(policy, "i000")
     for session in (1, 2):
@@ -136,7 +136,7 @@ def test_a_trial_that_is_lost_four_times_without_an_epoch_has_failed() -> None:
     assert policy.ending is EndReason.FAILED
 
 
-def test_an_instance_that_goes_is_replaced_and_its_trials_go_on() -> None:
+def test_a_lost_instance_is_replaced_and_its_trials_continue() -> None:
     policy = scripted(staged((2, 0, 4, 2, 4.0)))
     begun(policy, "i000", "i001")
     policy.handle(epoch(12.0, "t00.1", 1))
@@ -196,7 +196,7 @@ def test_what_no_asking_helps_ends_the_run_at_once() -> None:
     assert policy.trouble == "Denied: not you"
 
 
-def test_instances_that_end_before_they_join_are_not_rented_for_ever() -> None:
+def test_instances_that_never_join_are_not_rented_for_ever() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
     policy.handle(events.RunStarted(0.0))
     for number, at in enumerate((2.0, 20.0, 40.0)):
@@ -244,7 +244,7 @@ def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
     assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
 
 
-def test_after_a_notice_nothing_new_starts_there_and_another_is_asked_for() -> None:
+def test_after_a_notice_another_is_asked_for_nothing_starts() -> None:
     policy = scripted(staged((2, 0, 2, 2, 4.0)))
     begun(policy, "i000", "i001")
     assert launches_of(policy.handle(events.InterruptionNotice(11.0, "i001", 131.0))) == [
@@ -270,7 +270,7 @@ def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     assert moved.start_epoch == 1
 
 
-def test_a_trial_that_fits_stays_at_its_share_and_moves_to_a_wider_one() -> None:
+def test_a_fitting_trial_keeps_its_share_then_moves_wider() -> None:
     policy = scripted(staged((2, 0, 4, 2, 0.25)))
     begun(policy, "i000", "i001")
     policy.handle(events.TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True))
@@ -295,7 +295,7 @@ def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     assert policy.trials["t01"].status == "failed", "a whole GPU isn't enough"
 
 
-def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -> None:
+def test_a_round_of_refusals_longer_than_the_pause_counts() -> None:
     """Seven zones that take a second each to refuse, and a pause of two seconds."""
     policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(avoid=2.0), zones=tuple("abcdef"))
     said, at, asked = policy.handle(events.RunStarted(0.0)), 0.0, 0
@@ -307,7 +307,7 @@ def test_a_round_of_refusals_that_takes_longer_than_the_pause_is_counted_too() -
     assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)
 
 
-def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity() -> None:
+def test_a_deadline_full_of_refusals_is_lack_of_capacity() -> None:
     """Whenever it comes: between two rounds of requests, or in the middle of one."""
     for pause in (0.4, 1.1, 2.7):
         policy = scripted(staged((1, 0, 1, 1, 4.0)), limits=Limits(60.0), zones=tuple("abc"))
@@ -320,7 +320,7 @@ def test_a_deadline_that_nothing_but_refusals_has_filled_is_a_lack_of_capacity()
         assert at > 30.0, "asked for as long as there is time"
 
 
-def test_a_better_result_that_was_not_saved_is_told_beside_the_best() -> None:
+def test_a_better_unsaved_result_is_shown_beside_the_best() -> None:
     policy = scripted(staged((2, 0, 4, 1, 4.0)))
     begun(policy, "i000")
     policy.handle(epoch(12.0, "t00.1", 1, 0.3))

@@ -15,7 +15,7 @@ def unsynced(at: float, session: str) -> TrialFailed:
 
 
 @pytest.mark.parametrize("by", [None, "asha", "hyperband", "hypersched", "seer"])
-def test_a_run_whose_trials_train_copies_goes_on_with_one_gpu_each(by: str | None) -> None:
+def test_trials_that_train_copies_go_on_with_one_gpu(by: str | None) -> None:
     plain = Setting(trials=4, max_epochs=8, max_instances=1, limits=Setting().limits, by=by)
     wide = play(plain)
     played = play(plain.but(copies=True))
@@ -34,7 +34,7 @@ def wide_at_once(widths: list[float], first: int) -> int:
     return next((n for n, width in enumerate(widths[first:]) if width <= 1), len(widths) - first)
 
 
-def test_a_run_that_requires_one_model_ends_and_says_what_to_do() -> None:
+def test_a_run_requiring_sync_ends_and_says_why() -> None:
     policy = scripted(
         staged((1, 0, 2, 1, 2.0), (1, 2, 3, 1, 1.0)), rules=TrialRules(sync_required=True)
     )
@@ -48,7 +48,7 @@ def test_a_run_that_requires_one_model_ends_and_says_what_to_do() -> None:
     )
 
 
-def test_a_trial_that_has_saved_nothing_is_not_widened_at_the_rung() -> None:
+def test_a_trial_without_a_save_is_not_widened() -> None:
     policy = scripted(staged((2, 0, 1, 1, 1.0), (1, 1, 4, 1, 2.0)))
     begun(policy, "i000")
     policy.handle(epoch(12.0, "t01.1", 1, 0.1, saved=False))

@@ -63,7 +63,7 @@ def test_the_forecast_is_surer_with_every_run() -> None:
         assert figures[-1] < 0.9 * figures[0]
 
 
-def test_a_width_that_nobody_saw_is_off_by_as_much_as_those_seen() -> None:
+def test_an_unseen_width_is_off_as_much_as_seen() -> None:
     found = after(saw(13.0, 40))
     factor = found.epoch_seconds(1.0) / 10.0
     assert found.epoch_seconds(4.0) == pytest.approx(4.0 * factor)
@@ -77,7 +77,7 @@ def test_a_run_by_another_strategy_says_nothing_of_a_width() -> None:
     assert both[0] == both[1] > 8.5
 
 
-def test_a_width_at_which_few_went_on_is_compared_with_themselves() -> None:
+def test_a_width_few_went_on_at_is_compared_itself() -> None:
     """The winner is slower than most trials, and was the only one with two GPUs."""
     wide = EpochTimes(P3, 2.0, Measurement(12.0, 0.1, 8))
     narrow = EpochTimes(P3, 1.0, Measurement(20.0, 0.2, 4))

@@ -24,7 +24,7 @@ ONCE = replace(
 
 @pytest.mark.parametrize("where", ["", "aws", "emulated", "local"])
 @pytest.mark.parametrize("name", DELAYS)
-def test_one_measurement_has_a_spread_from_run_to_run_and_within_one(name: str, where: str) -> None:
+def test_one_measurement_has_a_spread_between_and_within_runs(name: str, where: str) -> None:
     measured, found = getattr(ONCE, name), getattr(believed(ONCE, where), name)
     known = prior(name, where)
     assert (measured.n, measured.sd) == (1, 0.0)

@@ -55,7 +55,7 @@ def test_of_several_each_is_told_and_of_many_their_kinds() -> None:
     assert many.kinds == ("emulated", "measured")
 
 
-def test_what_follows_a_pace_is_emulated_whatever_the_pace_is_from() -> None:
+def test_what_follows_a_pace_is_emulated_whatever_its_origin() -> None:
     found = basis([G5], TODAY, paced=True)
     assert found.text == "emulated by figures measured 3 days ago on g5.xlarge"
     assert (found.emulated, found.measured) == (True, False)

@@ -69,7 +69,7 @@ def test_only_measured_layouts_stay(to_type: InstanceType, widths: tuple[float, 
     assert found.widths == widths
 
 
-def test_the_same_gpu_elsewhere_is_as_fast_within_a_stated_error() -> None:
+def test_the_same_gpu_elsewhere_is_as_fast_within_error() -> None:
     found = present(derive(profile(EPOCH), V100, machine("V100", 8)))
     assert found.epoch_seconds(1.0) == 8.0
     assert found.error == SAME_GPU_SPREAD

@@ -71,7 +71,7 @@ def test_figures_of_another_version_are_passed_over(tmp_path: Path) -> None:
     assert sources(tmp_path) == ["g.8x new"]
 
 
-def test_a_named_file_of_another_version_of_the_script_is_refused(tmp_path: Path) -> None:
+def test_a_named_profile_of_another_script_is_refused(tmp_path: Path) -> None:
     given = tmp_path / "given.json"
     write(given, [made("old", script="0" * 64)])
     with pytest.raises(UsageError, match=r"given.json: was measured with another version"):
@@ -160,7 +160,7 @@ def test_a_bundled_profile_goes_before_what_was_measured(tmp_path: Path) -> None
     assert found == [bundled.load("bert-squad@t4", T4)]
 
 
-def test_it_is_derived_for_other_gpus_and_left_out_where_nothing_is_known(tmp_path: Path) -> None:
+def test_it_is_derived_for_other_gpus_where_possible(tmp_path: Path) -> None:
     found = resolved(tmp_path, "resnet18-cifar10-b2048@t4", L40S, A100, T4)
     assert [one.instance_type for one in found] == ["g.8x", "g.4x"]
     assert [one.error for one in found] == [0.514, 0.05]

@@ -43,7 +43,7 @@ def with_module(bench: Bench, key: str) -> Path:
     return path
 
 
-def test_a_misspelled_key_in_a_module_ends_a_run_before_anything_is_rented(bench: Bench) -> None:
+def test_a_misspelled_key_in_a_module_rents_nothing(bench: Bench) -> None:
     done = bench.here("run", with_module(bench, "learning_rate"), *AWS)
     assert done.code == 2, done.out + done.err
     assert f"error: {bench.folder}/rates.py:2: KeyError: 'learning_rate'\n" in done.err
@@ -56,7 +56,7 @@ def test_a_misspelled_key_in_a_module_ends_a_run_before_anything_is_rented(bench
     }
 
 
-def test_what_may_be_on_instances_alone_is_a_line_and_the_run_goes_on(bench: Bench) -> None:
+def test_what_instances_alone_may_have_is_a_line(bench: Bench) -> None:
     path = bench.experiment()
     script = bench.folder / "train.py"
     script.write_text(f"import brought_by_the_image\n{script.read_text()}")
@@ -179,7 +179,7 @@ def test_what_is_the_same_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch, 
         try_script(experiment(bench))
 
 
-def test_where_instances_are_this_machine_what_is_missing_here_is_missing(
+def test_a_package_missing_here_is_missing_on_local_instances(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = experiment(bench, cloud={"provider": "emulated"})

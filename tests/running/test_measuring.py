@@ -106,7 +106,7 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
     assert quick.estimate.dollars < slow.estimate.dollars
 
 
-def test_without_a_pace_the_seconds_are_this_machine_s_and_say_so(
+def test_without_a_pace_the_seconds_are_this_machines(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     found = measured(monkeypatch, emulated(home), 0.5, pace=False)
@@ -194,7 +194,7 @@ TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
 
 
 @pytest.mark.parametrize("hangs_in", [2, 3, 4])
-def test_a_configuration_that_hangs_takes_a_quarter_of_the_deadline_and_the_run_is_planned(
+def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch, home: Path, hangs_in: int
 ) -> None:
     experiment = emulated(home, **{"limits.deadline": "2m"})
@@ -204,7 +204,7 @@ def test_a_configuration_that_hangs_takes_a_quarter_of_the_deadline_and_the_run_
     assert found.provenance.core_seconds == pytest.approx(2.0)
 
 
-def test_measuring_costs_a_tenth_of_the_budget_once_an_epoch_is_known(
+def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home, **{"limits.budget": "$2"})
@@ -220,7 +220,7 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
     assert 0.5 < dollars < 1.0
 
 
-def test_a_first_epoch_is_measured_though_it_costs_more_than_a_tenth_of_the_budget(
+def test_a_first_epoch_is_measured_though_it_costs_more(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home, **{"limits.budget": "$0.4"})
@@ -230,7 +230,7 @@ def test_a_first_epoch_is_measured_though_it_costs_more_than_a_tenth_of_the_budg
     assert set(found.epoch) == {1.0}, "the other widths are left to the run"
 
 
-def test_measuring_that_finds_nothing_in_its_quarter_says_so_with_the_exit_code_of_the_deadline(
+def test_measuring_that_finds_nothing_ends_by_the_deadlines_code(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home, **{"limits.deadline": "2m"})

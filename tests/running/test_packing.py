@@ -117,7 +117,7 @@ WHOLE = (1.0, 2.0, 4.0)
         (15.5, 1000.0, (), "two trials on a GPU take 1.94 times as long as one: none share a GPU"),
     ],
 )
-def test_one_and_two_on_a_gpu_say_how_many_share_it(
+def test_one_and_two_on_a_gpu_say_how_many(
     place: Place, two: float, mib: float | None, shares: tuple[float, ...], line: str
 ) -> None:
     place.trains(8.0, two, mib)
@@ -128,7 +128,7 @@ def test_one_and_two_on_a_gpu_say_how_many_share_it(
     assert place.measured == [WHOLE if mib == 9000.0 else (0.5, *WHOLE)]
 
 
-def test_a_share_that_was_predicted_is_off_by_more_and_says_so(place: Place) -> None:
+def test_a_predicted_share_is_off_by_more_and_says_so(place: Place) -> None:
     place.trains(8.0, 10.0, 1000.0)
     done = place("profile", "--pack", "auto", "--yes")
     assert "predicted ± 34%" in done.out
@@ -163,7 +163,7 @@ def test_one_gpu_is_measured_where_other_widths_are_named(place: Place) -> None:
         ("{name: asha, allocator: fluid}", 1000.0, (0.5, *WHOLE)),
     ],
 )
-def test_a_run_that_measures_first_packs_what_is_known_to_fit(
+def test_a_run_that_measures_first_packs_what_fits(
     place: Place, strategy: str, mib: float | None, widths: tuple[float, ...]
 ) -> None:
     place.trains(8.0, 8.4, mib)

@@ -128,7 +128,7 @@ def test_what_was_saved_at_a_stop_is_kept(by: str | None, share: float) -> None:
 
 @pytest.mark.parametrize("by", BY)
 @pytest.mark.parametrize("share", [0.4, 0.7])
-def test_a_run_that_met_its_deadline_goes_on_within_a_new_one(by: str | None, share: float) -> None:
+def test_a_run_that_met_its_deadline_continues_within_another(by: str | None, share: float) -> None:
     whole, *_ = first_leg(SETTING.but(by=by, limits=Limits(deadline=3000.0)))
     policy, world, ledger = first_leg(
         SETTING.but(by=by, limits=Limits(deadline=whole.now * share + 20.0))
@@ -161,7 +161,7 @@ def test_new_limits_are_from_now_or_in_all() -> None:
         limits("+3", None)
 
 
-def test_a_run_that_has_trained_all_that_it_was_to_is_over() -> None:
+def test_a_run_that_has_trained_all_is_over() -> None:
     policy, _, ledger = first_leg(SETTING)
     left = replayed(SETTING.policy(), ledger.entries)
     with pytest.raises(UsageError, match="has ended, and its strategy has trained everything"):

@@ -142,7 +142,7 @@ def test_workers_know_how_often_spot_is_lost(tmp_path: Path, market: Any, losses
     assert made._training().losses_per_hour == losses
 
 
-def test_a_storage_that_can_not_be_used_is_found_before_anything_is_rented() -> None:
+def test_an_unusable_storage_is_found_before_renting() -> None:
     experiment = SimpleNamespace(
         storage="/proc/nowhere", cloud=SimpleNamespace(instance_profile=None)
     )

@@ -54,7 +54,7 @@ def test_the_policy_has_what_the_experiment_says() -> None:
     assert policy.state.max_instances == 3
 
 
-def test_the_report_names_its_parts_and_tells_when_the_target_was_reached() -> None:
+def test_the_report_names_its_parts_and_the_targets_time() -> None:
     told = report_of(
         elastic_job({"name": "random", "target": 0.3, "allocator": "static-fluid:published"})
     )
@@ -121,7 +121,7 @@ def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
     assert any(line.startswith("done; the best checkpoint") for line in lines)
 
 
-def test_the_screen_of_a_run_that_is_taken_over_knows_its_trials() -> None:
+def test_a_resumed_runs_screen_knows_its_trials() -> None:
     def restarts(times: int) -> list[str]:
         lines, _ = told_run(elastic_job(), taken_over=times)
         return [line for line in lines if re.match(r"resumes|starts|\w+ moves", line)]

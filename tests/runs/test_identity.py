@@ -86,7 +86,7 @@ def test_a_change_that_nothing_imports_is_planned_the_same(place: Place) -> None
     assert (said.code, said.err) == (0, "")
 
 
-def test_what_differs_is_named_and_a_plan_wants_it_measured_again(place: Place) -> None:
+def test_what_differs_is_named_and_to_be_measured_again(place: Place) -> None:
     path = place.experiment()
     place.measured(path)
     (place.folder / "parts" / "blocks.py").write_text("def block():\n    return 2\n")
@@ -133,7 +133,7 @@ def test_versions(
     assert f"{package} {shown}" in said.err
 
 
-def test_a_profile_of_an_earlier_version_is_checked_by_the_script_and_says_so(place: Place) -> None:
+def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> None:
     path = place.experiment()
     store.keep(home.home() / "profiles", profile(place.folder / "train.py"))
     said = place.plan(path)
@@ -166,7 +166,7 @@ class _CheckedError(Exception):
     """The script is checked next."""
 
 
-def test_a_run_goes_on_with_a_changed_script_only_where_that_is_said(
+def test_a_changed_script_resumes_only_where_that_is_said(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = home.runs() / "small-1"

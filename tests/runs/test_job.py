@@ -31,7 +31,7 @@ def test_a_job_reads_back_equal_and_decides_equally() -> None:
     ]
 
 
-def test_a_job_on_several_offers_has_time_for_the_slowest_of_them() -> None:
+def test_a_job_on_several_offers_has_the_slowests_time() -> None:
     other = Rentable(offer(1, name="p.1x"), profile(LINEAR, release=30.0, name="p.1x"), 2)
     job = SETTING.but(others=(other,)).job()
     again = Job.from_json(json.loads(json.dumps(job.to_json())))
@@ -57,7 +57,7 @@ def test_giving_back_has_room_to_spare() -> None:
     assert drain_seconds(made, slower) == drain_seconds(slower, made) == pytest.approx(21.0)
 
 
-def test_an_instance_may_take_twice_as_long_to_boot_as_was_measured() -> None:
+def test_a_boot_may_take_twice_the_measured_time() -> None:
     slow = SETTING.but(profile=profile(LINEAR, launch=100.0, boot=800.0), limits=Limits())
     policy = slow.job().policy()
     assert policy.state.brakes.join == 1800.0
@@ -100,7 +100,7 @@ def test_no_plan_too_wide(gpus: dict[str, int], widths: tuple[float, ...], strat
     assert {start.width for start in starts} <= set(widths)
 
 
-def test_a_profile_without_a_width_that_trials_may_have_is_told() -> None:
+def test_a_profile_that_lacks_a_trials_width_is_refused() -> None:
     base = dict(SETTING.job().experiment)
     cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
     experiment = Experiment(**{**base, "cloud": cloud, "trial": {"gpus": {"min": 2}}})

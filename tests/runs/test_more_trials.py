@@ -137,7 +137,7 @@ def test_hypersched_admits_newcomers_where_it_had_closed() -> None:
     assert {f"t{n:02d}" for n in range(6, 6 + MORE)} <= set(policy.trials)
 
 
-def test_a_run_that_was_stopped_while_newcomers_caught_up_takes_others() -> None:
+def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     whole, *_ = first_leg(setting, None)
     policy, world, ledger = first_leg(setting, whole.now * 0.9)
@@ -226,7 +226,7 @@ def test_more_trials_are_written_with_their_sign(written: str | int) -> None:
         _ = Further(trials=written).more
 
 
-def test_a_run_that_has_trained_all_goes_on_with_more_trials() -> None:
+def test_a_finished_run_goes_on_with_more_trials() -> None:
     policy, _, ledger = first_leg(SETTING.but(by="asha"), None)
     left, job = replayed(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
     with pytest.raises(UsageError, match=r"--trials \+8 tries more"):
@@ -236,7 +236,7 @@ def test_a_run_that_has_trained_all_goes_on_with_more_trials() -> None:
     assert (Further(trials="+16").more, Further(trials=16).more) == (16, 16)
 
 
-def test_a_report_tells_what_each_leg_was_given_and_has_spent() -> None:
+def test_a_report_shows_what_each_leg_was_given() -> None:
     setting = SETTING.but(limits=Limits(3000.0, 40.0), charges=Charges(0.01, 0.001))
     job = setting.job()
     policy, world, ledger = job.policy(), setting.world(), MemoryLedger()

@@ -98,7 +98,7 @@ def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
     assert (data["ended"], data["exit_code"], data["best"]) == ("interrupted", 130, None)
 
 
-def test_what_is_told_while_a_person_s_stop_is_under_way_counts() -> None:
+def test_reports_during_a_persons_stop_count() -> None:
     told = report(Interrupted(30.0))
     last = Entry(EpochDone(30.0, "t00.1", 1, {"score": 0.5}, "sim://t00/1", 8.0), ())
     asked = next(n for n, each in enumerate(told.entries) if isinstance(each.event, Interrupted))
@@ -131,7 +131,7 @@ def test_the_best_trial_and_all_others_are_in_the_json() -> None:
     ]
 
 
-def test_charges_are_told_in_the_stage_in_which_they_fall_due() -> None:
+def test_charges_are_shown_in_the_stage_they_fall_due() -> None:
     charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
     plan = price(charged.request(), PLAN.choices, "by hand")
     told = build(charged.job(plan), play(charged, plan).entries)
@@ -161,7 +161,7 @@ def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     assert any(isinstance(entry.event, EpochDone) for entry in told.entries)
 
 
-def test_a_run_without_an_end_says_so_and_what_the_cloud_has_on_record(tmp_path: Path) -> None:
+def test_a_run_without_an_end_shows_the_clouds_record(tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
     write_ledger(tmp_path, job.to_json(), entries[: len(entries) // 2])
     assert "The run has no end in its ledger" in shown(load(tmp_path))

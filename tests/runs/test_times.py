@@ -62,7 +62,7 @@ def first(place: Place, **fields: Any) -> Path:
     return place.ran("first-run", **given)
 
 
-def test_the_second_run_is_planned_by_what_the_first_one_saw(place: Place) -> None:
+def test_the_second_run_is_planned_by_the_firsts_observations(place: Place) -> None:
     [before] = rentables(place)
     first(place)
     [after] = rentables(place)

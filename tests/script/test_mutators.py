@@ -158,7 +158,7 @@ def test_what_names_no_mutators_is_refused(tmp_path: Path, value: str) -> None:
         Experiment.load(path)
 
 
-def test_what_a_script_prints_is_no_answer_and_this_process_imports_nothing(tmp_path: Path) -> None:
+def test_a_scripts_output_is_no_answer_and_nothing_is_imported(tmp_path: Path) -> None:
     path = written(tmp_path, "print('{')\n" + FUNCTIONS + SPACES[0])
     look = (
         "import sys; from cloudtune.experiment import Experiment; "

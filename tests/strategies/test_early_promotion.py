@@ -52,7 +52,7 @@ def test_f19_the_same_trials_come_equally_far(seed: int, strategy: str) -> None:
     assert told == {name: trial.status for name, trial in late.policy.trials.items()}
 
 
-def test_f19_with_a_straggler_the_best_go_on_while_it_trains() -> None:
+def test_f19_the_best_go_on_while_a_straggler_trains() -> None:
     """Nine trials on nine GPUs, one ten times slower; two of the best three are known before it."""
     game = Setting(
         9,

@@ -35,7 +35,7 @@ def test_a_naive_fleet_is_as_large_as_is_needed(needed: float, instances: int) -
     assert fleet.max_gpus(VIEW) == 12
 
 
-def test_another_offer_stands_in_for_one_that_is_refused_just_now() -> None:
+def test_another_offer_stands_in_for_a_refused_one() -> None:
     fleet = ConstantFleet(FOUR, 4, (OTHER,))
     assert fleet.target(viewed(avoided=[FOUR]), 1.0) == {OTHER: 2}
     assert fleet.target(viewed({FOUR: 1}, [FOUR]), 1.0) == {FOUR: 1, OTHER: 2}, "12 more GPUs"
@@ -53,7 +53,7 @@ def test_another_offer_stands_in_for_one_that_is_refused_just_now() -> None:
         ((0.0, 0.0), {OTHER: 1}, ["a", "b"]),
     ],
 )
-def test_an_instance_too_many_goes_only_if_its_trials_fit_elsewhere(
+def test_a_surplus_instance_goes_if_its_trials_fit_elsewhere(
     loads: tuple[float, float], target: Mapping[Offer, int], going: list[str]
 ) -> None:
     """Two of four GPUs are held where one is to be, or none: the emptier ones go."""

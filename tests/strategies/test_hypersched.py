@@ -120,7 +120,7 @@ class Script:
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 7, 8, 9, 32, 64, 128, 199])
-def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int) -> None:
+def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     """A bad epoch matters at a rung, and nowhere else."""
     script = Script({"min_epochs": 2, "max_epochs": 200, "eta": 4})
     for each in range(1, 200):
@@ -131,7 +131,7 @@ def test_h1_trials_are_compared_at_powers_of_eta_times_the_first_rung(epoch: int
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
 
-def test_h5_a_trial_ends_at_the_last_epoch_however_bad_it_is() -> None:
+def test_h5_a_bad_trial_ends_at_the_last_epoch() -> None:
     script = Script({"max_epochs": 4})
     for epoch in (1, 2, 3):
         script.says("t0", epoch, 0.9)
@@ -159,7 +159,7 @@ def test_what_is_trained_a_second_time_is_not_judged_again() -> None:
 
 
 @pytest.mark.parametrize("patient", [False, True])
-def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(patient: bool) -> None:
+def test_h4_a_paused_trial_another_rung_would_pause_again(patient: bool) -> None:
     """It is good enough where it was paused, the highest rung that it is below; but not at another.
 
     As published it is promoted; with patience it waits.
@@ -177,7 +177,7 @@ def test_h4_a_paused_trial_that_another_rung_would_pause_at_its_next_result(pati
         assert script.says("a", 4, 0.5) is Verdict.PAUSE, "by the rung at 1"
 
 
-def test_h4_a_paused_trial_waits_for_the_atoms_that_it_had() -> None:
+def test_h4_a_paused_trial_waits_for_its_atoms() -> None:
     script = Script()
     for name, metric in (("a", 0.5), ("b", 0.9)):
         script.says(name, 1, metric)
@@ -192,7 +192,7 @@ def test_h4_a_paused_trial_waits_for_the_atoms_that_it_had() -> None:
     assert script.asks(1) == {"promoted": ["a"]}, "no more than so many trials at once"
 
 
-def test_h4_a_paused_trial_goes_on_with_the_atoms_that_it_had() -> None:
+def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:
     """Three on eight GPUs: the second is paused again and again, and there is nothing new."""
     game = replace(ONE_BY_ONE, caps={}, limits=Limits(600.0), trials=3)
     played = play(game, by_name("hypersched", max_epochs=100, eta=2))
@@ -201,7 +201,7 @@ def test_h4_a_paused_trial_goes_on_with_the_atoms_that_it_had() -> None:
     assert second == [1.0] + [3.0] * (len(second) - 1)
 
 
-def test_p9_with_patience_what_would_be_paused_again_begins_only_where_nothing_trains() -> None:
+def test_p9_patience_begins_a_likely_pause_only_if_idle() -> None:
     script = Script({"patient": True}, trials=())
     for name, metric in (("a", 0.2), ("b", 0.9), ("c", 0.1), ("d", 0.3)):
         script.says(name, 1, metric)
@@ -347,7 +347,7 @@ def context(game: Setting) -> BuildContext:
     return BuildContext(game.rentables, 3, Limits(3600.0, 1000.0), "max", 1, 9)
 
 
-def test_by_its_name_it_comes_with_its_allocator_on_a_constant_fleet() -> None:
+def test_its_name_brings_its_allocator_on_a_constant_fleet() -> None:
     made = components(context(Setting(12)), Given(()), chosen("hypersched"), Brakes())
     assert made.strategy.name == made.allocator.name == "hypersched"
     assert made.fleet_rule.name == "constant"

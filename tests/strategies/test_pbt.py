@@ -126,7 +126,7 @@ def test_a_failed_member_is_replaced_by_a_clone() -> None:
     assert len(whole) >= 8
 
 
-def test_a_member_that_fails_before_any_result_is_replaced_by_a_new_one() -> None:
+def test_a_member_without_results_is_replaced_by_another() -> None:
     metric = table(
         {n: [math.nan if n == 0 else level(n, e) for e in range(1, 13)] for n in range(9)}
     )

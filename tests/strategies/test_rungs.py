@@ -20,7 +20,7 @@ CHANGES = st.tuples(
 
 
 @given(steps=st.lists(RESULTS | CHANGES, max_size=80))
-def test_who_is_ahead_is_who_a_sort_of_all_puts_first(steps: list[tuple[int, float | str]]) -> None:
+def test_those_ahead_are_those_a_sort_puts_first(steps: list[tuple[int, float | str]]) -> None:
     trials = {f"t{n}": TrialProgress(Trial(f"t{n}", {}), status="parked") for n in range(8)}
     standing, best = Standing(), dict[str, float]()
     for number, change in steps:

@@ -217,14 +217,14 @@ def test_se4_trials_are_wide_where_the_deadline_needs_it() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 30])
-def test_the_width_over_two_nodes_that_is_slower_is_never_used(count: int) -> None:
+def test_a_slower_width_over_two_nodes_is_never_used(count: int) -> None:
     game = own(count, max_instances=4, profile=profile(NODE_BOUNDARY), limits=Limits(150.0, None))
     widths = {start.width for start in seer(game)[0].starts}
     assert 8.0 not in widths
     assert count > 3 or 4.0 in widths
 
 
-def test_trials_share_a_gpu_where_that_is_cheaper_by_the_epoch() -> None:
+def test_trials_share_a_gpu_where_epochs_are_cheaper() -> None:
     game = own(60, limits=Limits(400.0, 6.0), profile=profile({0.5: 10.0, **LINEAR}))
     assert seer(game)[0].starts[0].width == 0.5
     dear = game.but(profile=profile({0.5: 20.0, **LINEAR}))
@@ -285,7 +285,7 @@ def test_se5_the_winner_ends_whenever_one_schedule_fits(slower: float) -> None:
         assert max(played.epochs.values(), default=0) == 27, (seed, game.limits)
 
 
-def test_se6_it_stops_widening_where_the_world_is_slower_when_wide() -> None:
+def test_se6_it_stops_widening_where_wide_is_slower() -> None:
     """Once it has seen how slow a width is, nobody gets it any more."""
     slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
     for seed in range(6):
@@ -303,7 +303,7 @@ def test_se6_it_stops_widening_where_the_world_is_slower_when_wide() -> None:
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=25)
-def test_se3_whoever_is_ahead_is_at_least_as_wide_at_every_moment(seed: int) -> None:
+def test_se3_whoever_is_ahead_is_at_least_as_wide(seed: int) -> None:
     game = drawn(seed)
     played = play(game, "seer-full")
     again = game.but(by="seer-full").policy(sampler=Given(game.given))
@@ -419,7 +419,7 @@ def test_three_quarters_of_the_money_explore(limits: Limits, instances: int, unt
     assert made.wake_at(seen) == (None if math.isinf(until) else pytest.approx(until))
 
 
-def test_what_is_left_is_the_deadline_or_what_one_instance_can_be_paid() -> None:
+def test_what_is_left_is_the_deadline_or_one_instances_money() -> None:
     made = strategy()
     assert made.horizon(view(Limits(60.0, 2.4))) == pytest.approx(60.0)
     assert made.horizon(view(Limits(60.0, 0.3))) == pytest.approx(30.0)
@@ -455,12 +455,12 @@ CHEAP = Rentable(offer(4, 20.0, name="c.4x"), profile(LINEAR, name="c.4x"), 2)
 PACKED = own(30, limits=Limits(400.0, 8.0), profile=profile({0.5: 10.0, 1.0: 8.0}), price=30.0)
 
 
-def test_the_cheaper_offer_is_taken_alone_while_it_can_be_had() -> None:
+def test_the_cheaper_offer_is_taken_alone_while_available() -> None:
     played, _ = seer(own(30, limits=Limits(400.0, 4.0), others=(CHEAP,)))
     assert set(launched(played)) == {"c.4x"}
 
 
-def test_the_next_offer_is_taken_when_the_first_is_refused_for_good() -> None:
+def test_the_next_offer_is_taken_after_a_final_refusal() -> None:
     lost = refused(dict.fromkeys(("i000", "i001"), 0.5))
     game = own(30, limits=Limits(400.0, 4.0), others=(CHEAP,), trouble=lost)
     played, _ = seer(game)

@@ -23,7 +23,7 @@ def test_the_rest_begins_where_the_survivors_are() -> None:
     assert SEER.rest(3, 6, 6) == ()
 
 
-def test_the_best_come_first_and_the_worst_are_those_without_a_number() -> None:
+def test_the_best_come_first_those_without_numbers_last() -> None:
     results = {"a": 0.2, "b": None, "c": 0.9, "d": math.nan, "e": 0.9}
     assert SEER.ranked(results)[:3] == ("c", "e", "a")
     less = SeerBarrier(trials=10, min_epochs=1, max_epochs=6, eta=2, mode="min")

@@ -13,7 +13,7 @@ from cloudtune.strategies import seer_rules
 EPOCHS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def test_a_rung_that_says_nothing_of_the_next_is_found_out() -> None:
+def test_a_rung_that_says_nothing_is_found_out() -> None:
     rng = np.random.default_rng(1)
     lower = {f"t{n}": float(rng.normal()) for n in range(60)}
     same = {name: value + 0.01 * float(rng.normal()) for name, value in lower.items()}

@@ -37,7 +37,7 @@ def test_ties_go_by_trial_id_whatever_the_order_of_arrival() -> None:
     assert sha.promote(0, {"d": 0.5, "b": 0.5, "a": 0.5, "c": 0.5}) == ("a", "b")
 
 
-def test_nan_and_none_go_on_only_where_nothing_else_is_left() -> None:
+def test_nan_and_none_go_on_only_without_others() -> None:
     sha = SuccessiveHalving(4, 1, 4, 2, "min")
     assert sha.promote(0, {"a": math.nan, "b": None, "c": 9.0, "d": 8.0}) == ("d", "c")
     assert sha.promote(0, {"a": math.nan, "c": 9.0}) == ("c", "a")

@@ -85,7 +85,7 @@ def sha_epochs(sha: SuccessiveHalving, metric: Callable[[int, int], float]) -> d
     gpus=st.sampled_from([1, 4]),
     naive=st.booleans(),
 )
-def test_the_same_trials_go_on_as_where_the_stages_are_known_beforehand(
+def test_the_same_trials_go_on_as_with_known_stages(
     trials: int,
     first: int,
     last: int,
@@ -119,14 +119,14 @@ def test_survivors_keep_their_gpus_and_losers_return_theirs() -> None:
     assert [t.status for t in played.policy.trials.values()].count("cut") == 3
 
 
-def test_trials_that_hold_make_room_for_the_rest_of_their_rung() -> None:
+def test_holding_trials_make_room_for_their_rungs_rest() -> None:
     played = play(Setting(4, offer=offer(2), max_instances=1), halving(4, 1, 4, 2))
     assert {start.trial for start in played.starts[:4]} == {"t00", "t01", "t02", "t03"}
     assert all(start.start_epoch == 0 for start in played.starts[:4])
     assert {start.until_epoch for start in played.starts[:4]} == {1}
 
 
-def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
+def test_a_holding_trial_makes_room_for_a_lost_one() -> None:
     """t01 loses its instance, no other is to be had, and t00 waits for it on the last GPU."""
     game = Setting(2, offer=offer(1), trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})])
     played = play(game, halving(2, 1, 4, 2))
@@ -135,7 +135,7 @@ def test_a_trial_that_holds_makes_room_for_one_that_was_lost() -> None:
     assert [start.trial for start in played.starts[:3]] == ["t00", "t01", "t01"]
 
 
-def test_who_failed_still_counts_in_the_size_of_the_next_rung() -> None:
+def test_failed_trials_count_in_the_next_rungs_size() -> None:
     def metric(number: int, _epoch: int) -> float:
         return math.nan if number < 4 else number / 10
 

@@ -126,7 +126,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
     assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}
 
 
-def test_a_script_that_saves_a_file_of_the_notes_name_is_told(tmp_path: Path) -> None:
+def test_a_script_that_saves_under_the_notes_name_learns_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"the script saves a file cloudtune\.json"):
         keep_best(str(tmp_path / "store"), saved(tmp_path, 3, **{best.NOTE: "{}"}), ABOUT)
 

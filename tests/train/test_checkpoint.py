@@ -323,7 +323,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
-def test_the_best_on_s3_is_whole_once_its_note_is_there(bucket: str, tmp_path: Path) -> None:
+def test_the_best_on_s3_is_whole_with_its_note(bucket: str, tmp_path: Path) -> None:
     import boto3
 
     client = boto3.client("s3", region_name="us-east-1")
@@ -436,7 +436,7 @@ def test_an_old_checkpoint_that_can_not_be_deleted_harms_nobody(tmp_path: Path) 
     assert list(store.saved("t1")) == paths[-1:] or list(store.saved("t1")) == [paths[0], paths[-1]]
 
 
-def test_an_older_checkpoint_stands_in_for_one_that_is_missing_or_short(tmp_path: Path) -> None:
+def test_an_older_checkpoint_replaces_a_missing_or_short_one(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"))
     paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]

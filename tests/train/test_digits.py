@@ -127,7 +127,7 @@ def test_divergence_is_reported_and_no_crash() -> None:
     assert last["val_accuracy"] < 0.2
 
 
-def test_two_workers_train_as_one_and_one_goes_on_from_them(tmp_path: Path) -> None:
+def test_two_workers_train_as_one_and_one_continues(tmp_path: Path) -> None:
     alone = train(PLAIN_CONFIG, 2)
     together = train_on_two(tmp_path, PLAIN_CONFIG)
 

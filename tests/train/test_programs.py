@@ -201,7 +201,7 @@ def test_what_a_script_prints_is_read_as_well(tmp_path: Path) -> None:
     assert [report.checkpoint for report in it.reports] == [None] * 3
 
 
-def test_a_script_that_reports_itself_is_granted_unwound_and_counted_once(tmp_path: Path) -> None:
+def test_a_reporting_script_is_granted_unwound_and_counted_once(tmp_path: Path) -> None:
     it = trial(tmp_path, SPEAKS, "python main.py --lr {lr}", program={"folder": "out"})
     printed = it.run(until=2, last=9)
     assert "begins at 0 False" in printed
@@ -227,7 +227,7 @@ time.sleep(600)
     assert not is_alive(int(it.reports[0].metrics["child"]))
 
 
-def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> None:
+def test_a_crash_shows_its_code_and_last_lines(tmp_path: Path) -> None:
     script = "import sys\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
     it = trial(tmp_path, script, "python main.py", program={"file": "m"})
     with pytest.raises(CommandFailedError) as caught:
@@ -243,7 +243,7 @@ def test_a_crash_is_told_with_its_code_and_its_last_lines(tmp_path: Path) -> Non
         it.run()
 
 
-def test_a_file_that_gitignore_keeps_back_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_gitignore_keeps_back_is_named(tmp_path: Path) -> None:
     it = trial(tmp_path, "open('data/train.bin')", "python main.py", program={"file": "m"})
     with pytest.raises(CommandFailedError, match=r"directory: 'data/train\.bin'$"):
         it.run()
@@ -311,7 +311,7 @@ def test_a_pattern_that_finds_nothing_ends_a_trial(tmp_path: Path) -> None:
     assert re.search(example, str(caught.value))
 
 
-def test_a_pattern_that_finds_the_end_of_an_epoch_alone_is_waited_for(tmp_path: Path) -> None:
+def test_a_pattern_that_finds_only_the_epochs_end_is_awaited(tmp_path: Path) -> None:
     script = PRINTS.replace("LAST", "acc=0.5")
     it = trial(tmp_path, script, "python main.py", program={"printed": "acc=(?P<accuracy>.*)"})
     it.run(until=1, last=60)
@@ -436,7 +436,7 @@ for epoch in range(1, 4):
     assert kept == {1: "1", 2: "2", 3: "3"}
 
 
-def test_only_the_first_worker_says_why_when_its_end_takes_the_folder_away(tmp_path: Path) -> None:
+def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
     command = """sh -c 'rm -r "$PWD"; cat main.py'"""
     run = command_run(
         Program(command, words_of(command), 1),

@@ -425,7 +425,7 @@ def altered(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, altered])
-def test_a_trial_whose_checkpoint_is_damaged_resumes_from_an_earlier_one(
+def test_a_trial_with_a_damaged_checkpoint_resumes_earlier(
     store: CheckpointStore, work: Path, damage: Callable[[Path], None]
 ) -> None:
     paths = [store.save("t1", epoch, {"acc": 0.5}, work) for epoch in (1, 2)]
@@ -598,7 +598,7 @@ def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-def test_an_epoch_begins_again_from_what_was_saved_in_its_middle(tmp_path: Path) -> None:
+def test_an_epoch_begins_again_from_a_save_in_its_middle(tmp_path: Path) -> None:
     kept: list[bool] = []
     store = CheckpointStore(str(tmp_path))
     session = make_session(store=store)
@@ -680,7 +680,7 @@ def test_a_script_is_told_that_its_machine_is_leaving() -> None:
         assert cloudtune.is_leaving()
 
 
-def test_an_epoch_tells_for_how_long_it_waited_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_reports_how_long_it_waited_for_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = itertools.count(10.0, 0.25)
     monkeypatch.setattr(training, "waited_seconds", lambda: next(waits))
     told = run_granted(steady, max_epoch=2)
@@ -715,7 +715,7 @@ def test_a_function_that_is_not_there(
         load_function(tmp_path, spec)
 
 
-def test_a_saved_epoch_measures_a_save_until_one_is_measured_whole() -> None:
+def test_a_saved_epoch_measures_a_save_until_one_is_whole() -> None:
     times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
     assert not times.due()
     times.saved(8.0, whole=False)

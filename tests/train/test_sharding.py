@@ -185,7 +185,7 @@ def test_a_checkpoint_opens_at_any_width_sharded_or_not(node: Node, curve: list[
     assert losses == pytest.approx(curve, abs=1e-3)
 
 
-def test_an_optimizer_of_the_parameters_before_is_refused_at_any_width(node: Node) -> None:
+def test_an_optimizer_of_earlier_parameters_is_refused_at_any_width(node: Node) -> None:
     for width in (1, 2):
         session = f"early.{width}"
         node.agent.start(part_of(session, width, 1, strategy="fsdp", trouble="optimizer first"))
@@ -193,7 +193,7 @@ def test_an_optimizer_of_the_parameters_before_is_refused_at_any_width(node: Nod
         assert "replaces the parameters of the model; create the optimizer after it" in why
 
 
-def test_a_state_that_one_rank_asks_for_is_an_error_and_no_wait(node: Node) -> None:
+def test_a_state_one_rank_asks_for_is_an_error(node: Node) -> None:
     node.agent.start(part_of("alone.1", 2, 1, strategy="fsdp", trouble="rank 0 saves"))
     failed = failure(node.hear("alone.1", seconds=20.0))
     assert "reported epoch 1 without a state_dict() that rank 0 asks for" in failed.error

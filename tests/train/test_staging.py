@@ -38,7 +38,7 @@ def free(monkeypatch: pytest.MonkeyPatch, **mib: float) -> None:
     monkeypatch.setattr(shutil, "disk_usage", usage)
 
 
-def test_a_checkpoint_waits_on_the_node_s_own_disk_and_is_read_there(own: Path) -> None:
+def test_a_checkpoint_waits_on_the_nodes_disk_and_is_read(own: Path) -> None:
     store = CheckpointStore(str(own.parent / "store"), ())
     staged = present(store.stage("t", 1, own.parent / "in"))
     assert Path(staged.files).parent == own
@@ -63,7 +63,7 @@ def test_else_with_temporary_files(own: Path, monkeypatch: pytest.MonkeyPatch, w
     assert Path(staged.files).parent == own.parent / "usual"
 
 
-def test_without_room_an_epoch_is_not_saved_and_that_is_told(
+def test_without_room_an_epoch_is_not_saved_and_reported(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     free(monkeypatch, own=1.0, usual=0.0)

@@ -25,7 +25,7 @@ def session() -> Iterator[Session]:
         yield made
 
 
-def test_all_of_the_facade_is_there_as_ray_train_has_it() -> None:
+def test_the_whole_facade_is_there_as_in_ray_train() -> None:
     import cloudtune as ray
 
     assert ray.train.report is cloudtune.report
@@ -45,7 +45,7 @@ def test_a_worker_knows_its_place(session: Session, monkeypatch: pytest.MonkeyPa
     assert train.torch.get_devices() == [cloudtune.get_device()] == [torch.device("cpu")]
 
 
-def test_a_model_is_only_moved_where_no_strategy_is_asked_for(session: Session) -> None:
+def test_a_model_is_only_moved_without_a_strategy(session: Session) -> None:
     model = torch.nn.Linear(2, 2)
     assert cloudtune.prepare_model(model, parallel_strategy=None) is model
     assert session.models == []

@@ -107,7 +107,7 @@ def test_every_second_of_a_run_by_hand() -> None:
     assert found.busy_share == pytest.approx(54 / 396)
 
 
-def test_a_trial_has_what_it_held_and_an_instance_all_that_it_cost() -> None:
+def test_trials_have_what_they_held_instances_all_they_cost() -> None:
     found = account(RUN, [OFFER], CHARGES)
     assert sum(amount.gpu_seconds for amount in found.trials["a"].values()) == 2 * 45.0
     [instance] = found.instances
@@ -155,7 +155,7 @@ def test_an_epoch_told_while_the_next_one_trains_counts_once() -> None:
     assert found == {"training": 20.0, "start-up": 3.0}
 
 
-def test_epochs_that_would_overlap_are_cut_to_the_time_that_there_was() -> None:
+def test_overlapping_epochs_are_cut_to_the_time_there_was() -> None:
     found = trained(
         entry(done(30.0, "a.1", 1, 20.0)),
         entry(done(31.0, "a.1", 2, 20.0), StopTrial("a.1")),
@@ -196,7 +196,7 @@ def test_an_epoch_that_nobody_waited_for_is_none() -> None:
     assert found == {"start-up": 13.0}
 
 
-def test_epochs_that_went_on_without_a_controller_are_put_where_they_were() -> None:
+def test_epochs_without_a_controller_are_put_where_they_were() -> None:
     """Another controller hears of all at once, and of some of them for a second time."""
     found = trained(
         entry(events.TrialStarted(24.0, "a.1")),
@@ -211,7 +211,7 @@ def test_epochs_that_went_on_without_a_controller_are_put_where_they_were() -> N
     assert found == {"start-up": 3.0 + 1.0, "training": 30.0, "barrier": 26.0}
 
 
-def test_a_first_epoch_that_is_told_late_makes_no_start_up() -> None:
+def test_a_late_first_report_makes_no_start_up() -> None:
     """Its workers were known to be set up; another controller heard of the epoch long after."""
     found = trained(
         entry(events.TrialStarted(24.0, "a.1")),
@@ -223,7 +223,7 @@ def test_a_first_epoch_that_is_told_late_makes_no_start_up() -> None:
     assert found == {"start-up": 3.0, "training": 10.0, "barrier": 46.0}
 
 
-def test_a_first_epoch_of_unknown_length_begins_once_its_workers_are_set_up() -> None:
+def test_a_first_epoch_of_unknown_length_begins_after_set_up() -> None:
     found = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1, 0.0)),
@@ -234,7 +234,7 @@ def test_a_first_epoch_of_unknown_length_begins_once_its_workers_are_set_up() ->
     assert found == {"start-up": 3.0, "training": 20.0}
 
 
-def test_an_epoch_of_unknown_length_is_as_long_as_the_others() -> None:
+def test_an_epoch_of_unknown_length_is_like_the_others() -> None:
     """Its session died unseen, and what it had saved was found in the storage."""
     found = trained(
         entry(events.TrialStarted(24.0, "a.1")),
@@ -257,7 +257,7 @@ def test_a_minimum_and_whole_seconds_are_told_by_themselves() -> None:
     assert long.amounts["rounding"].dollars == pytest.approx(0.75 * CENT)
 
 
-def test_an_instance_that_nobody_has_seen_go_is_billed_up_to_the_last_entry() -> None:
+def test_an_instance_without_an_end_bills_to_the_last_entry() -> None:
     found = account(RUN[:-1], [OFFER])
     [instance] = found.instances
     assert (instance.returned, instance.end) == (False, 96.0)
@@ -325,7 +325,7 @@ def test_a_report_says_where_the_money_went() -> None:
     assert set(data["trials"]) == {f"t{n:02d}" for n in range(12)}
 
 
-def test_a_machine_of_ones_own_costs_nothing_and_has_its_time_split() -> None:
+def test_ones_own_machine_costs_nothing_and_has_its_time_split() -> None:
     free = account(RUN, [replace(OFFER, usd_per_hour=0.0)])
     rows = {row[0]: row[1:] for row in money(free).rows}
     assert rows["training"] == ("54s", "13.6 %", "$0.00", "")
@@ -348,7 +348,7 @@ def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
     assert report.accounting.whole.dollars == pytest.approx(report.dollars)
 
 
-def test_9_the_bill_of_several_types_by_what_it_was_spent_on() -> None:
+def test_9_the_bill_of_several_types_by_purpose() -> None:
     g4dn, p3 = offer(4, 3.912, name="g4dn.12xlarge"), offer(4, 12.24, name="p3.8xlarge")
     found = account(bill_4(g4dn, p3), [g4dn, p3])
     dollars = {name: amount.dollars for name, amount in found.amounts.items() if amount.dollars}

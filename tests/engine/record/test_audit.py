@@ -36,7 +36,7 @@ RUN = (
 )
 
 
-def test_the_bill_is_what_the_cloud_says_it_launched_and_took_back() -> None:
+def test_the_bill_is_what_the_cloud_launched_and_took_back() -> None:
     found = audit(RUN, [OFFER], "score", "max")
     assert found.seconds == 101.0
     assert found.dollars == pytest.approx(1.0)

@@ -25,7 +25,7 @@ def test_a_run_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["same", "dynamic-fluid", "static-fluid:published"])
-def test_the_series_add_up_to_the_account_and_no_gpu_has_two_trials(name: str) -> None:
+def test_series_add_up_and_no_gpu_has_two_trials(name: str) -> None:
     made = Setting(24, offer=offer(4), max_instances=2, profile=PACKED)
     made = made.but(allocator=lambda: ALLOCATORS[name](made.context()))
     played = play(made, by_name("asha", eta=2, max_epochs=8))

@@ -62,7 +62,7 @@ def test_a_job_without_a_result_has_a_summary_too() -> None:
     assert Target.of(read(entries({})), "score", "max", 0.5).text("score").endswith("not reached")
 
 
-def test_an_epoch_that_was_trained_again_counts_as_it_came_out_last() -> None:
+def test_an_epoch_trained_again_counts_as_it_ended_last() -> None:
     again = StartTrial("b.2", "b", {}, 1, (), None, 0, 9)
     late = [
         Entry(TrialStopped(10.0, "b.1"), (again,)),

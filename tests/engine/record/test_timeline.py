@@ -64,7 +64,7 @@ def test_how_a_session_ended() -> None:
     assert restart.resized
 
 
-def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_told() -> None:
+def test_what_stood_on_a_vanished_instance_holds_nothing() -> None:
     gone = [
         *FIRST,
         Entry(events.NodeLost(50.0, "i0", "dead"), (StopTrial("a.1"), StopTrial("b.1"))),
@@ -76,7 +76,7 @@ def test_what_stood_on_a_vanished_instance_holds_nothing_though_its_end_is_not_t
     assert (told.end, told.ending) == (50.0, lost)
 
 
-def test_an_epoch_that_is_told_again_or_that_nobody_waits_for() -> None:
+def test_a_repeated_or_unexpected_epoch() -> None:
     stop = Entry(events.TimerFired(45.0, "tick"), (StopTrial("a.1"),))
     again = Entry(epoch(44.0, "a.1", 2), ())
     late = Entry(epoch(46.0, "a.1", 3), ())
@@ -100,7 +100,7 @@ def test_timers_notices_and_the_end() -> None:
     assert len(over.epochs) == 2
 
 
-def test_the_price_is_that_of_the_zone_or_of_any_that_was_reckoned_with() -> None:
+def test_the_price_is_the_zones_or_the_expected_one() -> None:
     anywhere = offer(market="spot")
     here = offer(market="spot", zone="a", usd_per_hour=72.0)
     asked = (launch("i0", "a", 72.0), launch("i1", "a", 36.0), launch("i2", "b", 1.0))

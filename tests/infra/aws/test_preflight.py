@@ -89,7 +89,7 @@ def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: st
     assert told.count("\n") == 1, "once, not for each type"
 
 
-def test_types_whose_gpus_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
+def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
         experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
     offered = experiment(tmp_path, instances=["g4dn.*", "p*"]).cloud.instances
@@ -100,7 +100,7 @@ def test_types_whose_gpus_the_base_image_does_not_drive_are_not_offered(tmp_path
     assert experiment(tmp_path, instances=["p*"], **own).cloud.instances == ("p*",)
 
 
-def test_a_group_that_keeps_its_own_members_out_is_told_of(tmp_path: Path) -> None:
+def test_a_group_that_keeps_its_own_members_out_is_named(tmp_path: Path) -> None:
     ec2 = boto3.client("ec2", "us-east-1")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2.create_security_group(GroupName="closed", Description="x", VpcId=vpc)["GroupId"]
@@ -177,7 +177,7 @@ def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
     return found
 
 
-def test_what_is_added_goes_into_each_launch_and_loses_nothing_of_ours(tmp_path: Path) -> None:
+def test_additions_go_into_each_launch_and_replace_nothing(tmp_path: Path) -> None:
     disk: dict[str, Any] = {
         "DeviceName": "/dev/sda1",
         "Ebs": {"VolumeSize": 200, "VolumeType": "gp3"},
@@ -213,7 +213,7 @@ def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
     assert not experiment(tmp_path).cloud.subnets
 
 
-def test_quotas_of_nothing_are_missing_and_say_what_to_ask_for(access: Access) -> None:
+def test_missing_quotas_say_what_to_ask_for(access: Access) -> None:
     now = inventory_of(Clients(endpoint_of(access)), "us-east-1")
     account = replace(now, quotas={"on-demand g": 0.0, "spot g": 64.0})
     by_name = {line.what: line for line in lines(account)}

@@ -64,7 +64,7 @@ def test_believed_prices_are_offered_and_dated() -> None:
     )
 
 
-def test_a_refused_price_is_the_tables_with_a_message_that_names_both() -> None:
+def test_a_refused_price_is_the_tables_and_names_both() -> None:
     moto = {"us-east-1a": 0.00001, "us-east-1b": 0.00001}
     prices = live_catalog(quotes({"g4dn.xlarge": 5.27}, {"g4dn.xlarge": moto}), MARKETS)
     assert prices.offer("g4dn.xlarge").usd_per_hour == T4.on_demand

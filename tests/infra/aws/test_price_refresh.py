@@ -165,7 +165,7 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     assert any(each.startswith("p3.2xlarge on-demand: $0/h refused") for each in prices.warnings)
 
 
-def test_the_price_of_one_type_is_asked_for_by_its_name(aws: Aws) -> None:
+def test_one_types_price_is_asked_for_by_its_name(aws: Aws) -> None:
     fill(aws)
     assert price_refresh.price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
     fields = [{each["Field"]: each["Value"] for each in asked["Filters"]} for _, asked in aws.asked]

@@ -28,20 +28,20 @@ def test_it_has_every_accelerated_type_once() -> None:
     }  # fmt: skip
 
 
-def test_a_spot_price_is_below_the_on_demand_price_and_has_a_band() -> None:
+def test_a_spot_price_is_below_on_demand_with_a_band() -> None:
     for each in pricing.listings():
         assert (each.spot is None) == (each.band == "")
         if each.spot is not None and each.on_demand is not None:
             assert 0.1 * each.on_demand < each.spot < each.on_demand
 
 
-def test_a_band_becomes_the_rate_that_loses_its_middle_in_a_month() -> None:
+def test_a_band_becomes_its_middles_monthly_loss_rate() -> None:
     assert pricing.interruptions_per_hour("<5%") == pytest.approx(-math.log(0.975) / 730.5)
     assert 1 - math.exp(-pricing.interruptions_per_hour("10-15%") * 730.5) == pytest.approx(0.125)
     assert pricing.interruptions_per_hour(">20%") == pytest.approx(3.938e-4, rel=1e-3)
 
 
-def test_each_priced_type_with_a_whole_gpu_is_offered_on_demand() -> None:
+def test_each_priced_type_with_a_whole_gpu_is_on_demand() -> None:
     offers = pricing.catalog("us-east-1").offers
     missing = set(pricing.instance_types()) - {offer.instance_type.name for offer in offers}
     assert {name for name in missing if name.startswith(("g6f", "gr6f", "p5e"))} == {
@@ -69,7 +69,7 @@ def test_ec2_bills_by_the_second_and_a_minute_at_least() -> None:
     assert offer.charge(60.2) == pytest.approx(3.912 * 61 / 3600)
 
 
-def test_prices_of_another_region_are_said_to_be_a_stand_in() -> None:
+def test_prices_of_another_region_are_marked_a_stand_in() -> None:
     assert "used for" not in pricing.catalog("us-east-1").source
     abroad = pricing.catalog("eu-west-1", pricing.MARKETS)
     assert abroad.source.endswith("; used for eu-west-1, where prices differ")
@@ -100,7 +100,7 @@ def test_the_nearest_name_is_given() -> None:
         PRICES.offer("p4d.24large")
 
 
-def test_a_type_without_an_offer_in_a_market_or_zone_says_so() -> None:
+def test_a_type_without_an_offer_in_a_market_says_so() -> None:
     with pytest.raises(UsageError, match=r"no spot price is known for instance type 'g7.2xlarge'"):
         PRICES.matching(["g7.2xlarge"], ("spot",))
     with pytest.raises(UsageError, match=r"'g5\.xlarge' in us-east-1z"):
@@ -123,7 +123,7 @@ def test_age_is_what_the_calendar_says(then: date, today: date) -> None:
         ("g6f.large", "it has only a part of a GPU"),
     ],
 )
-def test_a_type_that_can_t_train_is_refused_with_the_reason(name: str, why: str) -> None:
+def test_a_type_that_cannot_train_is_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"instance type '{re.escape(name)}' can't be used: {why}"):
         pricing.catalog("us-east-1").matching((name,), ("on-demand",))
 

@@ -57,7 +57,7 @@ def test_the_region_is_that_of_the_aws_command_unless_named(
 
 
 @pytest.mark.parametrize(("region", "gb_month"), [("us-east-1", 0.08), ("eu-west-3", 0.0928)])
-def test_the_disk_of_an_instance_costs_what_it_does_in_its_region(
+def test_an_instances_disk_costs_its_regions_price(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str, gb_month: float
 ) -> None:
     defaults = RunDefaults({"image": "ami-1"}, "", disk_gb=100)
@@ -68,7 +68,7 @@ def test_the_disk_of_an_instance_costs_what_it_does_in_its_region(
     assert wanted.charges.per_instance_hour == pytest.approx(an_hour)
 
 
-def test_without_credentials_the_message_is_of_them_and_not_of_an_image(tmp_path: Path) -> None:
+def test_without_credentials_the_message_is_of_them(tmp_path: Path) -> None:
     wanted = AWS.with_account_defaults(experiment(tmp_path))
     with pytest.raises(CloudtuneError, match=r"credentials: Unable to locate.*aws sso login"):
         AWS.check(wanted)

@@ -44,7 +44,7 @@ def told(head: RayHead) -> dict[str, Any]:
     return dict(json.loads((head.folder / "autoscaler.json").read_text()))
 
 
-def test_each_intent_has_an_instance_type_a_market_and_a_zone_of_its_own(head: RayHead) -> None:
+def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
     head.want(SPOT)
     head.want(PLAIN)
     types = told(head)["available_node_types"]
@@ -160,7 +160,7 @@ print("goes on", flush=True)
 
 
 @pytest.mark.walk("it starts two Ray heads")
-def test_listing_the_nodes_of_a_dead_head_does_not_end_the_process(tmp_path: Path) -> None:
+def test_listing_a_dead_heads_nodes_does_not_end_the_process(tmp_path: Path) -> None:
     """`ray.nodes()` ends its process where another server answers at the head's address."""
     (tmp_path / "code").mkdir()
     done = python(ASKING_A_DEAD_HEAD, cwd=tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
@@ -168,7 +168,7 @@ def test_listing_the_nodes_of_a_dead_head_does_not_end_the_process(tmp_path: Pat
     assert sorted(done.stdout.splitlines()) == lines, done.stderr
 
 
-def test_a_machine_that_is_silent_is_lost_as_late_as_ray_itself_says() -> None:
+def test_a_silent_machine_is_lost_when_ray_says_so() -> None:
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")

@@ -78,7 +78,7 @@ def bench(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sweep(made.ec2, made.run, made.journal, patience=20) == []
 
 
-def test_what_an_instance_printed_is_to_be_had_after_its_end(
+def test_an_instances_output_can_be_had_after_its_end(
     bench: Bench, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     (instance,) = bench.launch(UserData="#!/bin/bash\necho ä; exec nosuchpython\n")
@@ -177,7 +177,7 @@ def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
     )
 
 
-def test_asked_again_by_a_new_monitor_it_is_the_same_instance(bench: Bench) -> None:
+def test_a_new_monitor_sees_the_same_instance(bench: Bench) -> None:
     first = bench.launch()
     bench.provider = bench.fresh()
     assert bench.launch() == first

@@ -65,7 +65,7 @@ def test_only_the_best_are_kept(tmp_path: Path, node: Node, fetch: Rescue, said:
     assert said[-1] == f"the files of t01, epoch 2, are kept on this machine: {kept}"
 
 
-def test_a_slow_fetch_doesn_t_drop_the_files_of_a_better_epoch(
+def test_a_slow_fetch_keeps_the_files_of_a_better_epoch(
     tmp_path: Path, fetch: Rescue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = threading.Thread(

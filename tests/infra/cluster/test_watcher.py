@@ -117,7 +117,7 @@ def instance(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**given | changes)
 
 
-def test_what_the_first_instance_does_as_it_boots_is_reported_once(tmp_path: Path) -> None:
+def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
     said: list[Event] = []
     there = [instance(), instance(id="i-2", intent="i001")]
     watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, said, lambda _: there)
@@ -196,7 +196,7 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_text() == uploaded.read_text()
 
 
-def test_a_node_that_is_of_no_use_is_told_once_though_it_never_joined(tmp_path: Path) -> None:
+def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) -> None:
     told: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
     journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
@@ -232,7 +232,7 @@ def test_an_answer_that_was_lost_is_never_for_good(tmp_path: Path) -> None:
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", kind="denied")
 
 
-def test_an_error_that_is_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
+def test_an_error_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
     note = Note(1.0, "broken", "", code="UnicodeEncodeError", message="no")
     (refused,) = told_of(note, tmp_path)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")

@@ -127,7 +127,7 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
     assert left.settled == [1, 2, 3, 4]
 
 
-def test_a_session_that_was_to_stop_and_has_ended_since_did_not_fail(tmp_path: Path) -> None:
+def test_a_session_that_ended_before_its_stop_did_not_fail(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     left.hear(1, messages.Epoch(REPORT))
     left.hear(2, messages.Done())
@@ -144,7 +144,7 @@ def test_the_agent_knows_what_was_acknowledged(tmp_path: Path) -> None:
     assert isinstance(left.events(1)[0], EpochDone)
 
 
-def test_a_session_that_nobody_knows_is_lost_and_nobody_is_to_blame(tmp_path: Path) -> None:
+def test_an_unknown_session_is_lost_without_blame(tmp_path: Path) -> None:
     left = Left(tmp_path)
     left.world._left = {"i-1": {}}
     left.world.adopt(START)
@@ -253,7 +253,7 @@ class Played:
         return {call[0] for call in self.calls if call[1] == "stop"}
 
 
-def test_ranks_follow_the_placement_and_those_of_a_node_are_together() -> None:
+def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
     sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
     parts = parts_of(sharded, keep_from=0)
     assert {part.assignment.parallel for part in parts.values()} == {"fsdp"}

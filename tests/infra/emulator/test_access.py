@@ -119,7 +119,7 @@ def test_credentials_of_others_are_refused(emulator: Emulator) -> None:
 
 
 @UNHARMED
-def test_a_signature_is_good_for_one_body_and_for_a_quarter_of_an_hour(emulator: Emulator) -> None:
+def test_a_signature_holds_for_one_body_and_fifteen_minutes(emulator: Emulator) -> None:
     headers = signed(emulator.access)
     assert refused(emulator, headers, LAUNCH + "&DryRun=true") == "AuthFailure"
     lying = {**headers, "X-Amz-Content-SHA256": "0" * 64}

@@ -57,7 +57,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_callers_at_once_get_the_same_one_and_an_idle_one_is_stopped(tmp_path: Path) -> None:
+def test_callers_at_once_share_one_and_an_idle_one_stops(tmp_path: Path) -> None:
     assert find_emulator(tmp_path) is None
     assert stop_emulator(tmp_path / "nowhere", only_if_idle=True)
     with ThreadPoolExecutor(3) as pool:
@@ -137,7 +137,7 @@ def test_a_set_clock_changes_no_process(tmp_path: Path, monkeypatch: pytest.Monk
     assert not runs(emulator.pid)
 
 
-def test_a_process_is_known_by_its_birth_and_not_by_its_number_alone() -> None:
+def test_a_process_is_known_by_birth_and_number() -> None:
     born = birth(os.getpid())
     assert same_process(os.getpid(), born)
     assert not same_process(os.getpid(), born - 60)

@@ -96,7 +96,7 @@ def alive(found: list[psutil.Process]) -> list[psutil.Process]:
     return [each for each in found if is_running(each)]
 
 
-def test_a_pool_holds_so_many_and_a_launch_without_a_zone_takes_one_with_room(
+def test_a_pool_has_its_limit_and_other_zones_have_room(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.capacity(KIND, 1, market="spot", zone="us-east-1a")
@@ -176,7 +176,7 @@ def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eve
     assert control.instance(instance)["running_at"] is None
 
 
-def test_a_slow_end_holds_its_place_but_neither_bills_nor_computes(
+def test_a_slow_end_holds_its_place_but_does_not_bill(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "slow-end", "seconds": 60}])
@@ -293,7 +293,7 @@ def notice(emulator: Emulator, instance: str) -> str:
         return ""
 
 
-def test_spot_is_taken_back_after_a_notice_that_no_lease_defers(
+def test_spot_is_taken_back_after_a_notice_despite_leases(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     (instance,) = launch(ec2, UserData=LEASED, **market_request("spot", ""))
@@ -337,7 +337,7 @@ def test_a_dead_node_goes_on_running_and_billing(
     eventually(lambda: state(ec2, instance) == "terminated")
 
 
-def test_a_frozen_node_goes_on_when_thawed_and_ends_when_terminated(
+def test_a_frozen_node_goes_on_thawed_and_ends_terminated(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     thawed, frozen = launch(ec2, count=2)
@@ -376,7 +376,7 @@ def test_blows_fall_some_time_after_an_instance_runs(
     eventually(lambda: state(ec2, spot) == "terminated")
 
 
-def test_a_lease_ends_its_instance_and_a_renewed_one_replaces_the_first(
+def test_a_lease_ends_its_instance_and_a_renewal_replaces_it(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}
@@ -396,7 +396,7 @@ def test_a_lease_ends_its_instance_and_a_renewed_one_replaces_the_first(
     eventually(lambda: state(ec2, renewed) == "terminated")
 
 
-def test_who_stands_still_misses_the_end_of_the_lease_and_who_is_dead_for_good(
+def test_a_halted_node_misses_the_end_of_its_lease(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}

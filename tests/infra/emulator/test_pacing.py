@@ -26,7 +26,7 @@ def test_more_machines_lose_what_pollux_lost() -> None:
     assert pacing.speedup(t4, 4, 1) < pacing.speedup(t4, 8, 2) < pacing.speedup(t4, 8, 1)
 
 
-def test_noise_is_small_repeatable_and_different_per_trial_epoch_and_seed() -> None:
+def test_noise_is_small_repeatable_and_differs_by_trial_and_epoch() -> None:
     pace = pacing.pace_of("v100", seed=7)
     many = [pacing.seconds_for(pace, f"t{n % 20}", 1 + n // 20, 1, 1) for n in range(2000)]
     assert many[0] == pacing.seconds_for(pace, "t0", 1, 1, 1)
@@ -76,7 +76,7 @@ def test_seconds_that_are_none_are_not_taken(tag: str) -> None:
     assert (told["epoch_seconds"], told["seed"]) == (5.0, 3)
 
 
-def test_an_emulated_profile_is_the_pace_and_never_faster_than_this_machine() -> None:
+def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
     found = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
     made = pacing.emulated_profile(found, V100, 0.25)
     assert made.epoch[1.0].mean == pytest.approx(2.5)

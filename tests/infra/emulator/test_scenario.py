@@ -88,7 +88,7 @@ def test_a_mistake_gets_one_message_that_names_it(given_fault: object, message: 
         parse_fault(given_fault)
 
 
-def test_a_file_is_named_with_its_line_or_the_number_of_the_fault(tmp_path: Path) -> None:
+def test_a_file_is_named_with_its_line_or_fault(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     with pytest.raises(UsageError, match=r"faults\.json: can't be read: .*No such file"):
         read_faults(path)
@@ -103,7 +103,7 @@ def test_a_file_is_named_with_its_line_or_the_number_of_the_fault(tmp_path: Path
         read_faults(path)
 
 
-def test_a_limit_takes_the_place_of_the_one_for_the_same_pool_and_null_lifts_it() -> None:
+def test_a_limit_replaces_its_pools_other_and_null_lifts_it() -> None:
     scenario = Scenario(lambda: 0.0)
     here, there = {"type": "g5.xlarge"}, {"type": "g5.xlarge", "market": "spot"}
 
@@ -137,7 +137,7 @@ ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
     least=st.integers(1, 4),
     more=st.integers(0, 4),
 )
-def test_a_launch_never_leaves_a_pool_with_more_than_it_holds(
+def test_a_launch_never_overfills_a_pool(
     limits: list[tuple[str, str, int | None]],
     there: list[tuple[str, Any]],
     zone: str,

@@ -126,7 +126,7 @@ def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
     return pack if into is None else replace(pack, into=str(into))
 
 
-def test_a_node_fetches_its_environment_by_its_role_and_goes_on_by_its_python(
+def test_a_node_fetches_its_environment_by_its_role(
     built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
 ) -> None:
     pack = packed(built, "s3://bucket/runs", tmp_path / "e" / built.place.name)
@@ -259,7 +259,7 @@ def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) 
     assert console[2] == "0", "an emulated machine shares its systemd"
 
 
-def test_user_data_have_room_for_all_of_it_and_what_has_not_is_refused() -> None:
+def test_user_data_have_room_or_are_refused() -> None:
     uri = f"s3://{'b' * 63}/{'k' * 200}/environments/{'0' * 20}/1766400000-00000000.tar.zst"
     into = f"/opt/cloudtune/environments/{'0' * 20}"
     pack = Pack(uri, "0" * 64, 10**10, into, "3.11.14", 99.9)
@@ -307,7 +307,7 @@ def test_a_controller_unpacks_what_it_has_not_built(small: Built, tmp_path: Path
     assert (there.place, there.packages) == (elsewhere, small.packages)
 
 
-def test_a_head_whose_image_has_no_cloudtune_makes_its_own_environment(
+def test_a_head_without_cloudtune_makes_its_own_environment(
     offline: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, root = str(tmp_path / "storage"), tmp_path / "opt"

@@ -39,7 +39,7 @@ def statement(action: str, **more: object) -> dict[str, object]:
     return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": action, **more}]}
 
 
-def test_an_instance_fetches_its_environment_over_the_network_by_its_role(
+def test_an_instance_fetches_its_environment_by_its_role(
     built: Built, tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     from tests.aws_stand_in.world import World  # with it comes moto, which takes a second

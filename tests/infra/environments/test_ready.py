@@ -48,7 +48,7 @@ def at_once(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readying, "build", build)
 
 
-def test_it_is_built_once_then_fetched_by_whoever_has_it_not(
+def test_it_is_built_once_and_fetched_by_others(
     at_once: None, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -125,7 +125,7 @@ def test_they_have_no_other(built: Built, tmp_path: Path, monkeypatch: pytest.Mo
         ready(experiment(tmp_path, python="3.99"), "s", tmp_path, print)
 
 
-def test_its_python_is_its_own_and_has_cloudtune_and_the_requirements(built: Built) -> None:
+def test_its_python_is_its_own_with_cloudtune_and_the_requirements(built: Built) -> None:
     told = "import cloudtune, sys, tiny, mine; print(cloudtune.__file__, sys.base_prefix)"
     where, base = subprocess.run(
         [built.python, "-I", "-c", told], capture_output=True, text=True, check=True

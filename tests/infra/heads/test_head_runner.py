@@ -84,7 +84,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(head_runner, "_BRING_SECONDS", 0.05)
 
 
-def test_a_command_is_run_with_its_clock_and_its_words_are_brought(
+def test_a_command_has_its_clock_and_its_words_arrive(
     tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(
@@ -156,7 +156,7 @@ def test_a_stop_is_heard(tmp_path: Path, store: HeadStore, monkeypatch: pytest.M
     asking.join()
 
 
-def test_a_head_without_an_order_says_so_and_its_script_ends_the_machine(
+def test_a_head_without_an_order_says_so_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(head_runner, "metadata", lambda _path, **_more: "i-1")

@@ -59,7 +59,7 @@ def uploads() -> Iterator[_Uploads]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="instances upload with curl")
-def test_the_boot_is_uploaded_while_it_runs_and_when_it_fails(
+def test_the_boot_is_uploaded_while_it_runs_and_fails(
     uploads: _Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot, "_SEND_SECONDS", 0.2)

@@ -132,7 +132,7 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     assert not (tmp_path / "up").exists()
 
 
-def test_what_a_head_is_given_is_read_as_it_was_written(store: HeadStore) -> None:
+def test_what_a_head_is_given_is_read_as_written(store: HeadStore) -> None:
     data = gzip.compress(b"code")
     store.write(PARCEL, data)
     assert store.read(PARCEL) == data

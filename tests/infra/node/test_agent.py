@@ -112,7 +112,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(node: Node) -> None:
+def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1))
     told = node.hear("a.1", Epoch)
     assert kinds(told) == ["Ready", "Epoch"]
@@ -131,7 +131,7 @@ def test_a_session_trains_as_far_as_it_is_granted_and_goes_on_at_another_width(n
     node.stop("a.2")
 
 
-def test_a_script_is_told_when_a_save_is_due_by_how_often_machines_are_lost(node: Node) -> None:
+def test_a_script_learns_when_a_save_is_due_by_losses(node: Node) -> None:
     node.agent.start(part_of("due.1", 1.0, until=2, trouble="waits"))
     for _ in range(2):
         node.hear("due.1", Epoch)
@@ -239,7 +239,7 @@ def test_no_hang(node: Node, eventually: Callable[[Callable[[], object]], None])
     assert "SIGKILL" in str(node.hear("hangs.1"))
 
 
-def test_packed_trials_share_a_gpu_and_the_next_waits_for_room(node: Node) -> None:
+def test_packed_trials_share_a_gpu_and_the_next_waits(node: Node) -> None:
     for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
         node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
     node.agent.start(part_of("w.1", 1.0, until=1))
@@ -264,7 +264,7 @@ def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyP
     node.stop("h.1", "i.1")
 
 
-def test_what_is_not_acknowledged_is_told_to_the_next_who_asks(node: Node) -> None:
+def test_what_is_not_acknowledged_is_repeated_to_the_next_caller(node: Node) -> None:
     node.agent.start(part_of("n.1", 1.0, until=1))
     first = node.last
 
@@ -287,7 +287,7 @@ def test_what_is_not_acknowledged_is_told_to_the_next_who_asks(node: Node) -> No
     assert "n.1" not in node.agent.describe()
 
 
-def test_a_zygote_that_is_killed_costs_its_sessions_and_is_replaced(node: Node) -> None:
+def test_a_killed_zygote_costs_its_sessions_and_is_replaced(node: Node) -> None:
     node.agent.start(part_of("z.1", 1.0, until=1))
     node.hear("z.1", Epoch)
     os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)

@@ -96,7 +96,7 @@ def how(messages: list[Message]) -> list[type]:
     return [type(each.body) for each in messages if not isinstance(each.body, Ready)]
 
 
-def test_a_fault_loses_those_that_share_the_gpu_and_is_nobody_s_mistake(agent: Agent) -> None:
+def test_a_fault_loses_a_gpus_trials_without_blame(agent: Agent) -> None:
     begin(agent, "alone", "steady", share=1.0)
     begin(agent, "neighbour", "steady")
     agent.messages(0, 0, 20.0)
@@ -119,7 +119,7 @@ def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> Non
     assert errors == ["RuntimeError: CUDA error: an illegal memory access was encountered"]
 
 
-def test_a_mistake_of_the_script_is_its_own_with_neighbours_too(agent: Agent) -> None:
+def test_a_scripts_mistake_is_its_own_with_neighbours_too(agent: Agent) -> None:
     begin(agent, "neighbour", "steady")
     begin(agent, "mistaken", "mistaken")
     heard = hear(agent, "mistaken")

@@ -89,7 +89,7 @@ def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
     assert "its 2 workers never met" in failed.error
 
 
-def test_a_command_that_is_killed_is_a_worker_that_is_lost(node: Node) -> None:
+def test_a_killed_command_is_a_lost_worker(node: Node) -> None:
     node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
     assert "was killed by SIGKILL" in str(node.hear("c.1"))
 

@@ -16,7 +16,7 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
     assert slots.take("e", 0.5, 1) == (1,)
 
 
-def test_a_number_is_one_gpu_for_as_long_as_shares_of_it_are_there() -> None:
+def test_a_number_is_one_gpu_while_its_shares_exist() -> None:
     slots = GpuSlots(3)
     slots.take("whole", 1.0)
     assert slots.take("a", 0.5, 7) == (1,)
@@ -29,7 +29,7 @@ def test_a_number_is_one_gpu_for_as_long_as_shares_of_it_are_there() -> None:
     assert slots.take("d", 0.5, 7) == (0,)
 
 
-def test_a_share_waits_for_its_own_gpu_while_who_was_there_ends() -> None:
+def test_a_share_waits_for_its_gpu_while_another_ends() -> None:
     slots = GpuSlots(2)
     slots.take("old", 0.5, 0)
     slots.take("other", 0.5, 0)

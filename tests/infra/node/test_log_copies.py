@@ -65,7 +65,7 @@ def test_storage_that_fails(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert (kept / "t00.1.0.log").read_text() == "one\n"
 
 
-def test_of_a_long_log_the_begin_and_the_end_are_kept(tmp_path: Path) -> None:
+def test_a_long_logs_begin_and_end_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     path.write_text("".join(f"line {number:04}\n" for number in range(1000)))
     found = shorten(path, most=1000, first=105).decode()

@@ -211,7 +211,7 @@ def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) ->
     daemons.stop()
 
 
-def test_without_mps_a_gpu_is_shared_by_time_slicing_and_one_notice_says_so(
+def test_without_mps_a_gpu_is_time_sliced_with_one_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -75,7 +75,7 @@ def watching(tell: Callable[[float], None]) -> NoticeWatch:
     return watch
 
 
-def test_the_notice_of_an_interruption_is_told_once_with_its_time(
+def test_an_interruption_notice_comes_once_with_its_time(
     node: Callable[[str], str], control: EmulatorControl, eventually: Eventually
 ) -> None:
     instance = node("spot")
@@ -107,7 +107,7 @@ def test_metadata_are_asked_again(monkeypatch: pytest.MonkeyPatch, eventually: E
     assert not watch.watching
 
 
-def test_metadata_have_an_address_of_ours_where_boto3_s_is_needed(
+def test_metadata_have_our_address_where_boto3_needs_it(
     node: Callable[[str], str], emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = node("on-demand")
@@ -135,7 +135,7 @@ def test_a_boot_asks_its_metadata(status: int, tries: int, monkeypatch: pytest.M
     assert len(asked) == tries
 
 
-def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
+def test_a_renewal_replaces_the_machines_own_end(
     node: Callable[[str], str],
     emulator: Emulator,
     control: EmulatorControl,
@@ -153,7 +153,7 @@ def test_a_renewal_replaces_the_end_that_the_machine_has_set_itself(
     assert after == pytest.approx(end, abs=1.0 + took)
 
 
-def test_no_renewal_goes_past_the_hard_end_nor_what_the_limits_pay_for(tmp_path: Path) -> None:
+def test_no_renewal_passes_the_hard_end_or_the_limits(tmp_path: Path) -> None:
     assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{lease.LEASE_MINUTES}"
     assert renewed(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
     assert renewed(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
@@ -194,7 +194,7 @@ def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -
     return told.read_text().splitlines()
 
 
-def test_the_first_lease_ends_the_machine_in_time_to_be_gone_by_its_end(tmp_path: Path) -> None:
+def test_the_first_lease_ends_the_machine_in_time(tmp_path: Path) -> None:
     began = time.time()
     assert first(tmp_path, lease.POWER_OFF_SECONDS + 2.0) == ["-P +1", "-P now"]
     # A shell counts whole seconds: it sleeps for half a second at least, where there are two.
@@ -217,7 +217,7 @@ def test_a_clock_that_is_set_back_extends_no_first_lease(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_clock_that_is_set_moves_no_end_of_a_lease(
+def test_a_set_clock_moves_no_end_of_a_lease(
     jump: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -269,7 +269,7 @@ def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -
     assert told.read_text().split() == ([] if emulated else ["-P", "now"])
 
 
-def test_an_emulated_machine_ends_with_its_first_lease_whatever_its_script_does(
+def test_an_emulated_machine_ends_with_its_first_lease(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     now = time.time()

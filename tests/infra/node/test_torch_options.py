@@ -82,7 +82,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_step_may_leave_parameters_out_where_the_script_says_so(node: Node) -> None:
+def test_a_step_may_skip_parameters_where_the_script_allows(node: Node) -> None:
     options = {"find_unused_parameters": True}
     node.agent.start(part_of("unused.1", 2.0, until=2, kind="halves", options=options))
     told = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
@@ -109,7 +109,7 @@ def test_a_parameter_may_be_used_twice_in_a_static_graph(node: Node) -> None:
     node.stop("static.1")
 
 
-def test_mixed_precision_goes_on_through_a_change_of_width_with_its_scale(node: Node) -> None:
+def test_mixed_precision_keeps_its_scale_through_a_change_of_width(node: Node) -> None:
     """The scale doubles after three steps without an overflow, of four in an epoch."""
     given: dict[str, Any] = {"kind": "amp", "options": {"find_unused_parameters": True}}
     node.agent.start(part_of("alone.1", 1.0, until=3, **given))

@@ -24,7 +24,7 @@ def test_an_error_is_told_by_its_line_and_its_traceback() -> None:
     assert not failure.peer
 
 
-def test_an_error_that_no_terminal_should_print_is_cleaned_and_cut() -> None:
+def test_an_error_unfit_for_terminals_is_cleaned_and_cut() -> None:
     bad = "\x1b[31mred\x1b[0m \x1b]0;title\x07 lone \udcff bell\x07 " + "x" * 20_000_000
     failure = failure_of(raised(ValueError(bad)), world_size=1)
     for text, most in ((failure.error, 4096), (failure.traceback, 65536)):
@@ -44,7 +44,7 @@ def test_an_error_that_no_terminal_should_print_is_cleaned_and_cut() -> None:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_too_little_memory_is_recognised_also_as_the_cause_of_another(error: Exception) -> None:
+def test_too_little_memory_is_recognised_also_as_a_cause(error: Exception) -> None:
     assert failure_of(raised(error), world_size=2).out_of_memory
     wrapped = failure_of(raised(RuntimeError("the step failed"), source=error), world_size=1)
     assert wrapped.out_of_memory
@@ -83,7 +83,7 @@ def test_the_script_gets_nested_parameters_as_mappings(monkeypatch: pytest.Monke
     assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]
 
 
-def test_an_error_of_a_library_that_is_a_page_long_is_told_by_what_to_do() -> None:
+def test_a_librarys_page_long_error_says_what_to_do() -> None:
     page = (
         "NCCL error in: ProcessGroupNCCL.cpp:77, invalid usage (run with NCCL_DEBUG=WARN), NCCL "
         "version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"

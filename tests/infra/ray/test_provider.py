@@ -61,7 +61,7 @@ def reserve(tmp_path: Path, **request: object) -> tuple[Calls, str]:
     return calls, calls.run_instance("", tags, {**cloud.request, **asked, **request})
 
 
-def test_a_fleet_that_stays_is_planned_with_as_many_as_there_are() -> None:
+def test_a_fleet_that_stays_is_planned_with_its_count() -> None:
     whole = RAY.with_account_defaults(experiment(prices={"2x-gpu": "$12/h"}))
     assert whole.cloud.address == whole.cloud.region == os.environ["RAY_ADDRESS"]
     assert whole.cloud.max_instances == 1

@@ -163,7 +163,7 @@ def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
     wait_for(lambda: state(calls, instance) == "terminated")
 
 
-def test_the_next_job_on_a_host_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_job_clears_what_a_killed_one_left(tmp_path: Path) -> None:
     says = 'echo "$PPID $folder"; setsid sleep 90 & sleep 90'
     calls, killed = submit(tmp_path, says)
     _, live = submit(tmp_path, says, kind="gpu")
@@ -198,7 +198,7 @@ def test_a_job_ends_with_its_lease_or_its_partition() -> None:
     assert time_options(end, 600.0)[0] == "--time=10"
 
 
-def test_a_job_that_starts_after_its_first_lease_ends_at_once(tmp_path: Path) -> None:
+def test_a_job_that_starts_after_its_lease_ends_at_once(tmp_path: Path) -> None:
     past = time.time() - 5.0
     calls, instance = submit(tmp_path, f"{first_lease(past, past)}sleep 60")
     wait_for(lambda: state(calls, instance) == "terminated")

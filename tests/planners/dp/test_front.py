@@ -13,7 +13,7 @@ from tests.builders import SUBLINEAR, Setting, offer, profile
 R6 = [(25.5, 21.34), (28.2, 18.11), (32.7, 16.28), (46.2, 15.25), (52.8, 14.97), (390.0, 14.5)]
 
 
-def test_r6_the_knee_is_shown_before_what_lies_evenly_in_time() -> None:
+def test_r6_the_knee_comes_before_evenly_spread_points() -> None:
     assert [R6[place] for place in knees(R6, 5)] == [*R6[:3], R6[4], R6[5]]
     assert knees(R6, 15) == [0, 1, 2, 3, 4, 5]
 

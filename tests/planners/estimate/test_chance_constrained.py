@@ -91,7 +91,7 @@ def wide_job(limits: Limits) -> PlanRequest:
 
 
 @pytest.mark.parametrize("reacts", [False, True])
-def test_jobs_with_more_plans_than_can_be_judged_one_by_one(reacts: bool) -> None:
+def test_jobs_with_too_many_plans_to_judge_one_by_one(reacts: bool) -> None:
     free = wide_job(Limits())
     choices = present(every_choice(free, 10_000))
     plans = [price(free, each, "every") for each in choices]
@@ -122,7 +122,7 @@ def test_nothing_is_sure_of_what_is_impossible() -> None:
         quantile_plan(ExactPlanner(), wide_job(Limits(60.0)), 0.9)
 
 
-def test_another_offer_with_as_many_gpus_is_tried_instead_of_a_stages_own() -> None:
+def test_another_offer_with_as_many_gpus_is_tried() -> None:
     both = (rented("g.1", 1, 1.0, 0.1), rented("g.2", 2, 2.1, 0.1))
     job = PlanRequest((Stage(2, 0, 1),), both, Limits(), 3)
     own = ((Group(both[0].offer, 2, 1.0, 2, 1),),)

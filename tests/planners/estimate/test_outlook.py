@@ -158,7 +158,7 @@ def test_a_stage_is_over_when_its_last_trial_is() -> None:
     assert late.mean() == pytest.approx(20.0 / math.sqrt(math.pi), abs=4 * standard_error(late))
 
 
-def test_the_last_trial_of_a_queue_takes_the_slot_that_is_free_first() -> None:
+def test_a_queues_last_trial_takes_the_first_free_slot() -> None:
     """So where the last wave isn't full, spread makes a stage shorter."""
     rentable = rented(epoch={1.0: 100.0})
     asked = job([(5, 0, 4)], rentable)
@@ -208,7 +208,7 @@ def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
     assert np.median(draws.seconds) == pytest.approx(plan.estimate.seconds, rel=2e-3)
 
 
-def test_a_slow_boot_holds_up_only_the_trials_that_need_it() -> None:
+def test_a_slow_boot_holds_up_only_trials_that_need_it() -> None:
     rentable = rented()
     slow = replace(rentable.profile, boot=replace(rentable.profile.boot, sd=10.0))
     asked = job([(4, 0, 1), (4, 1, 9)], replace(rentable, profile=slow))
@@ -247,7 +247,7 @@ def test_what_is_taken_back_owes_its_minimum_charge() -> None:
     assert dollars.max() > 5
 
 
-def test_an_idle_instance_is_taken_back_as_well_and_delays_nobody() -> None:
+def test_an_idle_instance_may_be_taken_back_without_delay() -> None:
     """The second instance has nothing to do for an hour but to be held."""
     long = rented(epoch={4.0: 3600.0})
     spot = rented(name="p.2", epoch={4.0: 1.0}, **HOURLY)
@@ -378,7 +378,7 @@ def test_a_confidence_is_a_probability() -> None:
         quantile_plan(ExactPlanner(), uncertain(), 95)
 
 
-def test_a_run_that_plans_anew_keeps_its_deadline_oftener_and_pays_for_it() -> None:
+def test_a_replanning_run_keeps_its_deadline_oftener_for_money() -> None:
     asked = varied(job([(8, 0, 10), (2, 10, 100)], rented()), error=0.2)
     deadline = 1.1 * ExactPlanner().plan(replace(asked, limits=Limits(400.0))).estimate.seconds
     asked = replace(asked, limits=Limits(deadline))
@@ -389,7 +389,7 @@ def test_a_run_that_plans_anew_keeps_its_deadline_oftener_and_pays_for_it() -> N
     assert anew.seconds.p95 <= as_planned.seconds.p95
 
 
-def test_a_run_that_a_limit_ends_takes_no_more_than_that() -> None:
+def test_a_run_that_a_limit_ends_takes_no_more() -> None:
     asked = varied(job([(8, 0, 2), (2, 2, 20)], rented()), error=0.5)
     plan = ExactPlanner().plan(asked)
     limits = Limits(plan.estimate.seconds, plan.estimate.dollars)
@@ -400,7 +400,7 @@ def test_a_run_that_a_limit_ends_takes_no_more_than_that() -> None:
     assert told.dollars.p95 <= plan.estimate.dollars + 1e-6
 
 
-def test_how_far_a_mean_is_off_is_common_to_a_sample() -> None:
+def test_a_means_error_is_common_to_a_sample() -> None:
     rentable = rented()
     boot = replace(rentable.profile.boot, error=2.0)
     asked = job([(4, 0, 1)], replace(rentable, profile=replace(rentable.profile, boot=boot)))

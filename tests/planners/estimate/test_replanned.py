@@ -10,7 +10,7 @@ from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
 
 
-def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back() -> None:
+def test_instances_past_their_minimum_at_the_first_rung_go() -> None:
     """Four at a tenth of a cent a second, ten minutes at least; the last stage is a trial's.
 
     Its first rung takes 480 s of training where 400 were planned. The last five epochs end 120 s
@@ -29,7 +29,7 @@ def test_instances_that_have_paid_their_minimum_by_the_first_rung_are_given_back
     assert [way[0].instances for way in anew.choices] == [4, 1]
 
 
-def test_runs_of_three_stages_that_are_slow_take_more_instances_for_the_rest() -> None:
+def test_slow_runs_of_three_stages_take_more_instances() -> None:
     speeds = profile({1.0: 20.0, 2.0: 11.0}, name="a", error=0.2)
     rentable = Rentable(offer(4, 3.6, name="a"), speeds, 8)
     work = (Stage(8, 0, 2), Stage(4, 2, 6), Stage(4, 6, 14))

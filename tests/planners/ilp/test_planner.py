@@ -189,7 +189,7 @@ def young() -> PlanRequest:
     return replace(request, limits=Limits(deadline))
 
 
-def test_a_search_cut_short_says_how_far_off_it_may_be() -> None:
+def test_a_search_cut_short_says_how_far_off() -> None:
     exact = IlpPlanner().plan(young())
     assert (exact.gap, exact.status) == (0.0, "optimal")
     assert exact.estimate.dollars == pytest.approx(best_dollars(young()))
@@ -201,7 +201,7 @@ def test_a_search_cut_short_says_how_far_off_it_may_be() -> None:
     assert cut.estimate.dollars <= exact.estimate.dollars * (1 + cut.gap) + 1e-9
 
 
-def test_a_search_whose_time_is_over_says_how_far_off_it_may_be() -> None:
+def test_a_search_out_of_time_says_how_far_off() -> None:
     """Time as it goes by from look to look: none of these tests waits for any."""
     looks = iter([9.0, 9.0, 0.0, 0.0])
     cut = IlpPlanner(left=lambda: next(looks)).plan(young())

@@ -61,7 +61,7 @@ def test_a_plan_stays_where_no_other_is_clearly_better(times: float) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 5, 8])
-def test_no_trial_is_dropped_for_a_round_that_is_almost_over(seed: int) -> None:
+def test_no_trial_is_dropped_for_an_almost_finished_round(seed: int) -> None:
     """Sixteen trials take turns on four GPUs; 6 % slower with 12 % to spare cuts none."""
     epoch = {1.0: 60.0, 2.0: 31.0, 4.0: 16.0}
     real = profile({width: 1.06 * seconds for width, seconds in epoch.items()}, spread=0.03)
@@ -83,7 +83,7 @@ def test_no_trial_is_dropped_for_a_round_that_is_almost_over(seed: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1.15, 1.2, 1.3])
-def test_r1_the_winner_of_a_slower_run_is_trained_in_full(times: float) -> None:
+def test_r1_a_slower_runs_winner_is_trained_in_full(times: float) -> None:
     played = play(slower(times))
     assert (played.policy.ending, played.furthest) == (EndReason.DONE, 16)
     assert played.bill()[0] <= 130.0
@@ -120,7 +120,7 @@ def test_a_faster_run_is_cheaper_than_its_plan() -> None:
 
 
 @pytest.mark.parametrize("times", [0.85, 1.12])
-def test_r6_a_fast_plan_is_not_replaced_by_a_cheaper_one(times: float) -> None:
+def test_r6_a_fast_plan_does_not_become_a_cheaper_one(times: float) -> None:
     """Once it is looked at again, there is a plan that is cheaper within the limits."""
     limits = Limits(1200.0, 60.0)
     job = slower(times, job=SHA.but(max_epochs=32, offer=offer(1, 9.0), limits=limits))
@@ -198,7 +198,7 @@ def test_r2_a_dry_spot_pool_leads_to_on_demand() -> None:
     assert played.dollars <= 0.8
 
 
-def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
+def test_r2_a_dry_pool_is_asked_for_while_time_allows() -> None:
     """Four rounds of refusals, far more time than that left, and nothing else to rent."""
     job = BOTH.but(others=(), limits=Limits(2000.0, 60.0))
     played = play(job.but(trouble=dry(5)))
@@ -206,7 +206,7 @@ def test_r2_a_dry_pool_is_asked_for_as_long_as_there_is_time() -> None:
     assert played.furthest == 16
 
 
-def test_a_fast_run_is_wide_again_at_the_rung_after_a_refusal() -> None:
+def test_a_fast_run_is_wide_again_after_a_refusals_rung() -> None:
     """At first three of the eight instances that would be fastest can't be had."""
     job = SHA.but(limits=Limits(None, 20.0))
     plan = ExactPlanner().plan(replace(job.request(), objective="time"))
@@ -225,7 +225,7 @@ def test_a_fast_run_is_wide_again_at_the_rung_after_a_refusal() -> None:
     assert "4 GPUs each, on 4 x g.4x" in second.plan
 
 
-def test_r4_seer_does_not_widen_once_it_has_seen_that_wide_brings_nothing() -> None:
+def test_r4_seer_stops_widening_once_width_brings_nothing() -> None:
     """By the profile twice as many GPUs are twice as fast; really they are no faster.
 
     With time enough no trial is wide. Where one GPU is too slow it widens, a step at a time; once

@@ -101,7 +101,7 @@ def rest_of(deadline: float) -> PlanRequest:
     )
 
 
-def test_a_plan_is_remembered_as_long_as_narrower_limits_admit_it() -> None:
+def test_a_plan_is_remembered_while_narrower_limits_admit_it() -> None:
     answers = Answers()
     long = present(answers.within(rest_of(9000.0)))
     assert answers.within(rest_of(long.estimate.seconds)) is long
@@ -140,7 +140,7 @@ def test_on_demand_is_due_when_only_one_loss_still_fits() -> None:
     assert net(job(AMPLE - spare - 1.0)).due
 
 
-def test_a_run_waits_while_a_pause_and_a_loss_still_fit() -> None:
+def test_a_run_waits_while_a_pause_and_loss_fit() -> None:
     ample = net(job(AMPLE))
     spare = (ample.slack - ample.loss - 180.0) / (1 - MARGIN)
     assert net(job(AMPLE - spare + 1.0)).may_wait(180.0)
@@ -188,7 +188,7 @@ def test_what_may_be_late_on_demand_is_kept_free() -> None:
     assert net(sure).slack - net(unsure).slack == pytest.approx(30.0)
 
 
-def test_until_an_epoch_is_seen_a_run_that_waits_reckons_with_slow_ones() -> None:
+def test_a_waiting_run_expects_slow_epochs_until_one_is_seen() -> None:
     sure = job(AMPLE)
     dear = sure.others[0]
     unsure = sure.but(others=(replace(dear, profile=replace(dear.profile, error=0.2)),))
@@ -205,14 +205,14 @@ def test_money_for_on_demand_is_kept_as_time_is() -> None:
     assert not net(job(AMPLE, budget=enough + lost + 0.01)).due
 
 
-def test_there_is_no_net_where_on_demand_does_not_fit_anyway() -> None:
+def test_there_is_no_net_where_on_demand_does_not_fit() -> None:
     tight = job(AMPLE, budget=1.5)
     assert net(tight).fallback is None
     assert not net(tight).due
     assert on(tight, (0.0, 1)).policy.ending is EndReason.DONE, "spot alone is paid"
 
 
-def test_a_pool_that_is_away_for_a_while_is_waited_for() -> None:
+def test_a_pool_away_for_a_while_is_waited_for() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0), (3000.0, 1))
     assert played.policy.ending is EndReason.DONE
     assert {market for _, market in markets(played)} == {"spot"}
@@ -251,7 +251,7 @@ def test_no_time_to_lose_is_no_time_for_spot() -> None:
     assert "one more loss on spot would leave no time for on-demand" in told(played)[0]
 
 
-def test_spot_takes_over_from_on_demand_that_trains_until_it_is_there() -> None:
+def test_spot_takes_over_from_on_demand_once_it_is_there() -> None:
     played = on(job(2 * 3600.0, most=2), (0.0, 0), (2600.0, 1))
     assert played.policy.ending is EndReason.DONE
     (_, first), (back, second) = markets(played)
@@ -269,7 +269,7 @@ def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
     assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
 
 
-def test_a_probe_that_is_lost_before_the_trial_moves_is_asked_for_again() -> None:
+def test_a_probe_lost_before_the_move_is_asked_for_again() -> None:
     """The plan says spot by then, and the only trial trains on demand, where no group is any more.
 
     It stayed there to its end, whatever spot there was.
@@ -281,7 +281,7 @@ def test_a_probe_that_is_lost_before_the_trial_moves_is_asked_for_again() -> Non
     assert played.policy.ending is EndReason.DONE
 
 
-def test_a_probe_that_boots_at_a_rung_is_kept_beside_the_plan() -> None:
+def test_a_probe_that_boots_at_a_rung_is_kept() -> None:
     """The stage ends at 4010 s, and the instance joins a minute later."""
     slow = rentable(SPOT, 2, boot=300.0).profile
     played = on(job(2 * 3600.0, most=2).but(profile=slow), (0.0, 0), (3700.0, 1))
@@ -302,7 +302,7 @@ def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
     assert back < itinerary_of(played.policy).stage_began[1] - 300.0
 
 
-def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
+def test_a_look_the_market_calls_changes_only_the_market() -> None:
     """Epochs take 1.3 times as long as planned: any other look at the rest plans it anew."""
     policy = _slow_run()
     itinerary = itinerary_of(policy)
@@ -316,7 +316,7 @@ def test_a_look_that_the_market_calls_changes_nothing_but_the_market() -> None:
     assert itinerary.replanned == 1
 
 
-def test_speeds_that_differ_call_for_a_look_once_in_a_while() -> None:
+def test_speeds_that_differ_call_for_an_occasional_look() -> None:
     """Of many trials, one is slower than all before it every few seconds."""
     policy = _slow_run()
     state = policy.state
@@ -362,7 +362,7 @@ def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
     assert (came[0], came[-1], came.count("spot")) == ("on-demand", "spot", 1)
 
 
-def test_pools_that_come_and_go_are_not_asked_for_on_and_on() -> None:
+def test_changing_pools_are_not_asked_for_on_and_on() -> None:
     """`play` fails where anything is rented again and nothing explains it."""
     changes = [(float(at), n % 2) for n, at in enumerate(range(0, 14_400, 400))]
     played = on(job(4 * 3600.0, most=2), *changes)
@@ -420,7 +420,7 @@ def test_the_next_pool_is_taken_at_once_and_kept(other: Offer, most: int) -> Non
     assert played.policy.ending is EndReason.DONE
 
 
-def test_a_pool_that_costs_nearly_what_on_demand_costs_is_not_waited_past() -> None:
+def test_a_pool_near_on_demands_price_is_not_waited_for() -> None:
     """The first comes back within the hour, and is waited for, as other spot saves little."""
     dear = replace(NEAR, usd_per_hour=2.4)
     played = on_both(job(2 * 3600.0), dear, (*GONE, (3000.0, 8)), (0.0, 8))
@@ -430,7 +430,7 @@ def test_a_pool_that_costs_nearly_what_on_demand_costs_is_not_waited_past() -> N
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_where_both_pools_are_away_each_is_asked_in_turn_and_told_once(most: int) -> None:
+def test_pools_that_are_away_are_asked_in_turn(most: int) -> None:
     played = on_both(job(2 * 3600.0, most), NEAR, GONE, (0.0, 0))
     assert played.policy.ending is EndReason.DONE
     assert offers(played) == [FIRST, DEAR]
@@ -451,7 +451,7 @@ def test_running_spot_is_not_left_for_a_cheaper_dry_pool() -> None:
     assert offers(played)[-1] == NEAR
 
 
-def test_spot_that_trains_is_not_left_for_a_pool_that_refused_last() -> None:
+def test_spot_that_trains_stays_though_another_pool_returns() -> None:
     """Epochs take 1.4 times as long as planned there: the rest is looked at, and planned anew."""
     other = replace(NEAR, usd_per_hour=1.2)
     setting = job(3 * 3600.0)
@@ -479,7 +479,7 @@ def test_elastic_runs_try_the_next_pool_before_on_demand(other: Offer) -> None:
 
 @pytest.mark.parametrize("by", ["sha", "seer"])
 @pytest.mark.parametrize("seed", range(5))
-def test_pools_that_come_and_go_in_their_own_ways_keep_the_limits(by: str, seed: int) -> None:
+def test_pools_with_their_own_ways_keep_the_limits(by: str, seed: int) -> None:
     """`play` fails where the fleet flaps."""
     drawn = random.Random(seed)
 
@@ -497,7 +497,7 @@ def test_pools_that_come_and_go_in_their_own_ways_keep_the_limits(by: str, seed:
 
 
 @pytest.mark.parametrize(("by", "within"), [("random", 150.0), ("asha", 150.0), ("seer", 300.0)])
-def test_elastic_runs_go_back_to_spot_and_keep_on_demand_until_then(by: str, within: float) -> None:
+def test_elastic_runs_return_to_spot_and_keep_on_demand_meanwhile(by: str, within: float) -> None:
     """The cap has room for both; what has trained two epochs on demand by then moves."""
     setting = job(2 * 3600.0, budget=30.0).but(by=by, trials=4, max_instances=8)
     played = on(setting, (0.0, 0), (600.0, 8))

@@ -74,7 +74,7 @@ def deals(draw: st.DrawFn) -> Setting:
     max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(deal=deals())
-def test_se1_never_past_time_or_money_and_everything_is_given_back(deal: Setting) -> None:
+def test_se1_never_past_a_limit_and_everything_is_returned(deal: Setting) -> None:
     show = play(deal)
     seconds, dollars = show.bill()
     assert show.policy.ended
@@ -128,7 +128,7 @@ def started(deal: Setting) -> tuple[int, int]:
     return len(itinerary_of(policy).trials), plan_of(policy).stages[-1].stage.end_epoch
 
 
-def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
+def test_se4_with_time_to_spare_no_trial_is_too_wide() -> None:
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
     slow = play(deal.but(limits=Limits(4000.0, 9.0)))
     assert slow.furthest == 16
@@ -139,7 +139,7 @@ def test_se4_with_time_to_spare_nobody_is_wider_than_is_cheapest() -> None:
     assert fast.bill()[1] > slow.bill()[1]
 
 
-def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> None:
+def test_se3_se4_a_late_run_widens_at_the_next_rung() -> None:
     """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8, limits=Limits(330.0, 40.0))
     on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
@@ -157,7 +157,7 @@ def test_se3_se4_a_run_that_falls_behind_becomes_wider_at_the_next_rung() -> Non
     spread=st.sampled_from([0.0, 0.02]),
     seed=st.integers(0, 99),
 )
-def test_se5_the_winner_is_trained_in_full_whenever_one_trial_can_be(
+def test_se5_the_winner_trains_in_full_if_one_can(
     *, scaling: dict[float, float], deadline: float, budget: float, spread: float, seed: int
 ) -> None:
     """With 5% of what is left in reserve, and epochs that vary by 2% at most."""
@@ -170,7 +170,7 @@ def test_se5_the_winner_is_trained_in_full_whenever_one_trial_can_be(
     assert plan_of(show.policy).stages[-1].stage.end_epoch == 16
 
 
-def test_se5_the_winner_is_trained_in_full_by_limits_that_leave_no_reserve() -> None:
+def test_se5_the_winner_trains_in_full_without_a_reserve() -> None:
     """All, with 1.02 to 2.5 times what one trial's whole schedule takes.
 
     A plan leaves a twentieth of the limits; what is left for the last epochs may take that too.
@@ -206,7 +206,7 @@ def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_se6_a_profile_far_too_optimistic_costs_trials_and_not_the_winner(seed: int) -> None:
+def test_se6_an_optimistic_profile_costs_trials_not_the_winner(seed: int) -> None:
     limits = Limits(700.0, 3.0)
     deal = DEAL.but(limits=limits, pace=lambda _config, _epoch: 1.5, seed=seed)
     show, planned = play(deal), deal.policy()
@@ -245,7 +245,7 @@ def test_se6_a_run_faster_than_its_profile_keeps_more_trials() -> None:
     assert faster.furthest == 16
 
 
-def test_se6_the_curve_is_learned_at_the_widths_that_are_used() -> None:
+def test_se6_the_curve_is_learned_at_the_used_widths() -> None:
     """The profile knows nothing of what two GPUs and more really bring."""
     hopeful = Rentable(offer(1), profile(LINEAR), 16)
     real = Rentable(offer(1), profile({1.0: 8.0, 2.0: 6.5, 4.0: 5.5}), 16)
@@ -281,7 +281,7 @@ def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow() -> None:
+def test_a_measured_width_replaces_the_profiles_and_wider_ones_follow() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     found = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
     wider = 1.5 * 1.5**0.5
@@ -289,7 +289,7 @@ def test_a_width_that_was_measured_replaces_the_profiles_and_wider_ones_follow()
     assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
 
 
-def test_figures_of_another_program_stay_doubted_where_each_type_was_tried_at_one_width() -> None:
+def test_another_programs_figures_stay_doubted_at_one_width() -> None:
     published = [
         replace(profile(LINEAR, name=name), provenance=Provenance("published"))
         for name in ("one", "two")
@@ -331,7 +331,7 @@ def test_what_changes_is_followed() -> None:
     assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
 
 
-def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:
+def test_an_offer_refused_for_good_is_not_planned_again() -> None:
     """From the second rung on the cheaper offer gives no more than the one instance of it."""
     dear = Rentable(offer(4, 40.0, name="p.4x"), profile(SUBLINEAR, name="p.4x"), 8)
     refusals = [LaunchFailed(223.5, f"i{n:03d}", "VcpuLimit", "no more", True) for n in (1, 2)]
@@ -346,7 +346,7 @@ def test_an_offer_that_is_refused_for_good_is_not_planned_for_again() -> None:
     assert all(group.offer == dear.offer or group.instances == 1 for group in refused)
 
 
-def test_a_trial_that_ends_early_by_itself_takes_no_survivors_place() -> None:
+def test_a_trial_that_ends_early_takes_no_survivors_place() -> None:
     """t00 … t05 have two epochs each; what they reached counts for the best, and no more."""
     show = play(DEAL.but(trials=12, caps=dict.fromkeys(range(6), 2)))
     assert show.furthest == 16

@@ -20,7 +20,7 @@ def test_the_start_asks_for_all_instances_of_the_first_stage() -> None:
     assert policy.handle(TimerFired(1.0, "tick")) == (SetTimer("tick", 2.0),), "and only once"
 
 
-def test_the_barrier_waits_for_all_and_then_the_best_go_on() -> None:
+def test_the_barrier_waits_then_the_best_go_on() -> None:
     policy = scripted(staged((4, 0, 1, 1, 1.0), (2, 1, 3, 1, 1.0)))
     begun(policy, "i000")
     for name, score in [("t00.1", 0.1), ("t01.1", 0.9), ("t02.1", 0.5)]:
@@ -55,7 +55,7 @@ def test_survivors_grow_from_their_checkpoints() -> None:
     assert policy.handle(epoch(16.0, "t03.2", 3)) == ()
 
 
-def test_a_survivor_on_a_surplus_instance_moves_to_one_that_stays() -> None:
+def test_a_survivor_on_a_surplus_instance_moves() -> None:
     policy = scripted(staged((4, 0, 1, 2, 2.0), (2, 1, 2, 1, 2.0)))
     begun(policy, "i000", "i001")
     for name, score in [("t00.1", 0.8), ("t01.1", 0.1), ("t02.1", 0.9)]:

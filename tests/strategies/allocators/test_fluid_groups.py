@@ -62,7 +62,7 @@ def test_epochs_a_fifth_off_the_plan_are_replanned(pace: float, plannings: int) 
     assert fluid.plannings == plannings
 
 
-def test_a_trial_takes_a_width_of_the_machine_that_it_is_on() -> None:
+def test_a_trial_takes_a_width_of_its_machine() -> None:
     lone = trial("t0", "training", 1.0)
     view = view_of(lone)
     four = replace(offer(4), zone="b")
@@ -74,7 +74,7 @@ def test_a_trial_takes_a_width_of_the_machine_that_it_is_on() -> None:
     assert DynamicFluid().resized(cast("Any", view), lone) == 4.0
 
 
-def test_f20_the_longest_keeps_its_width_where_idle_gpus_are_too_few_for_the_next() -> None:
+def test_f20_the_longest_keeps_its_width_without_enough_gpus() -> None:
     group = [trial("t0", "at rung", 4.0), trial("t1", "training", 4.0)]
     view = view_of(*group)
     view.free_gpus = 1.0

@@ -94,7 +94,7 @@ def test_f05_published_may_exceed_the_bound_by_its_packing(packed: int) -> None:
     assert within_twice(heights, 3, packed, 1, ours=True)
 
 
-def test_f06_a_trial_grows_only_if_it_is_done_sooner_for_it() -> None:
+def test_f06_a_trial_grows_only_if_done_sooner() -> None:
     assert scales_up(10.0, 5.0, 4.9)
     assert not scales_up(10.0, 5.0, 5.0), "nothing is gained"
     assert not scales_up(10.0, 5.0, 1000.0), "a dear resize changes nothing"

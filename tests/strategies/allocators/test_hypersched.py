@@ -88,7 +88,7 @@ def test_h8_random_is_the_same_by_its_seed() -> None:
     assert len(drawn) > 5
 
 
-def test_h7_where_widths_are_missing_the_best_take_what_rounding_leaves() -> None:
+def test_h7_the_best_take_what_rounding_leaves() -> None:
     """Three of 8 have 3, 3, 2: of the widths 1, 2, 4 and 8 that leaves two GPUs."""
     three = [trial(name, metric) for name, metric in (("a", 0.9), ("b", 0.8), ("c", 0.7))]
     assert shares(Stand(three, rentables=(RESNET50,))) == [4.0, 2.0, 2.0]
@@ -151,7 +151,7 @@ def test_an_unknown_policy_is_refused() -> None:
         HyperSchedAllocator(policy="BEST")
 
 
-def test_a_trial_that_was_lost_keeps_its_share_until_it_is_back() -> None:
+def test_a_lost_trial_keeps_its_share_until_back() -> None:
     allocator, best, lost = ready(), trial("a", 1.0), trial("b", 0.9)
     assert allocator.resized(Stand([best, lost]).view, best) == 4.0
     lost.status = "waiting"
@@ -176,7 +176,7 @@ def test_h9_growth_pays_from_some_setups_on(width: float, other: float, least: f
     assert pays(least * 1.02 * 7.0, width, other, setup=7.0)
 
 
-def test_h9_a_trial_that_would_gain_too_little_stays_as_it_is() -> None:
+def test_h9_a_trial_that_would_gain_little_stays() -> None:
     best = trial("a", 1.0)
     assert ready().resized(Stand([best], 4.5, [4.0]).view, best) == 1.0
     assert ready().resized(Stand([best], 50.0, [4.0]).view, best) == 8.0

@@ -33,7 +33,7 @@ def with_fleet(benchmark: Benchmark, case: Case) -> tuple[Result, list[int]]:
     return found.result, list(sizes.values())
 
 
-def test_the_last_trial_gets_the_gpus_with_which_it_still_reaches_most() -> None:
+def test_the_last_trial_gets_gpus_that_reach_most() -> None:
     """Nothing is left to explore once the short trial has ended: the other gets four GPUs.
 
     5 s launch, 30 boot, 4 start: the first epochs, on one GPU each, end at 99. With what is left on
@@ -52,7 +52,7 @@ def test_the_last_trial_gets_the_gpus_with_which_it_still_reaches_most() -> None
     assert found.epochs >= 6
 
 
-def test_the_end_has_fewer_instances_than_exploring_and_each_goes_once() -> None:
+def test_the_end_has_fewer_instances_each_returned_once() -> None:
     """Exploring takes one and a half times the money by the second, the end half of it."""
     rising = [tuple(n / 100 + e / 1000 for e in range(1, 28)) for n in range(60)]
     table = Curves("acc", "max", tuple(Curve(f"c{n}", v, 27) for n, v in enumerate(rising)))
@@ -94,7 +94,7 @@ def seconds(found: Played, market: str, begin: float = 0.0, end: float = 1e9) ->
     return sum(max(0.0, min(each.end, end) - max(each.begin, begin)) for each in leases)
 
 
-def test_the_offer_is_chosen_by_what_an_epoch_costs_with_packing_and_losses() -> None:
+def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
     """Packed, an epoch is half a GPU for 78 s, alone one for 60: 39 x $12 is below 60 x $9.60.
 
     A loss costs 30 s of boot, 4 of start and half an epoch: 64 s, twenty times an hour a third.
@@ -111,7 +111,7 @@ def test_the_offer_is_chosen_by_what_an_epoch_costs_with_packing_and_losses() ->
     assert Offers([alone, seldom], Limits(), 8).chosen is seldom
 
 
-def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
+def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
     made = on_spot_too(0)
     alone = play(replace(made, rentables=made.rentables[1:], traces={}), SEER)
     found = played(made)
@@ -120,7 +120,7 @@ def test_a_pool_that_is_dry_costs_what_on_demand_costs_and_no_more() -> None:
     assert seconds(found, "spot") == 0.0
 
 
-def test_while_on_demand_stands_in_one_request_asks_for_spot_at_a_time() -> None:
+def test_on_demand_stands_in_beside_one_request_for_spot() -> None:
     entries = played(on_spot_too(0)).entries
     asked = [[c for c in entry.commands if isinstance(c, Launch)] for entry in entries]
     rounds = [sum(c.market == "spot" for c in each) for each in asked]
@@ -163,7 +163,7 @@ def test_next_offer_fills(refused: tuple[str, ...], price: float, wanted: tuple[
     assert (found[cheap], found[dear]) == wanted
 
 
-def test_a_cheaper_offer_that_has_no_instance_yet_is_not_gone_back_to() -> None:
+def test_a_cheaper_offer_without_an_instance_is_not_returned_to() -> None:
     """Its refusals are forgotten after a while; it is back when it is there, and not before."""
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
     offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)], Limits(), 8)

@@ -53,7 +53,7 @@ def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], lis
     return found, final
 
 
-def test_a_first_epoch_that_foretells_orders_those_that_went_no_further() -> None:
+def test_a_telling_first_epoch_orders_trials_without_more() -> None:
     histories, final = halved(tells=True)
     found = scores(histories, "max")
     assert rank_correlation([each.value for each in found], final) > 0.99
@@ -81,7 +81,7 @@ def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
     assert scores([], "max") == []
 
 
-def test_one_that_ended_early_takes_its_place_among_those_that_went_on() -> None:
+def test_one_that_ended_early_keeps_its_place() -> None:
     """Not behind them: it was no worse than the best of them when it ended."""
     long = [{1: 0.1 * n, 2: 0.1 * n + 0.5} for n in range(1, 9)]
     found = scores([*long, {1: 0.65}], "max")
@@ -108,7 +108,7 @@ def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
 
 
 @pytest.mark.parametrize("sound", [True, False])
-def test_rows_of_a_table_are_named_as_far_as_the_model_proves_right(sound: bool) -> None:
+def test_a_tables_rows_are_named_as_the_model_proves(sound: bool) -> None:
     rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(SPACE, 120, 5))]
     chance = Random(1)
     sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max")

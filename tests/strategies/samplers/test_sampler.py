@@ -166,7 +166,7 @@ def test_all_failing_is_no_end() -> None:
     assert told(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
 
 
-def test_what_is_told_late_or_twice_or_of_another_level_does_no_harm() -> None:
+def test_late_repeated_and_foreign_reports_do_no_harm() -> None:
     sampler = SpaceSampler(FLAT, "cma-es")
     trials = told(sampler, 8, epoch=2)
     late = present(sampler.ask())
@@ -225,7 +225,7 @@ def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
         assert allows(domain, child[name]), (name, child[name])
 
 
-def test_numbers_change_by_a_fifth_and_listed_ones_to_the_neighbour() -> None:
+def test_numbers_change_by_a_fifth_lists_to_the_neighbour() -> None:
     axes = axes_of(
         {
             "x": Uniform(0, 10),

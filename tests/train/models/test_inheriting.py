@@ -46,7 +46,7 @@ def test_the_same_network_is_taken_whole() -> None:
     assert torch.equal(child(IMAGES), parent(IMAGES))
 
 
-def test_where_names_and_shapes_agree_weights_are_taken_and_the_rest_is_new() -> None:
+def test_weights_are_taken_where_names_and_shapes_agree() -> None:
     parent, child = trained(), network()
     child[7], child[9] = nn.Linear(6 * 16, 17), nn.Linear(17, 3)
     new = {name: each.clone() for name, each in child.state_dict().items()}
@@ -59,7 +59,7 @@ def test_where_names_and_shapes_agree_weights_are_taken_and_the_rest_is_new() ->
     assert str(found) == "10 tensors taken over, 3 new, 3 left"
 
 
-def test_what_mutators_insert_is_new_and_what_was_there_is_found() -> None:
+def test_inserted_layers_are_new_and_old_ones_are_found() -> None:
     parent = trained()
     child = models.repeat(models.insert_after(network(), "4", nn.BatchNorm2d(6)), "4_then", 2)
     found = cloudtune.inherit(child, parent.state_dict())
@@ -70,7 +70,7 @@ def test_what_mutators_insert_is_new_and_what_was_there_is_found() -> None:
     assert set(back.left) == set(found.new)
 
 
-def test_what_was_wrapped_is_found_by_its_old_name_both_ways() -> None:
+def test_a_wrapped_layer_is_found_by_its_old_name() -> None:
     parent, other = pair(), pair()
     child = models.insert_after(pair(), "a", nn.LayerNorm(2))
     found = cloudtune.inherit(child, parent.state_dict())

@@ -53,7 +53,7 @@ def test_a_block_takes_the_place_of_another() -> None:
     assert network(IMAGES).shape == (3, 2)
 
 
-def test_what_is_inserted_comes_behind_and_the_others_keep_their_names() -> None:
+def test_inserted_layers_come_behind_and_others_keep_their_names() -> None:
     network = images()
     before = list(network.state_dict())
     models.insert_after(network, "1", nn.Identity())

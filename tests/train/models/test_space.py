@@ -61,7 +61,7 @@ def train(trial: Trial, store: CheckpointStore, **options: Any) -> EpochReport:
     return reports[-1]
 
 
-def test_the_winners_network_comes_back_from_its_record_in_another_process(tmp_path: Path) -> None:
+def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     sampler, store = sampler_of(experiment), CheckpointStore(str(tmp_path))
     trials = [trial for _ in range(4) if (trial := sampler.ask()) is not None]
@@ -124,7 +124,7 @@ def kinds(network: nn.Module) -> list[str]:
     return [type(each).__name__ for each in network.children()]
 
 
-def test_mutators_are_applied_by_the_choices_and_left_out_where_none_is_named() -> None:
+def test_mutators_are_applied_by_the_named_choices() -> None:
     space = models.space(base, width, models.one_of("act", None, tanh))
     assert kinds(space.build({})) == ["Linear", "ReLU", "Linear"]
     assert kinds(space.build({"act": "none"})) == ["Linear", "ReLU", "Linear"]
@@ -156,7 +156,7 @@ def no_type(network: nn.Module, units: int) -> nn.Module:
     return network
 
 
-def test_a_space_that_says_nothing_is_refused_where_it_is_made() -> None:
+def test_a_space_that_says_nothing_is_refused_at_once() -> None:
     for make, told in (
         (lambda: models.space(base), "has no mutators"),
         (lambda: models.space(base, tanh), r"tanh\(\) has no choices"),

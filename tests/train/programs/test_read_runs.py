@@ -208,7 +208,7 @@ def test_epochs_of_a_script_that_starts_over_are_early(tmp_path: Path, kind: str
     assert [report.epoch for report in again][-2:] == [3, 4]
 
 
-def test_a_number_that_stands_still_is_no_number_of_an_epoch(tmp_path: Path) -> None:
+def test_a_number_that_stands_still_counts_no_epochs(tmp_path: Path) -> None:
     path = tmp_path / "log"
     readings = Readings(Lines(path), "its output", "value", PRINTED)
     path.write_text("Epoch 1 of it\nvalue=5\n")

@@ -73,7 +73,7 @@ def test_other_numbers_deep_in_a_large_tensor_are_noticed() -> None:
     assert key(Images(large)) != key(Images(other))
 
 
-def test_what_can_not_be_compared_is_told_and_may_have_a_name(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_reported_and_may_be_named(tmp_path: Path) -> None:
     with (tmp_path / "data").open("w+b") as file:
         data = Images(np.arange(10), transform=file)
         with pytest.raises(UnknownDataError, match=r"compared with others' .*an open file"):

@@ -258,7 +258,7 @@ def test_a_slow_trial(trials: Trials, alone: list[Batch], monkeypatch: pytest.Mo
     assert "by another trial's" in trials.log(1)
 
 
-def test_an_error_of_the_dataset_is_raised_in_the_trial_as_it_is(trials: Trials) -> None:
+def test_a_datasets_error_is_raised_in_the_trial(trials: Trials) -> None:
     for _ in range(2):
         trials.begin(trouble="raises", pause=0.005)
     assert [error for _, error in trials.end()] == ["ValueError: sample 17 is broken"] * 2
@@ -273,7 +273,7 @@ def test_data_that_none_else_can_load(trials: Trials, alone: list[Batch], whom: 
     assert "from here on: loading processes were lost again and again" in trials.log(0)
 
 
-def test_two_passes_at_once_over_one_loader_are_two_epochs_orders(trials: Trials) -> None:
+def test_two_passes_over_one_loader_are_two_epochs_orders(trials: Trials) -> None:
     def twice(folder: Path, name: str) -> Iterator[Batch]:
         loader = DataLoader(Points(folder / "loaded"), BATCH, shuffle=True)
         with session(name).activate():
@@ -385,7 +385,7 @@ def test_what_can_not_be_shared_is_told(trials: Trials, capsys: pytest.CaptureFi
     assert "give it a name: shared='…'" in told
 
 
-def test_who_wants_shared_batches_can_not_have_them_whole_in_each_worker(tmp_path: Path) -> None:
+def test_shared_batches_cannot_be_whole_in_each_worker(tmp_path: Path) -> None:
     loader = DataLoader(Points(tmp_path / "loaded"), BATCH)
     with session("t").activate(), pytest.raises(UsageError, match="leave add_dist_sampler=False"):
         cloudtune.prepare_data_loader(loader, add_dist_sampler=False, shared=True)

@@ -42,7 +42,7 @@ def test_it_runs_a_few_ahead_of_who_is_furthest() -> None:
     assert len(load(two, LATER)) == 2 * AHEAD + 1
 
 
-def test_it_first_gathers_so_that_it_begins_with_who_is_behind() -> None:
+def test_it_gathers_first_and_begins_with_those_behind() -> None:
     stream, second = Stream(100), StreamSeat()
     assert stream.ask(StreamSeat(), 3, 40, 0.0)
     assert stream.due(0.0) == (None, GATHER_SECONDS)
@@ -70,7 +70,7 @@ def test_no_more_memory_is_kept_than_may_be() -> None:
     assert sum(stream.sizes.values()) <= 512 * 2**20
 
 
-def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
+def test_a_slow_trial_is_waited_for_once_an_epoch() -> None:
     stream, quick = begun(1000)
     slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
@@ -90,7 +90,7 @@ def test_who_is_slow_is_waited_for_a_while_and_once_an_epoch() -> None:
     assert not stream.ask(slow, 1, 0, LATER + 1), "it reads elsewhere"
 
 
-def test_nobody_is_given_up_for_a_batch_that_is_on_its_way() -> None:
+def test_no_trial_is_given_up_for_a_coming_batch() -> None:
     """What it has asked for would be let go as it comes, and it would wait for ever."""
     stream, quick = begun(1000, loaders=2)
     slow = StreamSeat()

@@ -18,7 +18,7 @@ def types_of(policy: Mapping[str, Any]) -> list[str] | None:
     return next((its["ec2:InstanceType"] for its in conditions if its), None)
 
 
-def test_no_policy_reaches_beyond_its_region_its_types_or_what_is_tagged() -> None:
+def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
     place = Place("111122223333", "eu-west-1", ("g5.*",))
     for document in (policies.head(place), policies.person(place), policies.node(place)):
         for statement in document["Statement"]:

@@ -81,7 +81,7 @@ def experiment(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_plan_is_made_in_the_region_where_it_is_cheapest(
+def test_a_plan_is_made_in_the_cheapest_region(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
@@ -117,7 +117,7 @@ def test_data_that_crosses_regions_is_counted_and_may_decide(
     assert much.json["plan"]["estimate"]["dollars"] < 0.05, "where the data is nothing is added"
 
 
-def test_where_no_plan_meets_the_limits_the_first_region_says_why(
+def test_if_no_plan_fits_the_first_region_says_why(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
@@ -156,7 +156,7 @@ def without_room(wanted: Any, *, trained: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_a_run_goes_to_the_next_region_where_the_first_has_no_room(
+def test_a_run_without_room_goes_to_the_next_region(
     experiment: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
