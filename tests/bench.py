@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psutil
 import pytest
@@ -100,6 +100,25 @@ class Done:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+Command: TypeAlias = Callable[..., Done]
+
+
+def script_profile(script: Path, instance_type: str = "g4dn.12xlarge") -> ScalingProfile:
+    curve = {0.5: 16.0, 1.0: 9.0, 2.0: 5.0, 4.0: 3.1}
+    return ScalingProfile(
+        instance_type=instance_type,
+        epoch={width: Measurement(s, 0.05 * s, 4) for width, s in curve.items()},
+        launch=Measurement(5.0, 1.0, 3),
+        boot=Measurement(40.0, 5.0, 3),
+        start=Measurement(3.0, 0.5, 3),
+        resize=Measurement(4.0, 0.5, 3),
+        release=Measurement(2.0, 0.2, 3),
+        script_hash=script_hash(script),
+        measured_at="2026-11-20T00:00:00Z",
+        source="a test",
+    )
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:

@@ -16,8 +16,7 @@ from cloudtune.running import runner
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from cloudtune.train.user_script import load_function
-from tests.bench import python
-from tests.cli.test_plan import profile
+from tests.bench import python, script_profile
 
 # A program that is in no file, as a notebook's cells.
 CELLS = """
@@ -112,7 +111,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
         "cloud": {"instances": ["g4dn.12xlarge"]},
     }
     module = folder / with_named_function(fields)["train"].partition(":")[0]
-    write(tmp_path / "profile.json", [profile(module)])
+    write(tmp_path / "profile.json", [script_profile(module)])
     known = str(tmp_path / "profile.json")
     plan = cloudtune.plan(fields, deadline="10m", profile=known)
     sources: list[Any] = [plan, tmp_path / "plan.json"]

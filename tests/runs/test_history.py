@@ -22,8 +22,7 @@ from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.profiles.store import write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job
-from tests.bench import Done, called
-from tests.cli.test_plan import profile
+from tests.bench import Done, called, script_profile
 
 Command = Callable[..., Done]
 Metric = Callable[[Mapping[str, object], int], float]
@@ -59,7 +58,7 @@ class Place:
         self.folder, self._capsys = folder, capsys
         (folder / "train.py").write_text("def train(config):\n    pass\n")
         (folder / "other.py").write_text("def train(config):\n    return 1\n")
-        machine = [profile(folder / "train.py"), profile(folder / "other.py")]
+        machine = [script_profile(folder / "train.py"), script_profile(folder / "other.py")]
         for each, name in zip(machine, ("train", "other"), strict=True):
             write(folder / f"{name}.json", [each])
 

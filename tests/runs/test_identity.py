@@ -19,8 +19,7 @@ from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job, job_of_ledger
-from tests.bench import Done, called
-from tests.cli.test_plan import profile
+from tests.bench import Done, called, script_profile
 
 TEXT = """\
 name: small
@@ -62,7 +61,7 @@ class Place:
     def measured(self, path: Path) -> None:
         """Keep a profile as a measurement of the experiment does."""
         now = identity_of(load_experiment(path, {}))
-        known = replace(profile(self.folder / "train.py"), identity=now)
+        known = replace(script_profile(self.folder / "train.py"), identity=now)
         store.keep(home.home() / "profiles", known)
 
     def plan(self, path: Path) -> Done:
@@ -135,7 +134,7 @@ def test_versions(
 
 def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> None:
     path = place.experiment()
-    store.keep(home.home() / "profiles", profile(place.folder / "train.py"))
+    store.keep(home.home() / "profiles", script_profile(place.folder / "train.py"))
     said = place.plan(path)
     assert said.code == 0
     wanted = load_experiment(path, {})

@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -13,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.compare.audit import Audit, audit
+from benchmarks.compare.audit import Audit
 from benchmarks.compare.benchmark import Benchmark
 from benchmarks.compare.case import Case, Result
 from benchmarks.compare.case import play as tried
 from benchmarks.compare.speeds import Scaling
-from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
@@ -42,20 +40,10 @@ from tests.builders import (
 from tests.builders.curves import curves, small_benchmark
 from tests.builders.trials import Watched
 from tests.contracts.strategy import StrategyContract
+from tests.strategies.seer_games import own, seer
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
-
-
-def own(trials: int = 12, price: float = 36.0, slower: float = 1.0, **changes: object) -> Setting:
-    """Return a setting in which SEER itself says how wide trials are, on how many of which offers.
-
-    In the world, epochs take `slower` times what the profile says.
-    """
-    made = Setting(trials, 1, 27, 3, by="seer").but(**changes)
-    made = made.but(offer=replace(made.offer, usd_per_hour=price))
-    real = (replace(each, profile=each.profile.slowed(slower)) for each in made.rentables)
-    return made if slower == 1.0 else made.but(real=tuple(real))
 
 
 class TestSeerOnGivenFleets(StrategyContract):
@@ -81,19 +69,6 @@ class TestSeerConstant(TestSeer):
 
 class TestSeerFull(TestSeer):
     name = "seer-full"
-
-
-def seer(game: Setting, name: str = "seer") -> tuple[Played, Audit]:
-    """Return a run, and what it took by its events alone."""
-    played = play(game, name)
-    offers = [each.offer for each in game.rentables]
-    return played, audit(played.entries, offers, "score", game.mode)
-
-
-def launched(played: Played) -> Counter[str]:
-    """Return how many instances of each type were asked for."""
-    said = (command for commands in played.commands for command in commands)
-    return Counter(c.instance_type for c in said if isinstance(c, Launch))
 
 
 @st.composite
@@ -449,44 +424,6 @@ def view(limits: Limits) -> View:
         "dollars_left": math.inf if limits.budget is None else limits.budget,
     }
     return cast("View", SimpleNamespace(refused=lambda _offer: False, **state))
-
-
-CHEAP = Rentable(offer(4, 20.0, name="c.4x"), profile(LINEAR, name="c.4x"), 2)
-PACKED = own(30, limits=Limits(400.0, 8.0), profile=profile({0.5: 10.0, 1.0: 8.0}), price=30.0)
-
-
-def test_the_cheaper_offer_is_taken_alone_while_available() -> None:
-    played, _ = seer(own(30, limits=Limits(400.0, 4.0), others=(CHEAP,)))
-    assert set(launched(played)) == {"c.4x"}
-
-
-def test_the_next_offer_is_taken_after_a_final_refusal() -> None:
-    lost = refused(dict.fromkeys(("i000", "i001"), 0.5))
-    game = own(30, limits=Limits(400.0, 4.0), others=(CHEAP,), trouble=lost)
-    played, _ = seer(game)
-    assert launched(played) == {"c.4x": 2, "g.4x": 1}  # dearer: the same money pays for one
-    assert max(played.epochs.values()) > 9
-
-
-@pytest.mark.parametrize("other", [{1.0: 8.0, 2.0: 4.5}, {2.0: 5.0}])
-@pytest.mark.parametrize("gpus", [2, 8])
-def test_the_next_offer_may_have_other_widths(other: Mapping[float, float], gpus: int) -> None:
-    dear = Rentable(offer(gpus, 20.0 * gpus, name="h"), profile(other, name="h"), 2)
-    lost = refused(dict.fromkeys(("i000", "i001"), 1.0))
-    played, took = seer(PACKED.but(others=(dear,), trouble=lost))
-    assert {start.width for start in played.starts} <= set(other)
-    assert took.trained > 0.4 * took.gpu_seconds
-
-
-def test_a_spot_offer_that_is_taken_back_loses_no_trial() -> None:
-    spot = offer(4, 12.0, name="s.4x", market="spot", interruptions_per_hour=15.0)
-    rentable = Rentable(spot, profile(LINEAR, name="s.4x"), 2)
-    game = own(20, others=(rentable,), limits=Limits(1500.0, 8.0), saves_every=2)
-    played, took = seer(game)
-    assert set(launched(played)) == {"s.4x"}
-    assert any(trial.taken or trial.sessions > 1 for trial in played.policy.trials.values())
-    assert not played.sampler.failed
-    assert took.violations(game.limits) == ()
 
 
 @pytest.mark.parametrize("name", BOTH)

@@ -89,11 +89,6 @@ def content(path: str, scratch: Path) -> str:
     return state
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> CheckpointStore:
-    return CheckpointStore(str(tmp_path / "store"))
-
-
 def test_a_saved_checkpoint_is_loaded_as_it_was(store: CheckpointStore, tmp_path: Path) -> None:
     path = store.save("t1", 3, {"acc": 0.5, "loss": math.nan}, folder_of(tmp_path / "in", "one"))
 
