@@ -5,7 +5,7 @@ what such things are usually called; each line says which, with the line of the 
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -14,6 +14,7 @@ from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.model.text import counted
 from cloudtune.script.functions import parse_file
 from cloudtune.script.options import UNKNOWN, Option, called, literal, options_in
+from cloudtune.script.prints import Printed, printed_in
 
 _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
 
@@ -30,6 +31,10 @@ _LIBRARIES: Final = frozenset(
     {"cloudtune", "ray", "lightning", "pytorch_lightning", "transformers"}
 )
 _MAXIMIZED: Final = ("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2")
+_MINIMIZED: Final = ("loss", "mse", "mae", "rmse", "err", "ppl", "perplexity", "wer", "cer", "fid")
+_HELD_OUT: Final = ("val", "test", "eval", "dev")
+_SAVES: Final = ("ckpt_dir", "checkpoint_dir", "save_dir", "output_dir", "out_dir", "outdir")
+_RESUMES: Final = ("resume", "resume_from", "checkpoint", "ckpt", "load")
 _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
 
 
@@ -51,7 +56,8 @@ class Draft:
 
     `search` has spaces as YAML by parameter; they take the place of guessed ones. `mode` is guessed
     from the metric's name until it is given. `reads_reports` is false if the script calls no
-    `report`, so that its numbers must be read from a file or from what it prints.
+    `report`, so that its numbers must be read from a file or from what it prints. `notes` are
+    comments on its checkpoints.
     """
 
     script: Path
@@ -65,7 +71,12 @@ class Draft:
     search: dict[str, str] = field(default_factory=dict)
     mode: str = ""
     last_epoch: int | None = None
+    prints: tuple[Printed, ...] = ()
+    notes: tuple[str, ...] = ()
     printed: str = ""
+
+    def __post_init__(self) -> None:
+        self._read_printed()
 
     def gaps(self, *, guesses: bool = True) -> list[Gap]:
         """Return what is missing; without `guesses` also the last epoch, where it is a guess."""
@@ -89,6 +100,11 @@ class Draft:
         self.metric = name
         self.metric_why = "given"
         self.mode = mode
+        self._read_printed()
+
+    def _read_printed(self) -> None:
+        named = (it.pattern for it in self.prints if it.name == self.metric)
+        self.printed = next(named, "")
 
     def body(self) -> list[str]:
         """Return the lines that say what is tuned: train, metric, reports, search and epochs."""
@@ -99,9 +115,11 @@ class Draft:
             f"metric: {{name: {self.metric}, mode: {mode}}}  # {self.metric_why}",
         ]
         if self.printed:
-            lines.append(f"reports: {{printed: {self.printed!r}}}")
+            quoted = self.printed.replace("'", "''")
+            lines.append(f"reports: {{printed: '{quoted}'}}")
         elif not self.reads_reports:
             lines += _REPORTS
+        lines += self.notes
         guessed = (value for value in self.tuned if value.name not in self.search)
         spaces = {value.name: _space(value) for value in guessed} | self.search
         lines.append("search:" if spaces else f"search: {{}}  # {GAP}: no parameter was found")
@@ -183,6 +201,11 @@ def read_script(script: Path) -> Draft:
     words = [f"{value.flag} {{{value.name}}}" for value in usual]
     words += [f"{epochs.flag} {{epochs}}"] if epochs else []
     words += [f"{value.flag} {{seed}}" for value in options if value.name == "seed"]
+    prints = () if metric else tuple(sorted(_measures(tree), key=_order))
+    if prints:
+        metric = prints[0].name
+        others = ", ".join(dict.fromkeys(it.name for it in prints if it.name != metric))
+        why = f"line {prints[0].line} prints it{others and f', others: {others}'}; the right one?"
     return Draft(
         script=script,
         train=" ".join([f"python {script.name}", *words]),
@@ -191,8 +214,39 @@ def read_script(script: Path) -> Draft:
         metric_why=why,
         tuned=usual,
         epochs=epochs,
-        reads_reports=bool(metric),
+        reads_reports=bool(metric) and not prints,
+        prints=prints,
+        notes=tuple(_notes(options)),
     )
+
+
+def _measures(tree: ast.Module) -> Iterator[Printed]:
+    """Yield what is printed under a metric's name, once an epoch as far as the text shows.
+
+    What another line prints too, under the same name or one that ends so, would be taken for it.
+    """
+    prints = list(printed_in(tree))
+    words = (*_MAXIMIZED, *_MINIMIZED)
+    for printed in prints:
+        others = (it.name for it in prints if it.line != printed.line)
+        unique = not any(f"_{other}".endswith(f"_{printed.name}") for other in others)
+        if unique and printed.loops < 2 and any(word in printed.name for word in words):
+            yield printed
+
+
+def _order(printed: Printed) -> tuple[object, ...]:
+    return _rank(printed.name), printed.loops, printed.line
+
+
+def _notes(options: Sequence[Option]) -> Iterator[str]:
+    """Yield what to write where a program saves and loads checkpoints."""
+    saves = next((it for it in options if it.name in _SAVES and isinstance(it.default, str)), None)
+    resumes = next((it for it in options if it.name in _RESUMES), None)
+    if saves is not None and saves.default:
+        where = f"line {saves.line}: does it save there?"
+        yield f"# checkpoints: {{folder: {_yaml(saves.default)}}}  # {where}"
+    if resumes is not None:
+        yield f"#   `{resumes.flag} {{resume}}/FILE` in train lets a trial pause and move"
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef | None:
@@ -301,9 +355,11 @@ def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
             yield from _names(value, tree)
 
 
-def _rank(name: str) -> tuple[bool, bool, bool]:
+def _rank(name: str) -> tuple[bool, bool, bool, bool]:
     good = any(word in name for word in _MAXIMIZED)
-    return not (good or "loss" in name), "train" in name, not good
+    metric = good or any(word in name for word in _MINIMIZED)
+    held_out = any(word in name for word in _HELD_OUT)
+    return not metric, "train" in name, not held_out, not good
 
 
 def _space(value: Option) -> str:

@@ -1,7 +1,11 @@
 """`cloudtune init`: what it finds in a script, what it guesses, and what it leaves open."""
 
 import contextlib
+import math
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,17 +69,81 @@ def test_an_argparse_program_is_a_command(tmp_path: Path, bench: Bench) -> None:
     assert done.code == 0, done.err
     path = tmp_path / "experiment.yaml"
     assert "lr: {loguniform: [0.1, 10]}  # line 72, 1.0 there; a guess" in path.read_text()
-    assert bench.here("plan", path).err.startswith(f"error: {path}:6: metric.name: is empty")
-    text = path.read_text().replace("name: ,", "name: accuracy,").replace("mode: min", "mode: max")
-    path.write_text(text)
-    assert "nothing reports" in bench.here("plan", path).err
-    path.write_text(text.replace("file: }", "printed: '(?P<accuracy>[0-9]+)%'}"))
+    assert "metric: {name: accuracy, mode: max}  # line 64 prints it" in path.read_text()
     experiment = load_experiment(path, {})
     assert experiment.train == (
         "python main.py --batch-size {batch_size} --lr {lr} --gamma {gamma} --epochs {epochs} "
         "--seed {seed}"
     )
     assert (experiment.epochs.min, experiment.epochs.max) == (1, 3)
+
+
+PROGRAM = """
+import argparse, logging, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--ckpt-dir", default="out")
+parser.add_argument("--resume", default="")
+options = parser.parse_args()
+logging.basicConfig(level="INFO", stream=sys.stdout)
+for epoch in range(options.epochs):
+    loss, acc, lr = 1.5e-05, 0.25, options.lr
+    for step in range(2):
+        print(f"step {step}, loss {loss}")
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "metric", "value"),
+    [
+        (
+            'print(f"Epoch [{epoch}] train loss: {2 * loss:.4f} val loss: {loss}")',
+            "val_loss",
+            1.5e-5,
+        ),
+        ('print("epoch", epoch, "test acc:", acc, "in", 3, "s")', "test_acc", 0.25),
+        ('print("epoch %d: val_mse = %8.3f, lr %g" % (epoch, acc, lr))', "val_mse", 0.25),
+        ('print("Eval/F1={:.2f} ({}%)".format(acc, 9))', "eval_f1", 0.25),
+        ('logging.info("epoch %d perplexity (dev): %.1f dev-ppl: %.1f", 1, 2, 3)', "dev_ppl", 3.0),
+        ("sys.stdout.write(f\"val_err {float('nan')}\\n\")", "val_err", math.nan),
+    ],
+)
+def test_a_printed_metric_is_found(
+    line: str, metric: str, value: float, tmp_path: Path, bench: Bench
+) -> None:
+    """The pattern that is written finds the number in what the script really prints."""
+    script = tmp_path / "main.py"
+    script.write_text(PROGRAM % line)
+    assert bench.here("init", script).code == 0
+    experiment = load_experiment(tmp_path / "experiment.yaml", {})
+    assert experiment.metric.name == metric
+    assert experiment.reports is not None
+    assert experiment.reports.printed is not None
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    lines = printed.stdout.splitlines()
+    matches = [it[metric] for text in lines if (it := re.search(experiment.reports.printed, text))]
+    assert [float(text) for text in matches] == pytest.approx([value] * 2, nan_ok=True)
+
+
+@pytest.mark.parametrize("line", ['print(f"loss {loss}")', 'print(f"speed {acc}")', "pass"])
+def test_what_each_step_prints_is_no_metric(line: str, tmp_path: Path, bench: Bench) -> None:
+    (tmp_path / "main.py").write_text(PROGRAM % line)
+    assert bench.here("init", tmp_path / "main.py").code == 0
+    assert f"metric: {{name: , mode: min}}  # {GAP}" in (tmp_path / "experiment.yaml").read_text()
+
+
+def test_where_a_program_saves_is_a_comment(tmp_path: Path, bench: Bench) -> None:
+    (tmp_path / "main.py").write_text(PROGRAM % 'print(f"val loss {loss}")')
+    assert bench.here("init", tmp_path / "main.py").code == 0
+    path = tmp_path / "experiment.yaml"
+    text = path.read_text()
+    assert "# checkpoints: {folder: 'out'}  # line 6: does it save there?" in text
+    assert "#   `--resume {resume}/FILE` in train" in text
+    text = text.replace("# checkpoints", "checkpoints").replace("--lr", "--resume {resume}/a --lr")
+    path.write_text(text)
+    assert load_experiment(path, {}).checkpoints.folder == "out"
 
 
 def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Bench) -> None:
@@ -132,8 +200,17 @@ CALLS = st.builds(
     VALUES,
 )
 
+TEXTS = st.text("%{}d: =lossé[(.3f\\", max_size=12).map(repr)
+PRINTS = st.builds(
+    lambda how, text: how.format(text=text),
+    st.sampled_from(
+        ["print({text}, x)", "print({text} % x)", "log.info({text}, x)", "print({text}.format(x))"]
+    ),
+    TEXTS,
+)
 
-@given(lines=st.lists(CALLS, max_size=4))
+
+@given(lines=st.lists(CALLS | PRINTS, max_size=4))
 def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     script = tmp_path_factory.mktemp("odd") / "s.py"
     script.write_text("\n".join(lines))
