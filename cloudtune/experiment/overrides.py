@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from cloudtune.experiment.validation import FieldPath, Mistake, dotted
 from cloudtune.experiment.yaml_file import YamlDocument
+from cloudtune.model.providers import PROVIDERS
 
 
 def override(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
@@ -17,6 +18,25 @@ def override(fields: Mapping[str, object], path: FieldPath, value: object) -> di
     if not isinstance(section, Mapping):
         return dict(fields)
     return {**fields, name: override(section, below, value)}
+
+
+def of_provider(
+    fields: Mapping[str, object], options: Mapping[FieldPath, object]
+) -> dict[str, object]:
+    """Return a file's fields; with another provider by option, without those that it hasn't.
+
+    So a file that was written for rented instances also runs on this machine.
+    """
+    cloud = fields.get("cloud")
+    provider = options.get(("cloud", "provider"))
+    if not isinstance(cloud, Mapping) or provider not in PROVIDERS:
+        return dict(fields)
+    if provider == cloud.get("provider", next(iter(PROVIDERS))):
+        return dict(fields)
+    line = PROVIDERS[str(provider)]
+    strange = {name for other in PROVIDERS.values() for name in other.own} - line.own
+    kept = {name: it for name, it in cloud.items() if name not in strange.union(line.fixed)}
+    return {**fields, "cloud": kept}
 
 
 def with_place(

@@ -22,7 +22,7 @@ from cloudtune.experiment import field_types, validation
 from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
-from cloudtune.experiment.overrides import override, with_place
+from cloudtune.experiment.overrides import of_provider, override, with_place
 from cloudtune.experiment.sections import (
     Checkpoints,
     ProgressSettings,
@@ -465,7 +465,7 @@ class Experiment(Section):
             for name, value in (overrides or {}).items()
             if value is not None
         }
-        fields = dict(document.value)
+        fields = of_provider(document.value, options)
         for field, value in options.items():
             fields = override(fields, field, value)
         if isinstance(source, Mapping):

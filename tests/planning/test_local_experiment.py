@@ -71,6 +71,17 @@ def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, 
     )
 
 
+def test_by_option_a_file_for_rented_instances_runs_here(tmp_path: Path) -> None:
+    rented = LOCAL.replace("local", "emulated").replace("slots: 2", "instances: [g5.xlarge]")
+    text = f"{rented}  max_instances: 2\n  market: spot\n"
+    here = load(tmp_path, text, **{"cloud.provider": "local"}).cloud
+    assert (here.instances, here.max_instances) == (("local-*",), 1)
+    assert load(tmp_path, text, **{"cloud.provider": "emulated"}).cloud.market == "spot"
+    said = refused(tmp_path, text, **{"cloud.provider": "local", "cloud.market": "spot"})
+    assert said.startswith("--market: is for rented instances")
+    assert load(tmp_path, LOCAL, **{"cloud.provider": "emulated"}).cloud.slots is None
+
+
 def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
     rented = LOCAL.replace("local", "emulated")
     assert refused(tmp_path, rented) == (
