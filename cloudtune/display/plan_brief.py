@@ -12,7 +12,7 @@ from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
-from cloudtune.model.scaling import EMULATED
+from cloudtune.model.scaling import EMULATED, PUBLISHED
 from cloudtune.model.text import (
     age_text,
     counted,
@@ -384,12 +384,15 @@ def _worst(proposal: Proposal) -> str:
     return f"the run stops below {budget}; {dollars} {dies}"
 
 
-def next_step(command: Sequence[str]) -> list[Fact]:
-    """Return the commands to type next; `command` are the words after `cloudtune run`."""
-    words = " ".join(command)
+def next_step(proposal: Proposal, command: Sequence[str]) -> list[Fact]:
+    """Return the commands to type next; `command` are the words after `cloudtune plan`."""
+    run = " ".join(command)
+    if PUBLISHED in proposal.basis.kinds and "--profile" in command:  # a run refuses it
+        place = command.index("--profile")
+        run = " ".join((*command[:place], *command[place + 2 :])) + "   (measures the script first)"
     return [
-        Fact("run it", f"cloudtune run {words}"),
-        Fact("details", f"cloudtune plan {words} --verbose"),
+        Fact("run it", f"cloudtune run {run}"),
+        Fact("details", f"cloudtune plan {' '.join(command)} --verbose"),
     ]
 
 

@@ -24,7 +24,7 @@ def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> 
     print_facts(out, plan_brief.rests_on(proposal))
     if command:
         out.print()
-        print_facts(out, plan_brief.next_step(command))
+        print_facts(out, plan_brief.next_step(proposal, command))
 
 
 def show_head(out: Console, proposal: Proposal) -> None:

@@ -246,9 +246,12 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
     options += ["--deadline", "9h"]
     said = command("plan", "experiment.yaml", *options, "--budget", "$90", "--save", "plan.json")
     assert said.code == 0, said.err
-    assert "p3.8xlarge" in said.out
-    for run in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
-        refused = command(*run)
+    screen = " ".join(said.out.split())
+    run = screen.partition("run it cloudtune run ")[2].partition(" details ")[0]
+    asked = "experiment.yaml --instances p3.8xlarge --deadline 9h --budget '$90'"
+    assert run == f"{asked} (measures the script first)"
+    for words in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
+        refused = command(*words)
         assert refused.code == 2
         assert "measure it with `cloudtune profile`" in refused.err
 
