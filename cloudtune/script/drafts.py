@@ -30,9 +30,24 @@ _CHOSEN: Final = frozenset({"optimizer", "opt", "optim", "activation", "schedule
 _LIBRARIES: Final = frozenset(
     {"cloudtune", "ray", "lightning", "pytorch_lightning", "transformers"}
 )
-_MAXIMIZED: Final = ("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2")
-_MINIMIZED: Final = ("loss", "mse", "mae", "rmse", "err", "ppl", "perplexity", "wer", "cer", "fid")
-_HELD_OUT: Final = ("val", "test", "eval", "dev")
+_MAXIMIZED: Final = (
+    *("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2"),
+    *("psnr", "ssim", "dice", "ndcg", "mrr", "reward"),
+)
+_MINIMIZED: Final = (
+    "loss",
+    "mse",
+    "mae",
+    "rmse",
+    "mape",
+    "err",
+    "ppl",
+    "perplexity",
+    "wer",
+    "cer",
+    "fid",
+)
+_HELD_OUT: Final = ("val", "dev", "test")  # the first are for choosing by
 _SAVES: Final = ("ckpt_dir", "checkpoint_dir", "save_dir", "output_dir", "out_dir", "outdir")
 _RESUMES: Final = ("resume", "resume_from", "checkpoint", "ckpt", "load")
 _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
@@ -108,8 +123,7 @@ class Draft:
 
     def body(self) -> list[str]:
         """Return the lines that say what is tuned: train, metric, reports, search and epochs."""
-        maximized = any(word in self.metric.lower() for word in _MAXIMIZED)
-        mode = self.mode or ("max" if maximized else "min")
+        mode = self.mode or ("max" if _is_maximized(self.metric.lower()) else "min")
         lines = [
             f"train: {self.train}  # {self.train_why}",
             f"metric: {{name: {self.metric}, mode: {mode}}}  # {self.metric_why}",
@@ -182,7 +196,7 @@ def read_script(script: Path) -> Draft:
     usual = [value for value in options if _kind(value) is not None]
     if function is not None:
         config = function.args.args[0].arg
-        tuned = [value for value in _keys(tree, config) if value.name not in _EPOCHS]
+        tuned = [value for value in _keys(tree, config) if value.name.lower() not in _EPOCHS]
         return Draft(
             script=script,
             train=f"{script.name}:{function.name}",
@@ -197,7 +211,7 @@ def read_script(script: Path) -> Draft:
             "cloudtune.report({…}), and no argparse options; write def train(config), "
             "docs/scripts.md"
         )
-    epochs = next((value for value in options if value.name in _EPOCHS), None)
+    epochs = next((value for value in options if value.name.lower() in _EPOCHS), None)
     words = [f"{value.flag} {{{value.name}}}" for value in usual]
     words += [f"{epochs.flag} {{epochs}}"] if epochs else []
     words += [f"{value.flag} {{seed}}" for value in options if value.name == "seed"]
@@ -226,11 +240,10 @@ def _measures(tree: ast.Module) -> Iterator[Printed]:
     What another line prints too, under the same name or one that ends so, would be taken for it.
     """
     prints = list(printed_in(tree))
-    words = (*_MAXIMIZED, *_MINIMIZED)
     for printed in prints:
         others = (it.name for it in prints if it.line != printed.line)
         unique = not any(f"_{other}".endswith(f"_{printed.name}") for other in others)
-        if unique and printed.loops < 2 and any(word in printed.name for word in words):
+        if unique and printed.loops < 2 and _is_metric(printed.name):
             yield printed
 
 
@@ -242,11 +255,12 @@ def _notes(options: Sequence[Option]) -> Iterator[str]:
     """Yield what to write where a program saves and loads checkpoints."""
     saves = next((it for it in options if it.name in _SAVES and isinstance(it.default, str)), None)
     resumes = next((it for it in options if it.name in _RESUMES), None)
-    if saves is not None and saves.default:
-        where = f"line {saves.line}: does it save there?"
-        yield f"# checkpoints: {{folder: {_yaml(saves.default)}}}  # {where}"
-    if resumes is not None:
-        yield f"#   `{resumes.flag} {{resume}}/FILE` in train lets a trial pause and move"
+    if saves is None and resumes is None:
+        return
+    folder = _yaml(saves.default) if saves is not None and saves.default else "…"
+    flag = "an option that loads them" if resumes is None else resumes.flag
+    yield f"# checkpoints: {{folder: {folder}}}  # where it saves; then trials can pause and move,"
+    yield f"#   with `{flag} {{resume}}/FILE` in train (docs/commands.md)"
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef | None:
@@ -355,11 +369,18 @@ def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
             yield from _names(value, tree)
 
 
-def _rank(name: str) -> tuple[bool, bool, bool, bool]:
+def _rank(name: str) -> tuple[object, ...]:
+    held_out = next((place for place, word in enumerate(_HELD_OUT) if word in name), 9)
+    return not _is_metric(name), "train" in name, held_out, not _is_maximized(name)
+
+
+def _is_metric(name: str) -> bool:
+    return any(word in name for word in (*_MAXIMIZED, *_MINIMIZED))
+
+
+def _is_maximized(name: str) -> bool:
     good = any(word in name for word in _MAXIMIZED)
-    metric = good or any(word in name for word in _MINIMIZED)
-    held_out = any(word in name for word in _HELD_OUT)
-    return not metric, "train" in name, not held_out, not good
+    return good and not any(word in name for word in _MINIMIZED)
 
 
 def _space(value: Option) -> str:

@@ -26,12 +26,19 @@ class Printed:
     loops: int
 
 
-def printed_in(tree: ast.AST, loops: int = 0) -> Iterator[Printed]:
-    """Yield the numbers that a label names, as in "val loss: 0.5", in the order of the file."""
+def printed_in(tree: ast.AST, loops: int = 0, *, once: bool = True) -> Iterator[Printed]:
+    """Yield the numbers that a label names, as in "val loss: 0.5", in the order of the file.
+
+    What the file itself or its `main` prints outside of loops is left out: it is printed once.
+    """
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Call) and called(node) in _PRINTS:
+        is_loop = isinstance(node, ast.For | ast.While)
+        if isinstance(node, ast.Call) and called(node) in _PRINTS and (loops or not once):
             yield from _numbers(_texts(node), node.lineno, loops)
-        yield from printed_in(node, loops + isinstance(node, ast.For | ast.While))
+        if isinstance(node, ast.FunctionDef):
+            yield from printed_in(node, once=node.name == "main")
+        else:
+            yield from printed_in(node, loops + is_loop, once=once)
 
 
 def _numbers(texts: list[str], line: int, loops: int) -> Iterator[Printed]:

@@ -103,6 +103,7 @@ for epoch in range(options.epochs):
             "val_loss",
             1.5e-5,
         ),
+        ("print(f'test {loss} valid loss {acc}')\nprint(f'val acc {loss}')", "valid_loss", 0.25),
         ('print("epoch", epoch, "test acc:", acc, "in", 3, "s")', "test_acc", 0.25),
         ('print("epoch %d: val_mse = %8.3f, lr %g" % (epoch, acc, lr))', "val_mse", 0.25),
         ('print("Eval/F1={:.2f} ({}%)".format(acc, 9))', "eval_f1", 0.25),
@@ -139,8 +140,8 @@ def test_where_a_program_saves_is_a_comment(tmp_path: Path, bench: Bench) -> Non
     assert bench.here("init", tmp_path / "main.py").code == 0
     path = tmp_path / "experiment.yaml"
     text = path.read_text()
-    assert "# checkpoints: {folder: 'out'}  # line 6: does it save there?" in text
-    assert "#   `--resume {resume}/FILE` in train" in text
+    assert "# checkpoints: {folder: 'out'}  # where it saves; then trials can pause" in text
+    assert "#   with `--resume {resume}/FILE` in train" in text
     text = text.replace("# checkpoints", "checkpoints").replace("--lr", "--resume {resume}/a --lr")
     path.write_text(text)
     assert load_experiment(path, {}).checkpoints.folder == "out"
