@@ -303,13 +303,15 @@ def test_another_programs_figures_stay_doubted_at_one_width() -> None:
         assert slower == pytest.approx(DOUBT**2), "two doublings"
 
 
-def test_a_noisy_epoch_is_half_believed_of_a_trial() -> None:
-    found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=0.1)
+@pytest.mark.parametrize(("spread", "trust"), [(0.1, 0.5), (0.05, 0.8)])
+def test_a_noisy_epoch_is_believed_in_part(spread: float, trust: float) -> None:
+    """Epochs that vary as much as paces do say as much of the trial as of chance."""
+    found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=spread)
     for trial in "abc":
         found.note(trial, noisy, 1.0, 10.0)
     found.note("d", noisy, 1.0, 14.0)
-    assert found.pace(["d"]) == pytest.approx((1.1 + 1.4) / 2)
-    assert found.pace(["a"]) == pytest.approx(1.05)
+    assert found.pace(["d"]) == pytest.approx(1.1 + 0.3 * trust)
+    assert found.pace(["a"]) == pytest.approx(1.1 - 0.1 * trust)
 
 
 @given(
