@@ -208,8 +208,8 @@ def read_script(script: Path) -> Draft:
     if not options:
         raise UsageError(
             f"{script}: nothing to tune: no function that takes a configuration and calls "
-            "cloudtune.report({…}), and no argparse options; write def train(config), "
-            "docs/scripts.md"
+            "cloudtune.report({…}), and no options of argparse, click or absl; write "
+            "def train(config), docs/scripts.md"
         )
     epochs = next((value for value in options if value.name.lower() in _EPOCHS), None)
     words = [f"{value.flag} {{{value.name}}}" for value in usual]

@@ -1,4 +1,4 @@
-"""The command-line options of a script, as its argparse calls write them."""
+"""The command-line options of a script, as its calls of argparse, click or absl write them."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ UNKNOWN: Final = object()
 
 @dataclass(frozen=True)
 class Option:
-    """An `add_argument` call: `names` such as ("-b", "--batch-size"), and what else it says.
+    """What a call says of an option: `names` such as ("-b", "--batch-size"), and the rest.
 
     Or a key of a configuration, its one name. `default` is UNKNOWN if it isn't a literal;
     `takes_value` is false with an `action`.
@@ -36,9 +36,14 @@ class Option:
 
 
 def options_in(tree: ast.Module) -> Iterator[Option]:
-    """Yield the options of all argparse parsers in a file."""
+    """Yield the options of all parsers in a file."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or called(node) != "add_argument":
+        if not isinstance(node, ast.Call):
+            continue
+        if called(node).startswith("DEFINE_") and len(node.args) > 1:  # absl's flags
+            name, default = map(literal, node.args[:2])
+            yield Option((f"--{name}",), node.lineno, default, takes_value=default is not False)
+        if called(node) not in {"add_argument", "option"}:
             continue
         words = [value for word in node.args if isinstance(value := literal(word), str)]
         names = [word for word in words if word.startswith("-")]
@@ -53,7 +58,7 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
                 line=node.lineno,
                 default=literal(keywords["default"]) if "default" in keywords else UNKNOWN,
                 choices=tuple(choices) if isinstance(choices, list | tuple) else (),
-                takes_value=not action,
+                takes_value=not action and "is_flag" not in keywords,
             )
 
 

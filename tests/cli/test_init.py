@@ -128,6 +128,29 @@ def test_a_printed_metric_is_found(
     assert [float(text) for text in matches] == pytest.approx([value] * 2, nan_ok=True)
 
 
+CLICK = """
+@click.option("--lr", default=0.1)
+@click.option("--verbose", is_flag=True)
+@click.option("--num-epochs", default=5)
+"""
+ABSL = """
+flags.DEFINE_float("lr", 0.1, "the rate")
+flags.DEFINE_bool("verbose", False, "")
+flags.DEFINE_integer("num_epochs", 5, "")
+"""
+
+
+@pytest.mark.parametrize("options", [CLICK, ABSL], ids=["click", "absl"])
+def test_options_of_other_parsers_are_read(options: str, tmp_path: Path, bench: Bench) -> None:
+    (tmp_path / "main.py").write_text(f"{options}\ndef main():\n    print('val acc', 1.0)\n")
+    assert bench.here("init", tmp_path / "main.py").code == 0
+    text = (tmp_path / "experiment.yaml").read_text()
+    flag = "--num-epochs" if options == CLICK else "--num_epochs"
+    assert f"train: python main.py --lr {{lr}} {flag} {{epochs}}  #" in text
+    assert "lr: {loguniform: [0.01, 1]}" in text
+    assert "epochs: {min: 1, max: 5}" in text
+
+
 @pytest.mark.parametrize("line", ['print(f"loss {loss}")', 'print(f"speed {acc}")', "pass"])
 def test_what_each_step_prints_is_no_metric(line: str, tmp_path: Path, bench: Bench) -> None:
     (tmp_path / "main.py").write_text(PROGRAM % line)
