@@ -210,6 +210,18 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
         assert plan.estimate.seconds <= deadline
 
 
+def test_a_quota_with_room_makes_nothing_wait() -> None:
+    """Nor does the search think so, though it has rules of its own: a return takes a minute."""
+    big, small = offer(4, 36.0, name="p.4x"), offer(1, 3.6, name="p.1x")
+    slow = Rentable(small, profile({1.0: 6.0}, name="p.1x", release=60.0), 1)
+    wide = profile({1.0: 8.0}, release=60.0)
+    job = Setting(4, 2, 8, 4, offer=big, profile=wide, others=(slow,), max_instances=2)
+    ample = job.but(vcpu_quotas={"on-demand p": 999})
+    plans = [each.plan(ExactPlanner(), Limits(180.0)) for each in (job, ample)]
+    assert set(plans[0].offers) == {big, small}
+    assert plans[0].stages == plans[1].stages
+
+
 @settings(deadline=None, max_examples=25)
 @given(setting=small_jobs())
 def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:

@@ -308,6 +308,9 @@ def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]
     assert (bound.in_time, bound.in_money) == (0.95, 0.5)
     kept = (draws.seconds <= free.seconds.p95) & (draws.dollars <= free.dollars.p50)
     assert bound.within == kept.mean()
+    paid = np.minimum(1.0, free.dollars.p50 / draws.dollars)
+    ended = outlook(replace(asked, limits=Limits(budget=free.dollars.p50)), plan, seed=5)
+    assert ended.gpu_hours.mean == pytest.approx((paid * draws.gpu_hours).mean())
 
 
 class Counted:
