@@ -133,9 +133,8 @@ class _Search:
                 )
             return None
         gap = _gap(self._best.measure(first), bound)
-        plan = replace(self._best.plan, gap=gap, status="feasible" if gap != 0.0 else "optimal")
         if gap != 0.0:
-            return plan
+            return replace(self._best.plan, gap=gap, status="feasible")
         for measure, then in zip(self._order, ties, strict=False):
             self._bound_by_best(measure)
             self._minimise(then)
