@@ -35,6 +35,7 @@ from cloudtune.model.events import (
     InterruptionNotice,
     LaunchFailed,
     NodeLost,
+    RebalanceRecommended,
     TrialFailed,
     TrialLost,
 )
@@ -181,6 +182,7 @@ def _trouble(rng: random.Random, horizon: float) -> Iterator[Event]:
                 LaunchFailed(rng.uniform(0.0, 2.0), intent, "Dry", "none left", kind="capacity"),
                 LaunchFailed(rng.uniform(0.0, 2.0), intent, "Full", "enough", kind="quota"),
                 InterruptionNotice(at, intent, at + 120.0),
+                RebalanceRecommended(at, intent),
                 InstanceGone(at, intent, at, "taken back"),
                 NodeLost(at, intent, "its machine is dead"),
                 TrialLost(at, trial, "its worker was killed"),

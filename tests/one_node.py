@@ -15,14 +15,13 @@ from cloudtune.infra.node.messages import (
     Epoch,
     Failure,
     Gone,
-    Interruption,
+    OfNode,
     Part,
-    Remark,
     Training,
     WorkerSlot,
 )
 
-Told = Body | Interruption | Remark
+Told = Body | OfNode
 
 
 def part_of(

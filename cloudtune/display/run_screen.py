@@ -175,6 +175,9 @@ class RunScreen:
             case events.InterruptionNotice():
                 left = format_seconds(max(0.0, event.due - event.at))
                 self._say(event.at, f"the cloud takes {self._name(event.intent)} back in {left}")
+            case events.RebalanceRecommended():
+                name = self._name(event.intent)
+                self._say(event.at, f"the cloud may soon take {name} back: others are used first")
             case events.TrialFailed():
                 self._tell_failure(event)
             case events.TrialLost():

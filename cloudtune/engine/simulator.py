@@ -33,6 +33,7 @@ from cloudtune.model.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RebalanceRecommended,
     RunContinued,
     RunResumed,
     RunStarted,
@@ -235,7 +236,13 @@ class SimWorld:
                 return self._state(event.intent) == "asked"
             case LaunchFailed():
                 return self._state(event.intent) in {"asked", "dropped"}
-            case NodeJoined() | NodeLost() | InterruptionNotice() | InstanceGone():
+            case (
+                NodeJoined()
+                | NodeLost()
+                | InstanceGone()
+                | InterruptionNotice()
+                | RebalanceRecommended()
+            ):
                 return self._state(event.intent) in {"launched", "releasing"}
             case TimerFired():
                 return self._timers.get(event.name) == event.at
@@ -272,7 +279,9 @@ class SimWorld:
                 del self._timers[event.name]
             case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
                 pass
-            case InstanceBooting() | InterruptionNotice() | RunResumed() | RunContinued():
+            case InstanceBooting() | InterruptionNotice() | RebalanceRecommended():
+                pass
+            case RunResumed() | RunContinued():
                 pass
             case _:
                 assert_never(event)

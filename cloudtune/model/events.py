@@ -72,6 +72,14 @@ class InterruptionNotice:
 
 
 @dataclass(frozen=True)
+class RebalanceRecommended:
+    """The cloud says that it may soon take the spot instance back; most often a notice follows."""
+
+    at: float
+    intent: str
+
+
+@dataclass(frozen=True)
 class InstanceGone:
     """The cloud says that the instance is shutting down, and bills no longer since `gone_at`.
 
@@ -243,6 +251,7 @@ Event: TypeAlias = (
     | NodeJoined
     | NodeLost
     | InterruptionNotice
+    | RebalanceRecommended
     | InstanceGone
     | LaunchFailed
     | TrialStarted

@@ -13,8 +13,8 @@ class Rented:
 
     `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
     offer without a zone; "" left it to the cloud. `surplus` is one that is to go, `lost` one that
-    goes because the cloud takes it or because it was never of use. `last_words` is the end of its
-    console, where it never joined.
+    goes because the cloud takes it or because it was never of use, `at_risk` one that the cloud may
+    soon take. `last_words` is the end of its console, where it never joined.
     """
 
     intent: str
@@ -26,6 +26,7 @@ class Rented:
     joined: bool = False
     surplus: bool = False
     lost: bool = False
+    at_risk: bool = False
     released: bool = False
     released_at: float = 0.0
     gone_at: float | None = None

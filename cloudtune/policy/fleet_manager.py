@@ -277,11 +277,11 @@ class FleetKeeper:
     # ---- giving back -------------------------------------------------------------------------
 
     def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
-        """Give back empty instances: lost ones, and of the rest what boots still goes first."""
+        """Give back empty instances: lost ones; then those at risk, and what boots still."""
         state = self._state
         busy = {piece.instance for piece in state.kept()}
         empty = [r for r in state.fleet.alive() if not r.released and r.instance not in busy]
-        for rented in sorted(empty, key=lambda r: r.joined):
+        for rented in sorted(empty, key=lambda r: (not r.at_risk, r.joined)):
             if not rented.surplus and extra[rented.offer] > 0:
                 extra[rented.offer] -= 1
                 rented.surplus = self._hysteresis.may_go(rented)

@@ -1,6 +1,6 @@
 """Which GPUs are free on the instances that take trials, kept up to date slice by slice."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import TypeAlias
 
 from cloudtune.model.catalog import Offer
@@ -13,13 +13,15 @@ Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
 class FreeGpus:
     """The free GPUs of every instance, by offer; slices of instances that have gone are ignored.
 
-    `widths` are those that are allowed on an offer; any, where it isn't given.
+    `widths` are those that are allowed on an offer; any, where it isn't given. Instances that are
+    `at_risk` are taken last.
     """
 
     def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
         self._widths = widths
         self.rooms: dict[Offer, dict[str, Room]] = {}
         self.offers: dict[str, Offer] = {}  # by instance
+        self.at_risk: Collection[str] = ()
 
     def limit(self, widths: Mapping[Offer, Container[Width]]) -> None:
         self._widths = widths
@@ -70,17 +72,28 @@ class FreeGpus:
 
         With `only` on instances of that offer, at whatever width. Nothing is taken.
         """
-        if only is not None:
-            slices = place(width, only.gpus, self.rooms.get(only, {}))
-            return None if slices is None else (only, slices)
+        safe = self._find(width, first, only, self.at_risk) if self.at_risk else None
+        return safe or self._find(width, first, only, ())
+
+    def _find(
+        self, width: Width, first: Offer | None, only: Offer | None, without: Collection[str]
+    ) -> Placement | None:
         offers = self.rooms if first is None else (first, *(o for o in self.rooms if o != first))
-        for offer in offers:
-            if self._widths is not None and width not in self._widths.get(offer, ()):
+        allowed = self._widths if only is None else None
+        for offer in offers if only is None else (only,):
+            if allowed is not None and width not in allowed.get(offer, ()):
                 continue
-            slices = place(width, offer.gpus, self.rooms.get(offer, {}))
+            rooms: Mapping[str, Room] = self.rooms.get(offer, {})
+            if without:
+                rooms = {name: room for name, room in rooms.items() if name not in without}
+            slices = place(width, offer.gpus, rooms)
             if slices is not None:
                 return offer, slices
         return None
+
+    def risks(self, pieces: Iterable[Slice]) -> bool:
+        """Whether any of these slices is on an instance that is at risk."""
+        return any(piece.instance in self.at_risk for piece in pieces)
 
     def could_hold(self, width: Width) -> bool:
         """Whether a trial of that width would fit if nothing sat on the instances there are."""

@@ -28,6 +28,7 @@ from cloudtune.model.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RebalanceRecommended,
     RunContinued,
     RunResumed,
     RunStarted,
@@ -237,7 +238,9 @@ class MeasurePolicy:
                 self._note_epoch(event)
             case TrialStarted():
                 self._sessions[event.session].reported_at = event.at
-            case InstanceBooting() | InterruptionNotice() | RunResumed() | RunContinued():
+            case InstanceBooting() | InterruptionNotice() | RebalanceRecommended():
+                pass
+            case RunResumed() | RunContinued():
                 pass
             case TrialStopped():
                 self._sessions[event.session].live = False

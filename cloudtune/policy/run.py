@@ -368,6 +368,7 @@ class RunPolicy:
         commands += self._fleet.fit(
             state.live.gpus + waiting_gpus
         )  # last: only what got no GPUs calls for more
+        commands += sessions.run_risks(tasks)  # once it is known which GPUs are to come
         self._end(self._fleet.hopeless())
         if self.ending is None and not state.live and self._fleet.settled():
             commands += self._unstick(tasks)

@@ -228,6 +228,40 @@ class SessionKeeper:
             return False
         return any(self._state.free.could_hold(shape.width) for shape in shapes)
 
+    def run_risks(self, tasks: Sequence[Task]) -> list[Command]:
+        """Start on instances at risk what waits, and for which no other GPUs are about to be free.
+
+        An epoch that may be lost costs less than GPUs that idle.
+        """
+        state = self._state
+        commands: list[Command] = []
+        if not state.free.at_risk:
+            return commands
+        coming = self._coming()
+        lost = [Task(trial.trial, state.granted[trial.id]) for trial in state.again.values()]
+        for task in (*lost, *(it for it in tasks if it.trial.id not in state.live.by_id)):
+            shapes = tuple(next(iter(self._shapes([task]))))
+            fitting = None
+            if not _awaits(coming, shapes):
+                fitting = self._first_fitting(shapes, at_risk=True)
+            if fitting is not None:
+                state.again.pop(task.trial.id, None)
+                commands.append(self._start(task, *fitting))
+        return commands
+
+    def _coming(self) -> dict[Offer, Width]:
+        """Return the GPUs of what has yet to join, and of what stops where nothing is at risk."""
+        state = self._state
+        coming: dict[Offer, Width] = {}
+        for rented in state.fleet.wanted():
+            if not rented.joined:
+                coming[rented.offer] = coming.get(rented.offer, 0.0) + rented.offer.gpus
+        for trial in state.live if state.live.stopping else ():
+            stays = state.free.stays(trial.placement) and not state.free.risks(trial.placement)
+            if trial.status == "stopping" and trial.after != "waiting" and stays and trial.offer:
+                coming[trial.offer] = coming.get(trial.offer, 0.0) + trial.width
+        return coming
+
     def start_anyhow(self, tasks: Sequence[Task]) -> list[Command]:
         """Start what waits at any width that there is room for.
 
@@ -328,12 +362,15 @@ class SessionKeeper:
             self._widths = {width for r in rentables for width in r.profile.widths}
         return self._widths
 
-    def _first_fitting(self, shapes: Iterable[Shape]) -> tuple[Placement, Width] | None:
+    def _first_fitting(
+        self, shapes: Iterable[Shape], *, at_risk: bool = False
+    ) -> tuple[Placement, Width] | None:
         if self.full:
             return None
+        free = self._state.free
         for shape in shapes:
-            placement = self._state.free.find(shape.width, only=shape.offer)
-            if placement is not None:
+            placement = free.find(shape.width, only=shape.offer)
+            if placement is not None and (at_risk or not free.risks(placement[1])):
                 return placement, shape.width
         return None
 
@@ -382,3 +419,13 @@ class SessionKeeper:
             trial.checkpoint_epoch = parent.checkpoint_epoch
             trial.epoch = parent.checkpoint_epoch
         return trial
+
+
+def _awaits(coming: dict[Offer, Width], shapes: Sequence[Shape]) -> bool:
+    """Whether a trial can wait for GPUs that are about to be free; it takes them."""
+    for shape in shapes:
+        for offer in coming if shape.offer is None else (shape.offer,):
+            if coming.get(offer, 0.0) >= shape.width:
+                coming[offer] -= shape.width
+                return True
+    return False

@@ -21,6 +21,7 @@ from cloudtune.model.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RebalanceRecommended,
     RunContinued,
     RunResumed,
     RunStarted,
@@ -258,6 +259,9 @@ class RunState:
                 self._drop_sessions_on(event.intent, event.reason, noted)
             case InterruptionNotice():
                 self._note_notice(event)
+            case RebalanceRecommended():
+                # It isn't lost, and may never be: no reason to plan again, or to move a trial.
+                self.fleet[event.intent].at_risk = True
             case InstanceGone():
                 self._note_gone(event)
                 self._drop_sessions_on(event.intent, event.reason, noted)
@@ -276,10 +280,8 @@ class RunState:
                     self._note_no_shows()
             case Interrupted():
                 self.interrupted = True
-            case InstanceBooting():
-                pass  # for people
-            case RunResumed() | RunContinued():
-                pass  # what its controller missed comes as any other event
+            case InstanceBooting() | RunResumed() | RunContinued():
+                pass  # the first is for people; what a controller missed comes as any other event
             case _:
                 assert_never(event)
         self.follow_fleet()
@@ -299,6 +301,7 @@ class RunState:
         self._followed = instances
         usable = {r.instance: r.offer for r in instances if r.instance is not None}
         self.free.follow(usable, self.taken())
+        self.free.at_risk = [r.instance for r in instances if r.at_risk and r.instance]
 
     def backoff(self, offer: Offer) -> LaunchBackoff:
         """Return what has gone wrong with the launches of an offer."""

@@ -82,16 +82,20 @@ class NaiveFleet(ConstantFleet):
 def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
     """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere.
 
-    Those whose GPUs cost most come first.
+    Those whose GPUs cost most come first, and of an offer those at risk.
     """
     usable = [rented for rented in view.fleet.usable() if rented.instance]
     loads = _loads(view)
     load = {rented.instance: loads[rented.instance] for rented in usable if rented.instance}
     elsewhere = sum(rented.offer.gpus for rented in usable) - sum(load.values())
     for offer, held in sorted(view.held.items(), key=lambda item: -_gpu_price(item[0])):
-        names = [r.instance for r in usable if r.offer == offer and r.instance]
+        ranks = [
+            (not r.at_risk, load[r.instance], r.instance)
+            for r in usable
+            if r.offer == offer and r.instance
+        ]
         too_many = max(0, held - target.get(offer, 0))
-        for name in sorted(names, key=lambda name: (load[name], name))[:too_many]:
+        for _, _, name in sorted(ranks)[:too_many]:
             elsewhere -= offer.gpus - load[name]
             if load[name] > elsewhere:
                 return

@@ -16,6 +16,7 @@ from cloudtune.infra.cluster.boot_lines import BootLines
 from cloudtune.infra.cluster.node_provider import GIVEN_UP, Note
 from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import telling_lines
+from cloudtune.infra.node.messages import AtRisk, Interruption
 from cloudtune.infra.provider import QUEUED, Calls, Instance
 from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
@@ -76,7 +77,7 @@ class Watcher:
         self._head = head
         self._began = began
         self._emit = emit
-        self._notices: dict[str, tuple[float, Callable[[], None]]] = {}  # by instance
+        self._warnings: dict[str, list[tuple[Interruption | AtRisk, Callable[[], None]]]] = {}
         self._blind_since = time.monotonic()
         self.failure: Exception | None = None
         self._listed_at = -math.inf
@@ -238,7 +239,7 @@ class Watcher:
                 self.lose(intent, node.lost)
                 continue
             ready = self._ready(node, wanted=watched.released_at is None)
-            self._note_notice(intent, node.instance)
+            self._note_warnings(intent, node.instance)
             if ready and not watched.joined:
                 watched.joined = True
                 self._boot_lines.end(intent)
@@ -268,17 +269,24 @@ class Watcher:
             watched.lost = True
         self._emit(lambda at: events.NodeLost(at, intent, reason))
 
-    def note_interruption(self, instance: str, due: float, settle: Callable[[], None]) -> None:
-        """Take note that the cloud takes an instance back (Unix time); settled once reported."""
+    def note_warning(
+        self, instance: str, warning: Interruption | AtRisk, settle: Callable[[], None]
+    ) -> None:
+        """Take note that the cloud takes an instance back, or may; settled once reported."""
         with self._lock:
-            self._notices[instance] = (due - self._began, settle)
+            self._warnings.setdefault(instance, []).append((warning, settle))
 
-    def _note_notice(self, intent: str, instance: str) -> None:
+    def _note_warnings(self, intent: str, instance: str) -> None:
         with self._lock:
-            notice = self._notices.pop(instance, None)
-        if notice is not None:
-            due, settle = notice
-            self._emit(lambda at: events.InterruptionNotice(at, intent, due), (settle,))
+            warnings = self._warnings.pop(instance, ())
+        for warning, settle in warnings:
+            if isinstance(warning, AtRisk):
+                self._emit(lambda at: events.RebalanceRecommended(at, intent), (settle,))
+            else:
+                self._emit_interruption(intent, warning.due - self._began, settle)
+
+    def _emit_interruption(self, intent: str, due: float, settle: Callable[[], None]) -> None:
+        self._emit(lambda at: events.InterruptionNotice(at, intent, due), (settle,))
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())

@@ -23,7 +23,7 @@ from cloudtune.infra.cluster.agents import Agents
 from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
-from cloudtune.infra.node.messages import Epoch, Interruption, Remark
+from cloudtune.infra.node.messages import AtRisk, Epoch, Interruption, Remark
 from cloudtune.model import commands, events
 from cloudtune.train.checkpoint import CheckpointStore
 
@@ -249,8 +249,8 @@ class CloudWorld:
             self._agents.call(instance, "stop", session)
 
     def _hear(self, instance: str, message: Message, settle: Callable[[], None]) -> None:
-        if isinstance(message.body, Interruption):
-            self._watcher.note_interruption(instance, message.body.due, settle)
+        if isinstance(message.body, Interruption | AtRisk):
+            self._watcher.note_warning(instance, message.body, settle)
             return
         if isinstance(message.body, Remark):
             settle()

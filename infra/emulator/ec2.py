@@ -208,8 +208,13 @@ class EmulatedEC2:
         }
         ending = machine.ending
         if ending is not None and ending.code == "Server.SpotInstanceTermination":
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ending.due))
-            answers["spot/instance-action"] = f'{{"action": "terminate", "time": "{when}"}}'
+            answers["spot/instance-action"] = (
+                f'{{"action": "terminate", "time": "{_iso(ending.due)}"}}'
+            )
+        if machine.at_risk_since is not None:
+            answers["events/recommendations/rebalance"] = (
+                f'{{"noticeTime": "{_iso(machine.at_risk_since)}"}}'
+            )
         return answers
 
     def console(self, instance_id: str) -> bytes:
@@ -302,6 +307,10 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
 
 def _backend(region: str) -> Any:
     return ec2_backends[DEFAULT_ACCOUNT_ID][region]
+
+
+def _iso(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
 def _settings(instance: Any) -> dict[str, str]:

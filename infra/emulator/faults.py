@@ -154,6 +154,14 @@ class Reclaim(_OfLaunches):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rebalance(_OfLaunches):
+    """AWS recommends this many seconds after a spot instance runs to use others: it is at risk."""
+
+    market: Name = "spot"
+    after: Seconds = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kill(_OfLaunches):
     """The processes die this many seconds after the instance runs, and EC2 doesn't notice."""
 
@@ -181,7 +189,9 @@ class Quota(InstanceFilter):
     vcpus: Count | None
 
 
-LaunchFault = SlowBoot | NoBoot | FailedBoot | SlowEnd | Hidden | Reclaim | Kill | Freeze
+# What hits an instance some time after it has come to run.
+Blow = Rebalance | Reclaim | Kill | Freeze
+LaunchFault = SlowBoot | NoBoot | FailedBoot | SlowEnd | Hidden | Blow
 Fault = CallError | LostAnswer | Throttle | LaunchFault | Capacity | Quota
 KINDS: dict[str, type[Fault]] = {
     "error": CallError,
@@ -194,6 +204,7 @@ KINDS: dict[str, type[Fault]] = {
     "failed-boot": FailedBoot,
     "slow-end": SlowEnd,
     "hidden": Hidden,
+    "rebalance": Rebalance,
     "reclaim": Reclaim,
     "kill": Kill,
     "freeze": Freeze,
@@ -209,10 +220,6 @@ def kind_of(fault: Fault) -> str:
 def to_json(fault: Fault) -> dict[str, Any]:
     """Return a fault as JSON."""
     return {"kind": kind_of(fault), **asdict(fault)}
-
-
-# What hits an instance some time after it has come to run.
-Blow = Reclaim | Kill | Freeze
 
 
 @dataclass
@@ -248,7 +255,7 @@ def fate_of(faults: Sequence[LaunchFault]) -> Fate:
             case Hidden():
                 fate.hidden_calls = fault.calls
                 fate.hidden_seconds = fault.seconds
-            case Reclaim() | Kill() | Freeze():
+            case Rebalance() | Reclaim() | Kill() | Freeze():
                 fate.blows.append(fault)
             case _:
                 assert_never(fault)

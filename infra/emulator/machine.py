@@ -40,7 +40,8 @@ class Ending:
 class Machine:
     """One machine and everything that has happened to it; times are the emulator's epoch seconds.
 
-    `ending` is the end that AWS has announced, `power_off` the one that the machine itself has set.
+    `ending` is the end that AWS has announced, `power_off` the one that the machine itself has set;
+    `at_risk_since` is when AWS recommended to use others.
     A dead machine's processes are gone and a frozen one's stand still; EC2 says running of both.
     """
 
@@ -61,6 +62,7 @@ class Machine:
     shutting_down_at: float | None = None
     terminated_at: float | None = None
     reason_code: str = ""
+    at_risk_since: float | None = None
     ending: Ending | None = None
     power_off: Ending | None = None
     pid: int | None = None

@@ -19,7 +19,7 @@ from typing import Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
-from cloudtune.infra.emulator.faults import Blow, Freeze, Kill, Reclaim
+from cloudtune.infra.emulator.faults import Blow, Freeze, Kill, Rebalance, Reclaim
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
 from cloudtune.infra.emulator.requests import Access
@@ -212,6 +212,8 @@ class RunningMachines:
 
     def _hit(self, machine: Machine, blow: Blow) -> None:
         match blow:
+            case Rebalance():
+                machine.at_risk_since = self.clock.now()
             case Reclaim():
                 self.reclaim(machine, blow.notice)
             case Kill():

@@ -211,10 +211,18 @@ class Interruption:
 
 
 @dataclass(frozen=True)
+class AtRisk:
+    """The cloud says that it may soon take the node's instance back. A message of no session."""
+
+
+@dataclass(frozen=True)
 class Remark:
     """What a person should know of the node, once. A message of no session."""
 
     text: str
+
+
+OfNode: TypeAlias = Interruption | AtRisk | Remark
 
 
 @dataclass(frozen=True)
@@ -224,7 +232,7 @@ class Message:
     number: int
     session: str
     rank: int
-    body: Body | Interruption | Remark
+    body: Body | OfNode
 
 
 @dataclass(frozen=True)
@@ -284,7 +292,7 @@ class Outbox:
         self._closed = False
         self._changed = threading.Condition()
 
-    def add(self, session: str, rank: int, body: Body | Interruption | Remark) -> int:
+    def add(self, session: str, rank: int, body: Body | OfNode) -> int:
         """Add a message; returns its number."""
         with self._changed:
             self.last += 1

@@ -13,8 +13,8 @@ from cloudtune.infra.node.agent import Agent, _Local
 from cloudtune.infra.node.boot import LOGS_VARIABLE
 from cloudtune.infra.node.lease import Ends
 from cloudtune.infra.node.log_copies import LogCopies
-from cloudtune.infra.node.messages import Remark, Training
-from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
+from cloudtune.infra.node.messages import AtRisk, Remark, Training
+from cloudtune.infra.node.spot_notice import NoticeWatch, interruption, rebalance_recommended
 from cloudtune.train.storage import LOGS
 
 # Both wait, and nothing else may wait for them.
@@ -32,7 +32,8 @@ class NodeAgent(Agent):
     """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
 
     A user's own machine has it elsewhere (CLOUDTUNE_LOGS). Copies of it go to the run's storage.
-    The `lease` ends the node, and `notice` says when its cloud does: by default a rented machine's.
+    The `lease` ends the node, `notice` says when its cloud does and `at_risk` whether it may: by
+    default a rented machine's.
     """
 
     def __init__(
@@ -44,12 +45,18 @@ class NodeAgent(Agent):
         *,
         lease: Ends | None = None,
         notice: Callable[[], float | None] = interruption,
+        at_risk: Callable[[], bool] = rebalance_recommended,
     ) -> None:
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune") / folder
         super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)
         self._copies = LogCopies(logs, f"{training.storage}/{LOGS}", instance)
         self._copies.start()
-        self._notices = NoticeWatch(self.note_interruption, notice)
+        self._notices = NoticeWatch(
+            tell=self.note_interruption,
+            warn=lambda: self._outbox.add("", 0, AtRisk()),
+            look=notice,
+            at_risk=at_risk,
+        )
         self._notices.start()
         if text := setup_remark():
             self._outbox.add("", 0, Remark(text))

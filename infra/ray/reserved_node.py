@@ -77,6 +77,7 @@ class ReservedNode(NodeAgent):
             training,
             lease=self._first_lease,
             notice=_drained_at,
+            at_risk=lambda: False,
         )
         self._storage = training.storage
         self._begun.set()

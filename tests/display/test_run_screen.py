@@ -67,6 +67,7 @@ def test_trouble_is_told() -> None:
             events.InstanceBooting(4.0, "i000", "fetches environment 3f2"),
             events.NodeJoined(10.0, "i000"),
             full,
+            events.RebalanceRecommended(11.5, "i000"),
             events.InterruptionNotice(12.0, "i000", 132.0),
             events.NodeLost(13.0, "i000", "its heartbeats have stopped"),
             events.RunResumed(20.0),
@@ -76,6 +77,7 @@ def test_trouble_is_told() -> None:
     lines = [line[7:] for line in printed(show)]
     assert "i-000: fetches environment 3f2" in lines
     assert "t01 ran out of memory; from now on trials start on 1/2 GPU or more" in lines
+    assert "the cloud may soon take i-000 back: others are used first" in lines
     assert "the cloud takes i-000 back in 2m" in lines
     assert "i-000 left the cluster: its heartbeats have stopped" in lines
     assert "taken over; 1 instance rented, 1 asked for" in lines

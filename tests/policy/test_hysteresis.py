@@ -10,7 +10,14 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Launch, Release
-from cloudtune.model.events import Event, InterruptionNotice, LaunchFailed, NodeLost, TrialFailed
+from cloudtune.model.events import (
+    Event,
+    InterruptionNotice,
+    LaunchFailed,
+    NodeLost,
+    RebalanceRecommended,
+    TrialFailed,
+)
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.trial import EndReason
@@ -133,6 +140,13 @@ def test_a_fleet_that_wavers_on_rents_little() -> None:
 def test_a_loss_explains_another_launch(cause: Event) -> None:
     entries = play(Wavering({0.0: 3, 100.0: 2, 110.0: 3}), trouble=[cause])
     assert times(entries, Launch) == [0.0, 0.0, 0.0, 105.0, 110.0]
+
+
+@pytest.mark.parametrize("risky", ["i001", "i002", "i003"])
+def test_of_idle_instances_one_at_risk_is_returned_first(risky: str) -> None:
+    entries = play(Wavering({0.0: 4, 100.0: 3}), trouble=[RebalanceRecommended(60.0, risky)])
+    returned = next(c for entry in entries for c in entry.commands if isinstance(c, Release))
+    assert returned.intent == risky
 
 
 def test_a_refusal_explains_that_another_is_taken_back() -> None:

@@ -8,7 +8,7 @@ from cloudtune.model import commands, events
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
-from tests.builders import begun, epoch, join, launches_of, scripted, staged, starts
+from tests.builders import Setting, begun, epoch, join, launches_of, play, scripted, staged, starts
 from tests.builders.events import dry, launch, returned, tick
 
 
@@ -268,6 +268,62 @@ def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
     (moved,) = (command for command in said if isinstance(command, commands.StartTrial))
     assert moved.start_epoch == 1
+
+
+def test_at_risk_trials_go_on_and_new_ones_start_elsewhere() -> None:
+    policy = scripted(staged((3, 0, 2, 2, 2.0)))
+    begun(policy, "i000", "i001")
+    assert policy.handle(events.RebalanceRecommended(11.0, "i001")) == (), "it may never come"
+    lost = policy.handle(events.NodeLost(12.0, "i000", "dead"))
+    assert launches_of(lost) == [launch("i002")]
+    assert starts(lost) == {}, "i-001 has room for one of the two"
+    assert policy.handle(epoch(12.5, "t02.1", 1)) == ()
+    assert starts(join(policy, 13.0, "i002")) == {
+        "t00.2": (Slice("i-002", 2.0),),
+        "t01.2": (Slice("i-002", 2.0),),
+    }
+
+
+def test_at_risk_takes_what_nothing_else_will_have_room_for() -> None:
+    policy = scripted(staged((9, 0, 1, 2, 1.0)))
+    begun(policy, "i001")
+    policy.handle(events.RebalanceRecommended(11.0, "i001"))
+    policy.handle(epoch(12.0, "t00.1", 1))
+    assert starts(policy.handle(events.TrialStopped(12.1, "t00.1"))) == {
+        "t08.1": (Slice("i-001", 1.0),)
+    }, "four of the five that wait have room on i-000, which boots"
+    policy.handle(events.LaunchFailed(13.0, "i000", "Dry", "none left", kind="capacity"))
+    policy.handle(epoch(14.0, "t01.1", 1))
+    again = policy.handle(events.TrialStopped(14.1, "t01.1"))
+    assert starts(again) == {"t04.1": (Slice("i-001", 1.0),)}, "nothing is coming any more"
+
+
+def test_at_risk_goes_first_when_a_stage_needs_less() -> None:
+    policy = scripted(staged((3, 0, 1, 3, 4.0), (1, 1, 2, 1, 4.0)))
+    begun(policy, "i000", "i001", "i002")
+    policy.handle(events.RebalanceRecommended(11.0, "i000"))
+    policy.handle(epoch(12.0, "t01.1", 1, 0.1))
+    policy.handle(epoch(12.1, "t02.1", 1, 0.2))
+    said = [*policy.handle(epoch(12.2, "t00.1", 1, 0.9))]
+    for session in ("t00.1", "t01.1", "t02.1"):
+        said += policy.handle(events.TrialStopped(12.3, session))
+    (place,) = starts(said)["t00.2"]
+    assert place.instance in {"i-001", "i-002"}
+    assert commands.Release("i000") in said
+
+
+def test_a_recommendation_in_time_saves_a_search_its_losses() -> None:
+    """The instance at risk is the first that a shrinking fleet gives back, before its end."""
+    taken = (events.NodeLost(120.0, "i000", "gone"), events.InstanceGone(120.0, "i000", 120.0, ""))
+    warned = (events.RebalanceRecommended(60.0, "i000"), *taken)
+    job = Setting(16, 1, 9, 3, by="random", max_instances=3)
+    first, second = (play(job.but(trouble=trouble)) for trouble in (taken, warned))
+    sessions = [sum(t.sessions for t in it.policy.trials.values()) for it in (first, second)]
+    assert sessions == [20, 16], "four were lost with it and started again, or none"
+    later = [e.commands for e in second.entries if e.event.at > 60.0]
+    places = [p.instance for said in later for pieces in starts(said).values() for p in pieces]
+    assert set(places) == {"sim-i001"}
+    assert second.policy.over_at < first.policy.over_at
 
 
 def test_a_fitting_trial_keeps_its_share_then_moves_wider() -> None:

@@ -13,7 +13,7 @@ from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import Entry
 from cloudtune.experiment.schema import StrategySettings
 from cloudtune.model.commands import Launch, StartTrial
-from cloudtune.model.events import EpochDone, Event, Interrupted
+from cloudtune.model.events import EpochDone, Event, Interrupted, RebalanceRecommended
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.cost_model import price
@@ -96,6 +96,14 @@ def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
     assert [stage.dollars for stage in told.stages] == [pytest.approx(1.80), None, None]
     data = to_json(told)
     assert (data["ended"], data["exit_code"], data["best"]) == ("interrupted", 130, None)
+
+
+def test_a_rebalance_recommendation_is_one_line_of_the_report() -> None:
+    told = report(RebalanceRecommended(30.0, "i001"))
+    out = io.StringIO()
+    show_report(Console(file=out, width=200), told)
+    (line,) = [line for line in out.getvalue().splitlines() if "take back" in line]
+    assert line == "The cloud said that it might take back sim-i001 after 30s"
 
 
 def test_reports_during_a_persons_stop_count() -> None:

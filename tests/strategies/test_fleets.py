@@ -45,19 +45,20 @@ def test_another_offer_stands_in_for_a_refused_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loads", "target", "going"),
+    ("loads", "at_risk", "target", "going"),
     [
-        ((3.0, 1.0), {FOUR: 1}, ["b"]),
-        ((3.0, 2.0), {FOUR: 1}, []),
-        ((0.0, 4.0), {FOUR: 1}, ["a"]),
-        ((0.0, 0.0), {OTHER: 1}, ["a", "b"]),
+        ((3.0, 1.0), "", {FOUR: 1}, ["b"]),
+        ((3.0, 1.0), "a", {FOUR: 1}, ["a"]),
+        ((3.0, 2.0), "", {FOUR: 1}, []),
+        ((0.0, 4.0), "", {FOUR: 1}, ["a"]),
+        ((0.0, 0.0), "", {OTHER: 1}, ["a", "b"]),
     ],
 )
 def test_a_surplus_instance_goes_if_its_trials_fit_elsewhere(
-    loads: tuple[float, float], target: Mapping[Offer, int], going: list[str]
+    loads: tuple[float, float], at_risk: str, target: Mapping[Offer, int], going: list[str]
 ) -> None:
-    """Two of four GPUs are held where one is to be, or none: the emptier ones go."""
-    usable = [SimpleNamespace(instance=name, offer=FOUR) for name in "ab"]
+    """Two of four GPUs are held where one is to be, or none: one at risk goes, or the emptier."""
+    usable = [SimpleNamespace(instance=name, offer=FOUR, at_risk=name == at_risk) for name in "ab"]
     trials = [
         SimpleNamespace(placement=(Slice(name, load),))
         for name, load in zip("ab", loads, strict=True)

@@ -198,7 +198,9 @@ def _state(rented: Rented) -> str:
         return "leaving"
     if rented.launched_at is None:
         return "asked for"
-    return "up" if rented.joined else "booting"
+    if rented.joined:
+        return "at risk" if rented.at_risk else "up"
+    return "booting"
 
 
 def _trials(policy: RunPolicy) -> tuple[TrialRow, ...]:

@@ -34,6 +34,7 @@ from cloudtune.model.events import (
     LaunchFailed,
     NodeJoined,
     NodeLost,
+    RebalanceRecommended,
     RunContinued,
     RunResumed,
     RunStarted,
@@ -205,6 +206,7 @@ class Timeline:
     sessions: dict[str, SessionSpan] = field(default_factory=dict)
     epochs: list[EpochSpan] = field(default_factory=list)
     notices: list[InterruptionNotice] = field(default_factory=list)
+    recommendations: list[RebalanceRecommended] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
     takeovers: list[float] = field(default_factory=list)
     began: float | None = None
@@ -313,7 +315,7 @@ class Timeline:
         for command in entry.commands:
             self._follow(command, self.at)
 
-    def _hear(self, event: Event) -> None:  # noqa: C901  one flat match
+    def _hear(self, event: Event) -> None:  # noqa: C901, PLR0912  one flat match
         match event:  # the most frequent one first
             case EpochDone():
                 self._hear_epoch(event)
@@ -329,6 +331,8 @@ class Timeline:
                     self._hear_instance(event, instance)
             case InterruptionNotice():
                 self.notices.append(event)
+            case RebalanceRecommended():
+                self.recommendations.append(event)
             case RunStarted():
                 self.began = event.at
             case RunResumed():

@@ -178,7 +178,7 @@ class PlannedStages:
             extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
             # Of equal worth the oldest go: they have paid their minimum charge.
             held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
-            held.sort(key=lambda rented: (rented.joined, staying[rented.instance or ""]))
+            held.sort(key=lambda r: (not r.at_risk, r.joined, staying[r.instance or ""]))
             yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:

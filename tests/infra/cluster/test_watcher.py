@@ -17,14 +17,17 @@ from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import watcher as watching
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.cluster.watcher import Watcher
+from cloudtune.infra.node.messages import AtRisk, Interruption
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.events import (
     Event,
     InstanceBooting,
     InstanceGone,
     InstanceLaunched,
+    InterruptionNotice,
     LaunchFailed,
     NodeLost,
+    RebalanceRecommended,
     RefusalKind,
 )
 
@@ -115,6 +118,16 @@ def test_expired_credentials_end_no_run(tmp_path: Path, monkeypatch: pytest.Monk
 def instance(**changes: Any) -> SimpleNamespace:
     given = {"id": "i-1", "intent": "i000", "launched_at": 1.0, "billing": True, "state": "running"}
     return SimpleNamespace(**given | changes)
+
+
+def test_a_nodes_warnings_become_events_in_order(tmp_path: Path) -> None:
+    said: list[Event] = []
+    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, said, lambda _: [instance()])
+    cast("Any", watcher._head).nodes = lambda: [SimpleNamespace(instance="i-1", lost="")]
+    watcher.note_warning("i-1", AtRisk(), lambda: None)
+    watcher.note_warning("i-1", Interruption(150.0), lambda: None)
+    watcher._look()
+    assert said[1:] == [RebalanceRecommended(5.0, "i000"), InterruptionNotice(5.0, "i000", 150.0)]
 
 
 def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:

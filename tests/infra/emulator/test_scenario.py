@@ -37,6 +37,7 @@ FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "slow-end": {**LAUNCHES, "seconds": SECONDS},
     "hidden": {**LAUNCHES, "calls": st.integers(0, 9), "seconds": SECONDS},
     "reclaim": {**LAUNCHES, "after": SECONDS, "notice": SECONDS},
+    "rebalance": {**LAUNCHES, "after": SECONDS},
     "kill": {**LAUNCHES, "after": SECONDS},
     "freeze": {**LAUNCHES, "after": SECONDS},
 }

@@ -69,20 +69,25 @@ def launched(ec2: EC2Client, user_data: str, **more: Any) -> str:
     return instance["InstanceId"]
 
 
-def watching(tell: Callable[[float], None]) -> NoticeWatch:
-    watch = NoticeWatch(tell, seconds=0.05)
+def watching(
+    tell: Callable[[float], None], warn: Callable[[], object] = lambda: None
+) -> NoticeWatch:
+    watch = NoticeWatch(tell, warn, seconds=0.05)
     watch.start()
     return watch
 
 
-def test_an_interruption_notice_comes_once_with_its_time(
+def test_a_recommendation_then_an_interruption_notice_come_once_each(
     node: Callable[[str], str], control: EmulatorControl, eventually: Eventually
 ) -> None:
+    control.replace([{"kind": "rebalance", "times": 1}])
     instance = node("spot")
     told: queue.SimpleQueue[float] = queue.SimpleQueue()
-    watch = watching(told.put)
+    watch = watching(told.put, lambda: told.put(-1.0))
     assert interruption() is None
     eventually(lambda: control.instance(instance)["state"] == "running")
+    assert told.get(timeout=60) == -1.0, "it is at risk, and stays"
+    time.sleep(0.2)
     due = control.reclaim(instance, notice=120)
     assert told.get(timeout=60) == pytest.approx(due, abs=1.0)
     eventually(lambda: not watch.watching)
