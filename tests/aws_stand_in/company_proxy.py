@@ -1,6 +1,7 @@
-"""A company's proxy: it opens what is encrypted, and only its own CA vouches for its certificates.
+"""AWS by its own names, without AWS_ENDPOINT_URL, over TLS: directly or behind a company's proxy.
 
-So AWS is reached by its own names, without AWS_ENDPOINT_URL, and the stand-in answers.
+The proxy opens what is encrypted, and only its own CA vouches for its certificates. The stand-in
+answers whatever is asked.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any, cast
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -86,25 +88,33 @@ class CompanyProxy(socketserver.ThreadingTCPServer):
         return context
 
 
-class _Tunnel(BaseHTTPRequestHandler):
-    server: CompanyProxy
-    protocol_version = "HTTP/1.1"
-    name = ""
+class NamesOfAws(socketserver.ThreadingTCPServer):
+    """Where the names of AWS lead without a proxy: what is asked there, `proxy` passes on.
 
-    def do_CONNECT(self) -> None:
-        self.name = self.path.partition(":")[0]
-        self.server.names.add(self.name)
-        self.send_response(200)
-        self.end_headers()
-        context = self.server.context(self.name)
-        try:
-            self.connection = context.wrap_socket(self.connection, server_side=True)
-        except OSError:  # whoever asks doesn't trust the CA
-            self.close_connection = True
-            return
-        self.rfile = self.connection.makefile("rb")
-        self.wfile = self.connection.makefile("wb", 0)
-        self.close_connection = False  # whatever version of HTTP asked for the tunnel
+    `log` gets a line for each connection: whose, and the name that was asked for.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, proxy: CompanyProxy, address: str, log: Path) -> None:
+        super().__init__((address, 443), _Direct)
+        self.proxy = proxy
+        self.log = log
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> None:
+        connection.context = self.proxy.context(name or "")
+        with self.log.open("a") as log:
+            log.write(f"{connection.getpeername()[0]} {name}\n")
+
+
+class _PassesOn(BaseHTTPRequestHandler):
+    """Has the stand-in answer what was asked of a name of AWS."""
+
+    protocol_version = "HTTP/1.1"
+    proxy: CompanyProxy
+    name = ""
 
     def _body(self) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -120,15 +130,15 @@ class _Tunnel(BaseHTTPRequestHandler):
         """Have the stand-in answer, under its own name, with what was signed beside it."""
         bucket = self.name.partition(".s3.")[0] if ".s3." in self.name else ""
         headers = {name.lower(): value for name, value in self.headers.items()}
-        headers |= {"host": self.server.behind, SIGNED_HOST: self.name}
+        headers |= {"host": self.proxy.behind, SIGNED_HOST: self.name}
         headers.pop("transfer-encoding", None)
         headers.pop("expect", None)
         headers[SIGNED_PATH] = self.path
         body = self._body()
-        if self.server.page:
-            self._answer(200, {"Content-Type": "text/html"}, self.server.page)
+        if self.proxy.page:
+            self._answer(200, {"Content-Type": "text/html"}, self.proxy.page)
             return
-        stand_in = http.client.HTTPConnection(self.server.behind)
+        stand_in = http.client.HTTPConnection(self.proxy.behind)
         try:
             path = f"/{bucket}{self.path}" if bucket else self.path
             stand_in.request(self.command, path, body, headers)
@@ -155,6 +165,40 @@ class _Tunnel(BaseHTTPRequestHandler):
         self.connection.close()
 
     def log_message(self, *_: object) -> None: ...
+
+
+class _Tunnel(_PassesOn):
+    def setup(self) -> None:
+        super().setup()
+        self.proxy = cast("CompanyProxy", self.server)
+
+    def do_CONNECT(self) -> None:
+        self.name = self.path.partition(":")[0]
+        self.proxy.names.add(self.name)
+        self.send_response(200)
+        self.end_headers()
+        context = self.proxy.context(self.name)
+        try:
+            self.connection = context.wrap_socket(self.connection, server_side=True)
+        except OSError:  # whoever asks doesn't trust the CA
+            self.close_connection = True
+            return
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb", 0)
+        self.close_connection = False  # whatever version of HTTP asked for the tunnel
+
+
+class _Direct(_PassesOn):
+    def setup(self) -> None:
+        server = cast("NamesOfAws", self.server)
+        self.proxy = server.proxy
+        self.request = server.context.wrap_socket(self.request, server_side=True)
+        super().setup()
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.name = self.headers.get("Host", "") if parsed else ""
+        return parsed
 
 
 @contextlib.contextmanager

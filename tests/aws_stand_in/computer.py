@@ -2,7 +2,7 @@
 
 `python tests/aws_stand_in computer --home HOME --name NAME -- COMMAND` runs a command on it, from
 within the namespaces of the cloud. Its home folder, HOME/computers/NAME, stays for the next one.
-With the CA of the company's proxy in it, AWS is reached by its own names, through that proxy.
+AWS is reached by its own names: with the CA of the company's proxy in it, through that proxy.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
-from tests.aws_stand_in import image, network  # not what imports moto, for seconds
+from tests.aws_stand_in import image, names, network  # not what imports moto, for seconds
 from tests.aws_stand_in.company_proxy import BUNDLE
 
 RUNNING = ".running"
@@ -40,13 +40,13 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
         raise CloudtuneError(f"no isolated cloud runs in {home}")
     own = folder_of(home, name)
     _give_credentials(own, emulator.access)
-    root = image.root({**image.baked(_programs(home)), _HOME: own})
     environment = {"PATH": image.PATH, "HOME": str(_HOME)}
-    if (own / BUNDLE).exists():
+    names_of_aws = names.files(home)
+    if (own / BUNDLE).exists():  # a company's network has no names of the world outside
+        names_of_aws = {}
         environment["HTTPS_PROXY"] = "http://{}:{}".format(*network.PROXY)
         environment["AWS_CA_BUNDLE"] = str(_HOME / BUNDLE)
-    else:
-        environment["AWS_ENDPOINT_URL"] = emulator.access.endpoint
+    root = image.root({**image.baked(_programs(home)), _HOME: own, **names_of_aws})
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables = [f"{name}={value}" for name, value in environment.items()]
     lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"

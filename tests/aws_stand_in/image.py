@@ -7,9 +7,10 @@
     aws                 the one command of the AWS CLI that instances use
     nvidia-smi          names the GPUs that its type has
     shutdown            ends the machine, as EC2's does by way of the hypervisor
+    /etc/resolv.conf    AWS's own names lead to the stand-in, and each bundle of certificates has
+                        its CA (`names.py`)
 
-Nothing of the environment of whoever started the cloud is there, but one variable that stands for
-the names that AWS's services have in the world: AWS_ENDPOINT_URL.
+Nothing of the environment of whoever started the cloud is there.
 """
 
 import shlex
@@ -51,18 +52,23 @@ def nvidia_smi(gpus: int, name: str) -> str:
 def root(visible: Mapping[Path, Path]) -> str:
     """Return the lines of a shell that make a machine's root, as root of its mount namespace.
 
-    `visible` has the folders that are to be seen where others see nothing: where, and which.
+    `visible` has the folders and files that are to be seen where others see nothing, or something
+    else: where, and which.
     """
     places = {where: f"/dev/shm/{number}" for number, where in enumerate(visible)}
     lines = ["mount --make-rprivate /", "mount -t tmpfs own /dev/shm"]
+    make = {where: "touch" if which.is_file() else "mkdir -p" for where, which in visible.items()}
     for where, which in visible.items():
         place = places[where]
-        lines += [f"mkdir {place}", f"mount --rbind {shlex.quote(str(which))} {place}"]
+        lines += [f"{make[where]} {place}", f"mount --rbind {shlex.quote(str(which))} {place}"]
     lines.append("mount -o remount,bind,ro /")
     lines += [f"[ ! -d {folder} ] || mount -t tmpfs -o mode=1777 own {folder}" for folder in _OWN]
     for where, place in places.items():
         quoted = shlex.quote(str(where))
-        lines += [f"[ -d {quoted} ] || mkdir -p {quoted}", f"mount --rbind {place} {quoted}"]
+        lines += [
+            f"[ -e {quoted} ] || {{ mkdir -p {quoted}/..; {make[where]} {quoted}; }}",
+            f"mount --rbind {place} {quoted}",
+        ]
     lines += ["mount -t tmpfs -o mode=1777 own /dev/shm", "mount -t proc proc /proc"]
     return "\n".join(lines) + "\n"
 
@@ -80,13 +86,12 @@ def first_process(root: str, gate: int, command: str) -> str:
     return f"set -e\n{root}read -r _ <&{gate} || :\nexec {gate}<&-\ncd /\n{command}"
 
 
-def user_data_command(script: str, environment: Mapping[str, str]) -> str:
+def user_data_command(script: str) -> str:
     """Return the lines of a shell that run user data as root at boot."""
-    variables = shlex.join([f"{name}={value}" for name, value in environment.items()])
     return (
         f"ulimit -Sn {_FILES}\n"
         f"printf %s {shlex.quote(script)} > /run/user-data\n"
-        f"exec env -i PATH={PATH} {variables} /bin/bash /run/user-data < /dev/null\n"
+        f"exec env -i PATH={PATH} /bin/bash /run/user-data < /dev/null\n"
     )
 
 

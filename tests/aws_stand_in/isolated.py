@@ -1,6 +1,5 @@
 """A stand-in whose machines live in namespaces: an address, a root, no sight of other processes."""
 
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterable
@@ -17,8 +16,8 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.emulator.server import QuietHandler
 from cloudtune.infra.node.gpus import STAND_IN
-from tests.aws_stand_in import image, network
-from tests.aws_stand_in.company_proxy import BUNDLE, CompanyProxy
+from tests.aws_stand_in import image, names, network
+from tests.aws_stand_in.company_proxy import CompanyProxy, NamesOfAws
 from tests.aws_stand_in.computer import spawn
 from tests.aws_stand_in.rules import StandIn
 
@@ -54,8 +53,11 @@ class IsolatedStandIn(StandIn):
         server = make_server(
             network.METADATA, 80, by_address, threaded=True, request_handler=QuietHandler
         )
-        proxy = CompanyProxy(access.endpoint, machines.folder.parent, network.PROXY)
-        for served in (server, proxy):
+        home = machines.folder.parent
+        proxy = CompanyProxy(access.endpoint, home, network.PROXY)
+        names.write(home, self.host)
+        aws = NamesOfAws(proxy, self.host, home / names.LOG)
+        for served in (server, proxy, aws, names.NameServer(self.host)):
             threading.Thread(target=served.serve_forever, args=[0.1], daemon=True).start()
 
 
@@ -68,14 +70,9 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     assert machine.script is not None
     folder = machine.folder
     (folder / "user-data").write_text(machine.script)
-    root = image.root(image.baked(_image(machine, access)))
-    variables = {
-        "AWS_ENDPOINT_URL": access.endpoint,
-        # Instances know no names either; addresses that a laptop behind the proxy signed have some.
-        "https_proxy": "http://{}:{}".format(*network.PROXY),
-        "CURL_CA_BUNDLE": f"/usr/local/sbin/{BUNDLE}",
-    }
-    command = image.user_data_command(machine.script, variables)
+    home = folder.parent.parent
+    root = image.root({**image.baked(_image(machine, access)), **names.files(home)})
+    command = image.user_data_command(machine.script)
     machine_process.record(folder, machine.id, None)
     with (folder / machine_process.CONSOLE_NAME).open("ab") as output:
         process = spawn(
@@ -95,7 +92,6 @@ def _image(machine: Machine, access: Access) -> Path:
     programs = machine.folder / "bin"
     programs.mkdir(exist_ok=True)
     machine_process.write_shutdown_command(machine.folder, machine.id, access)
-    shutil.copy(machine.folder.parent.parent / BUNDLE, programs)
     image.write_program(programs / "python3", image.python_program())
     image.write_program(programs / "aws", image.aws_program())
     if machine.gpus:

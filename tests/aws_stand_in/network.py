@@ -1,6 +1,7 @@
 """The network of an isolated cloud, in the network namespace of its emulator.
 
-    10.77.0.1          where EC2, S3 and the other services answer; port 3128: a company's proxy
+    10.77.0.1          where EC2, S3 and the other services answer, and the names of AWS lead (port
+                       443, and 53 says so); port 3128: a company's proxy
     169.254.169.254    the metadata service
     10.77.1.0 …        the instances, joined by a bridge: all reach each other, as in one subnet
     10.78.N.2          computers outside, each by a cable of its own: they reach 10.77.0.1 alone
@@ -23,6 +24,7 @@ from cloudtune.errors import CloudtuneError
 SERVICES = "10.77.0.1"
 METADATA = "169.254.169.254"
 PROXY = (SERVICES, 3128)
+INSTANCES = "10.77.1."
 _BRIDGE = "cloud"
 _MAC = "02:00:0a:4d:00:01"
 """The bridge's own: without one it has that of some instance, and another one's when that ends."""
@@ -108,14 +110,14 @@ def await_namespace(pid: int) -> None:
     Raises:
         CloudtuneError: it ended, or has none after ten seconds.
     """
-    give_up, ours = time.monotonic() + _SECONDS, _namespace("self")
-    while (its := _namespace(str(pid))) in {ours, ""}:
+    give_up, ours = time.monotonic() + _SECONDS, namespace("self")
+    while (its := namespace(str(pid))) in {ours, ""}:
         if its == "" or time.monotonic() > give_up:
             raise CloudtuneError(f"process {pid} has got no network of its own")
         time.sleep(0.002)
 
 
-def _namespace(pid: str) -> str:
+def namespace(pid: str) -> str:
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
     except OSError:

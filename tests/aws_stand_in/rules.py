@@ -20,6 +20,7 @@ import boto3
 from botocore.config import Config
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
+from moto.s3.models import s3_backends
 from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulator.faults import Quota
@@ -37,6 +38,8 @@ from tests.aws_stand_in.principals import Principal, Principals, control_policie
 from tests.aws_stand_in.rates import AccountRates
 from tests.aws_stand_in.stacks import Stacks
 
+_NOBODY = ""  # whose requests to S3 have no signature
+_REGION = "x-amz-bucket-region"
 _CREDENTIALS = "iam/security-credentials"
 
 
@@ -70,6 +73,8 @@ class StandIn(AccessRules):
             body = {"wsgi.input": io.BytesIO(request.get_data())}
             request = Request({**request.environ, **signed, **body})
         if "X-Amz-Signature" not in request.args:
+            if ".s3." in request.host and "Authorization" not in request.headers:
+                return Signed("s3", "us-east-1", _NOBODY)
             return super().signed(access, request)
         return presigned(request, self._principals.secret_of)
 
@@ -97,6 +102,9 @@ class StandIn(AccessRules):
 
     def answer(self, signed: Signed, request: Request, pass_on: Callable[[], Response]) -> Response:
         images.register(_ec2(signed.region))  # their names are in SSM
+        if signed.key == _NOBODY:
+            denial = _s3_denial("Access Denied", request)
+            return denial if _REGION in denial.headers else Response(status=404)
         if signed.service == "s3":
             return self._s3(self._who(signed), request, pass_on)
         asked = other_rights.asked(signed.service, signed.region, request)
@@ -261,4 +269,7 @@ def _s3_denial(message: str, request: Request) -> Response:
         )
         return Response(f"<DeleteResult>{errors}</DeleteResult>", 200, mimetype="application/xml")
     body = "" if request.method == "HEAD" else f"<Error>{what}</Error>"
-    return Response(body, 403, mimetype="application/xml")
+    # Whoever asks learns in which region a bucket is: so Arrow finds out, unsigned.
+    bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.get(request.path.split("/")[1])
+    headers = {} if bucket is None else {_REGION: bucket.region_name}
+    return Response(body, 403, headers, mimetype="application/xml")

@@ -7,6 +7,7 @@ it all the others: nothing outlives it, and nothing of it is seen on this machin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import network
 from tests.aws_stand_in.computer import RUNNING, folder_of
+from tests.aws_stand_in.names import LOG as NAMES_LOG
 
 _READY = "ready"
 _START_SECONDS = 60.0
@@ -93,6 +95,26 @@ class World:
             found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
             number = found.split("10.78.")[1].partition(".")[0]
             subprocess.run(self.command("ip", "link", "set", f"c{number}", state), check=True)
+
+    def variables(self) -> set[str]:
+        """Return the environment variables of all that runs on machines of the cloud."""
+        assert self._process is not None
+        first, *others = psutil.Process(self._process.pid).children(recursive=True)
+        names: set[str] = set()
+        for process in others:
+            with contextlib.suppress(psutil.Error):
+                if network.namespace(str(process.pid)) != network.namespace(str(first.pid)):
+                    names.update(process.environ())
+        return names
+
+    def asked(self) -> dict[str, set[str]]:
+        """Return which names of AWS each instance has asked for, by its address."""
+        lines = (self.home / NAMES_LOG).read_text().splitlines()
+        asked: dict[str, set[str]] = {}
+        for address, name in map(str.split, lines):
+            if address.startswith(network.INSTANCES):
+                asked.setdefault(address, set()).add(name)
+        return asked
 
     def _end(self) -> None:
         process = self._process

@@ -107,6 +107,9 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
 
     script = outside.world.home / "instances" / node["id"] / "user-data"
     wait_for_console(script.with_name("console.log"), "cloudtune-node ready")
+    variables = outside.world.variables()
+    assert "RAY_AUTH_TOKEN" in variables, "head and node run"
+    assert not {name for name in variables if name.startswith(("AWS_", "http"))}
     intruder = outside.python("owner", launching(script.read_text(), token="0" * 64)).strip()
     console = outside.world.home / "instances" / intruder / "console.log"
 
@@ -138,6 +141,10 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     assert len({trial["trial"] for trial in report.json["trials"]}) == 4
     nodes = [each for each in outside.instances() if each.get("run") == run]
     assert {each["state"] for each in nodes} == {"terminated"}
+    asked = outside.world.asked().values()
+    assert all(f"{BUCKET}.s3.us-east-1.amazonaws.com" in names for names in asked)
+    heads = [names for names in asked if "ec2.us-east-1.amazonaws.com" in names]
+    assert len(asked) > len(heads) > 1
 
 
 def wait_for_nodes(
