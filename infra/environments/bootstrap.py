@@ -1,9 +1,9 @@
 """What a head builds its own environment from, if its image has no cloudtune.
 
 Its launcher puts cloudtune as a wheel into the bucket, with the versions of all packages that this
-release was tested with. The head fetches that, gets uv, and installs; a later head fetches what the
-first one packed, whoever launches it. Its instances get the same environment, as they boot the same
-image.
+release was tested with, and the hashes of their files. The head fetches that, gets uv, and installs
+what has one of these hashes; a later head fetches what the first one packed, whoever launches it.
+Its instances get the same environment, as they boot the same image.
 """
 
 import gzip
@@ -21,21 +21,36 @@ from typing import Any
 
 from cloudtune.infra.environments import delivery
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
-from cloudtune.infra.environments.spec import ROOT, release_pins
+from cloudtune.infra.environments.release import ReleasePins, release_pins
+from cloudtune.infra.environments.spec import ROOT
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, is_local, storage_errors
 
 _DIGITS = 20
+# Ends the machine after a failed install; uv and pip each name a file that isn't the recorded one.
+_REFUSE = r"""refuse() {
+  cat "$source/why" >&2
+  other=$(sed -nE 's/.*Hash mismatch for `([^ `]+).*/\1/p; s/^ +(uv==[^ ]+) from .*/\1/p' \
+    "$source/why" | head -n 1)
+  [ -z "$other" ] || end "$other doesn't match its recorded hash: the index, or a proxy, serves\
+ another file than this release was tested with; nothing was installed"
+  end "$1"
+}
+"""
 
 
 @dataclass(frozen=True)
 class Foundation:
-    """A pack of what is to be installed, and where; `packed` where that has been done before."""
+    """A pack of what is to be installed, and where; `packed` where that has been done before.
+
+    `unhashed` says what is installed without recorded hashes, and why; "" where nothing is.
+    """
 
     source: delivery.Pack
     place: str
     python: str
     packed: delivery.Pack | None = None
+    unhashed: str = ""
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune: the image's, or ours."""
@@ -53,8 +68,14 @@ class Foundation:
     def _build_lines(self) -> str:
         place = shlex.quote(self.place)
         source = shlex.quote(self.source.into)
+        strict = "--require-hashes --no-build "
+        warning = ""
+        if self.unhashed:
+            strict = ""
+            line = f"cloudtune-head: installed without recorded hashes: {self.unhashed}"
+            warning = f"echo {shlex.quote(line)}\n"
         return (
-            f"{delivery.fetch_lines(self.source)}"
+            f"{delivery.fetch_lines(self.source)}{_REFUSE}"
             f"place={place} source={source}\n"
             'rm -rf "$place"\n'
             "python=$(command -v python3) || end 'the image has no python3'\n"
@@ -63,18 +84,21 @@ class Foundation:
             "    await_apt; apt-get update -qq; apt-get install -qq -y python3-pip || "
             "dnf install -q -y python3-pip\n"
             "  } > /dev/null 2>&1\n"
-            '  "$python" -m pip install -q --target "$source/uv" uv || end "no uv from its index"\n'
+            '  "$python" -m pip install -q --target "$source/uv" --require-hashes '
+            '-r "$source/uv.txt" 2> "$source/why" || refuse "no uv from its index"\n'
             "  uv=$source/uv/bin/uv\n"
             "}\n"
             f'echo "cloudtune-head: installing Python {self.python}, Ray, torch and cloudtune; '
             'that takes minutes, and later heads fetch them"\n'
+            f"{warning}"
             f'"$uv" python install -q --no-bin --install-dir "$place/python" {self.python} ||\n'
             '  echo "cloudtune-head: uv has no such Python for us; one of the image is taken"\n'
             'export UV_PYTHON_INSTALL_DIR="$place/python"\n'
             f'"$uv" venv -q --python {self.python} "$place/venv" || end "no Python {self.python}"\n'
             "python=$place/venv/bin/python\n"
-            '"$uv" pip install -q --compile-bytecode --python "$python" -r "$source/ours.txt" '
-            '-c "$source/pins.txt" || end "cloudtune can\'t be installed"\n'
+            f'"$uv" pip install -q --compile-bytecode {strict}--python "$python" '
+            '-r "$source/ours.txt" -r "$source/uv.txt" -c "$source/pins.txt" 2> "$source/why" || '
+            'refuse "cloudtune can\'t be installed"\n'
             '"$python" -I -m cloudtune.infra.environments.build "$place" $SECONDS || '
             'end "its environment isn\'t whole"\n'
             'rm -rf "$source"\n'
@@ -86,7 +110,8 @@ class Foundation:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Foundation":
         packed = None if data["packed"] is None else delivery.Pack(**data["packed"])
-        return cls(delivery.Pack(**data["source"]), data["place"], data["python"], packed)
+        source = delivery.Pack(**data["source"])
+        return cls(source, data["place"], data["python"], packed, data.get("unhashed", ""))
 
 
 def lay(storage: str, root: Path = ROOT) -> Foundation:
@@ -97,7 +122,7 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     """
     python = f"3.{sys.version_info.minor}"  # of its patch levels uv brings few, and images others
     wanted = release_pins()
-    inputs = json.dumps(["head", python, wanted, code_hash(), str(root)])
+    inputs = json.dumps(["head", python, wanted.lines, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest
     data = _source(wanted, f"{place}.source")
@@ -112,21 +137,26 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     source = delivery.Pack(
         uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0
     )
-    return Foundation(source, str(place), python, EnvironmentCache(storage, place).pack())
+    packed = EnvironmentCache(storage, place).pack()
+    return Foundation(source, str(place), python, packed, wanted.unhashed)
 
 
-def _source(wanted: tuple[str, ...], into: str) -> bytes:
+def _source(wanted: ReleasePins, into: str) -> bytes:
     """Return cloudtune's wheel and what goes with it, packed; equal code gives equal bytes.
 
     A head that runs builds environments itself, for which it needs uv.
     """
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
-        wheel = write_wheel(Path(folder))
+        path = write_wheel(Path(folder))
+        wheel = path.read_bytes()
+        digest = hashlib.sha256(wheel).hexdigest()
+        ours = f"cloudtune @ file://{into}/{path.name} --hash=sha256:{digest}\n"
         files = {
-            wheel.name: wheel.read_bytes(),
-            "ours.txt": f"cloudtune @ file://{into}/{wheel.name}\nuv\n".encode(),
-            "pins.txt": "".join(f"{pin}\n" for pin in wanted).encode(),
+            path.name: wheel,
+            "ours.txt": ours.encode(),
+            "uv.txt": f"{wanted.line_of('uv')}\n".encode(),
+            "pins.txt": "".join(f"{line}\n" for line in wanted.lines).encode(),
         }
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, data in files.items():

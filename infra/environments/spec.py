@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -146,21 +146,6 @@ def pins(named: Collection[str]) -> Iterator[str]:
                 yield f"{name}=={version(name).partition('+')[0]}"
             except PackageNotFoundError:  # a laptop that only sends runs may lack it
                 continue
-
-
-def release_pins() -> tuple[str, ...]:
-    """Return the versions that this release was tested with, but for torch: that is as it is here.
-
-    Scripts are tried with the torch of this machine, and another torch needs others of its own.
-    """
-    lines = Path(__file__).with_name("constraints.txt").read_text(encoding="utf-8").splitlines()
-    torch = next((pin for pin in pins(()) if pin.startswith("torch==")), None)
-    if torch is None or torch in lines:
-        return tuple(lines)
-    needed = [Requirement(line).name for line in requires("torch") or ()]
-    free = {canonicalize_name(name) for name in ("torch", *needed)}
-    kept = (line for line in lines if canonicalize_name(line.partition("==")[0]) not in free)
-    return (torch, *kept)
 
 
 class _Reader:

@@ -96,7 +96,7 @@ def test_the_wheel_has_every_file_and_nothing_else(built: Built) -> None:
     names = {name for name in files_of(built.wheel) if ".dist-info/" not in name}
     assert names == sources()
     assert {"cloudtune/py.typed", "cloudtune/infra/aws/ec2_prices.csv"} <= names
-    assert "cloudtune/infra/environments/constraints.txt" in names
+    assert "cloudtune/infra/environments/hashes.txt" in names
 
 
 def test_the_sdist_has_every_file_and_makes_the_same_wheel(built: Built) -> None:

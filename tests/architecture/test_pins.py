@@ -1,5 +1,9 @@
-"""constraints.txt pins all that cloudtune, its examples and its tests need, and nothing more."""
+"""constraints.txt pins all that cloudtune, its examples and its tests need, and nothing more.
 
+hashes.txt has the hashes of those that a head installs.
+"""
+
+import re
 import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
@@ -8,9 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cloudtune.infra.environments.release import CUDA_PREFIXES, HASHES
+from tests.architecture.hashes import needed_by_heads
+
 ROOT = Path(__file__).parents[2]
-OF_TORCH = ("cuda-", "nvidia-", "triton")
-"""What PyPI's torch brings on Linux: torch itself names their exact versions."""
 
 
 def asked_for() -> list[Requirement]:
@@ -19,13 +24,13 @@ def asked_for() -> list[Requirement]:
     return [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
 
 
-def all_that_they_need() -> set[str]:
+def all_that_they_need(todo: list[Requirement]) -> set[str]:
     needed: set[str] = set()
-    todo, seen = asked_for(), set()
+    seen = set()
     while todo:
         requirement = todo.pop()
         name = canonicalize_name(requirement.name)
-        if name.startswith(OF_TORCH) or (key := (name, *sorted(requirement.extras))) in seen:
+        if name.startswith(CUDA_PREFIXES) or (key := (name, *sorted(requirement.extras))) in seen:
             continue
         seen.add(key)
         needed.add(name)
@@ -36,11 +41,26 @@ def all_that_they_need() -> set[str]:
     return needed - {"cloudtune"}  # its own extras are among them
 
 
-def test_the_pins_are_what_is_needed_and_installed() -> None:
+def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    installed = {name: version(name).partition("+")[0] for name in all_that_they_need()}
-    assert {canonicalize_name(name): pin for name, pin in pins.items()} == installed
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): number for name, number in pairs}
+
+
+def test_the_pins_are_what_is_needed_and_installed() -> None:
+    needed = all_that_they_need(asked_for())
+    assert pins() == {name: version(name).partition("+")[0] for name in needed}
+
+
+def test_all_that_a_head_installs_has_hashes() -> None:
+    hashed = {}
+    for line in HASHES.read_text().splitlines():
+        if not line.startswith(("#", *CUDA_PREFIXES)):
+            matched = re.fullmatch(r"([a-z0-9-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)", line)
+            assert matched, line
+            hashed[matched[1]] = matched[2]
+    needed = all_that_they_need(needed_by_heads())
+    assert hashed == {name: pins()[name] for name in needed}, "python -m tests.architecture.hashes"
 
 
 NEIGHBOURS = {

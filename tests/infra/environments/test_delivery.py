@@ -1,5 +1,6 @@
 """An instance comes by its Python: from the bucket by its role, or in its image; or it ends."""
 
+import hashlib
 import os
 import platform
 import shutil
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import stop_emulator
-from cloudtune.infra.environments import delivery
+from cloudtune.infra.environments import delivery, release
 from cloudtune.infra.environments.bootstrap import Foundation, lay
 from cloudtune.infra.environments.build import Built, built_at, uv_program
 from cloudtune.infra.environments.cache import EnvironmentCache, is_there
@@ -307,8 +309,105 @@ def test_a_controller_unpacks_what_it_has_not_built(small: Built, tmp_path: Path
     assert (there.place, there.packages) == (elsewhere, small.packages)
 
 
+@pytest.fixture
+def index(offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the tiny wheels, which are those that this release has recorded."""
+    folder = tmp_path / "index"
+    shutil.copytree(offline, folder)
+    script = f'#!/bin/sh\nexec {uv_program()} "$@"\n'
+    number = version("uv")
+    wheel(folder, "uv", number, {f"uv-{number}.data/scripts/uv": script})
+    lines = []
+    for path in folder.iterdir():
+        name, number, _ = path.name.split("-", 2)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{canonicalize_name(name)}=={number} --hash=sha256:{digest}\n")
+    (tmp_path / "hashes.txt").write_text("# of the tests\n" + "".join(lines))
+    monkeypatch.setattr(release, "HASHES", tmp_path / "hashes.txt")
+    return folder
+
+
+def installed(node: Node, head: Foundation, index: Path) -> tuple[int, list[str]]:
+    """Install what a head needs from a folder of wheels; return exit code and console."""
+    uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+    uv["UV_FIND_LINKS"] = str(index)
+    base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_CONFIG_FILE": os.devnull}
+    return node.runs(head.lines(), **uv, **pip, PATH=f"{node.bin}:/usr/bin:/bin:{base}")
+
+
+def other_bytes(index: Path, name: str) -> None:
+    """Swap a package for another under the same name and version."""
+    (path,) = index.glob(f"{name}-*.whl")
+    wheel(index, name, version(name), {"stolen.pth": "import os"})
+    assert [path] == list(index.glob(f"{name}-*.whl"))
+
+
+def another_torch(monkeypatch: pytest.MonkeyPatch, index: Path) -> None:
+    """Let this machine have another torch than the release."""
+    there = {"ray": version("ray"), "torch": "2.6.0"}
+    monkeypatch.setattr("cloudtune.infra.environments.spec.version", there.get)
+    wheel(index, "torch", "2.6.0")
+
+
+@pytest.mark.parametrize(("name", "torch"), [("cmaes", "same"), ("cmaes", "other"), ("uv", "same")])
+def test_a_head_refuses_a_package_with_other_bytes(
+    *,
+    node: Node,
+    index: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    torch: str,
+) -> None:
+    if torch == "other":
+        another_torch(monkeypatch, index)
+    head = lay(str(tmp_path / "storage"), tmp_path / "opt")
+    if name != "uv":
+        (node.bin / "uv").symlink_to(uv_program())
+    other_bytes(index, name)
+    code, console = installed(node, head, index)
+    assert code == 1
+    refusal = (
+        f"cloudtune-head: {name}=={version(name)} doesn't match its recorded hash: the index, or a "
+        "proxy, serves another file than this release was tested with; nothing was installed"
+    )
+    assert console[-2:] == [refusal, "shutdown -P now"]
+    assert not list(Path(head.place).glob("venv/lib/*/site-packages/*.dist-info"))
+    assert not list(tmp_path.rglob("stolen.pth"))
+
+
+def test_a_head_installs_nothing_that_has_no_recorded_hash(
+    node: Node, index: Path, tmp_path: Path
+) -> None:
+    lines = release.HASHES.read_text().splitlines()
+    release.HASHES.write_text("\n".join(line for line in lines if "cmaes" not in line))
+    code, console = installed(node, lay(str(tmp_path / "storage"), tmp_path / "opt"), index)
+    assert code == 1
+    assert "no trusted hash was provided for: `cmaes`" in " ".join(console)
+    assert console[-2:] == ["cloudtune-head: cloudtune can't be installed", "shutdown -P now"]
+
+
+def test_another_torch_is_installed_without_hash_and_that_is_said(
+    node: Node, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another_torch(monkeypatch, index)
+    head = lay(str(tmp_path / "storage"), tmp_path / "opt")
+    assert head == Foundation.of(head.to_json())
+    code, console = installed(node, head, index)
+    assert code == 0, console
+    own = version("torch").partition("+")[0]
+    assert (
+        "cloudtune-head: installed without recorded hashes: torch==2.6.0 and what it needs, as "
+        f"this release was tested with torch=={own}"
+    ) in console
+    built = built_at(Path(head.place))
+    assert built is not None
+    assert "torch==2.6.0" in built.packages
+
+
 def test_a_head_without_cloudtune_makes_its_own_environment(
-    offline: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Path, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, root = str(tmp_path / "storage"), tmp_path / "opt"
     laid = lay(storage, root)
@@ -319,12 +418,8 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
         assert laid == lay(storage, root) == Foundation.of(laid.to_json())
         other["torch"] = "2.6.0"
         assert lay(storage, root).place != laid.place, "the script was tried with that one"
-    (node.bin / "uv").symlink_to(uv_program())
-    uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
-    wheel(tmp_path, "cmaes", "99.0")  # released since
-    uv["UV_FIND_LINKS"] += f",{tmp_path}"
-    base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
-    code, console = node.runs(laid.lines(), **uv, PATH=f"{node.bin}:/usr/bin:/bin:{base}")
+    wheel(index, "cmaes", "99.0")  # released since
+    code, console = installed(node, laid, index)
     assert code == 0, console
     python = f"{laid.place}/venv/bin/python"
     own = ".".join(map(str, sys.version_info[:3]))

@@ -2,13 +2,15 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.infra.environments import spec as specs
-from cloudtune.infra.environments.spec import check, release_pins, requirement_files, spec_of
+from cloudtune.infra.environments.release import CUDA_PREFIXES, release_pins
+from cloudtune.infra.environments.spec import check, requirement_files, spec_of
 from tests.infra.environments.conftest import experiment
 
 
@@ -99,12 +101,26 @@ def test_the_hash_is_of_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_head_has_the_releases_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {pin.partition("==")[0] for pin in release_pins()}
-    assert {"ray", "torch", "sympy", "boto3"} <= names
+    wanted = release_pins()
+    names = {line.partition("==")[0] for line in wanted.lines}
+    assert {"ray", "torch", "sympy", "boto3", "nvidia-cublas", "triton"} <= names
+    assert all(" --hash=sha256:" in line for line in wanted.lines)
+    assert wanted.unhashed == ""
     other = {"ray": "2.58.0", "torch": "2.6.0"}
     monkeypatch.setattr("cloudtune.infra.environments.spec.version", other.get)
-    pinned = dict(pin.split("==") for pin in release_pins() if not pin.startswith("#"))
-    assert (pinned["torch"], pinned["ray"]) == ("2.6.0", version("ray"))
-    assert "sympy" not in pinned, "torch 2.6 wants 1.13.1"
-    assert "typing_extensions" not in pinned
-    assert pinned["boto3"] == version("boto3")
+    lines = {line.partition("==")[0]: line for line in release_pins().lines}
+    assert lines["torch"] == "torch==2.6.0"
+    assert lines["ray"].startswith(f"ray=={version('ray')} --hash")
+    assert "sympy" not in lines, "torch 2.6 wants 1.13.1"
+    assert "typing-extensions" not in lines
+    assert not [name for name in lines if name.startswith(CUDA_PREFIXES)]
+    assert lines["boto3"].startswith(f"boto3=={version('boto3')} --hash")
+
+
+def test_a_newer_python_goes_without_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = SimpleNamespace(version_info=SimpleNamespace(minor=99))
+    monkeypatch.setattr("cloudtune.infra.environments.release.sys", newer)
+    wanted = release_pins()
+    assert f"boto3=={version('boto3')}" in wanted.lines
+    assert wanted.unhashed == "all, as this release was not tested with Python 3.99"
+    assert " --hash=" in wanted.line_of("uv"), "its wheels are for any Python, and pip wants hashes"

@@ -1,0 +1,63 @@
+"""What a head installs: the versions that this release was tested with, and their files' hashes.
+
+`constraints.txt` pins all packages of this repository, those of its tests included. `hashes.txt`
+has the ones that a head installs, with the SHA-256 of each file that it may take.
+"""
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from cloudtune.infra.environments.spec import pins
+
+# Written by `python -m tests.architecture.hashes`.
+HASHES = Path(__file__).with_name("hashes.txt")
+# The minor versions of Python 3 whose files are in it.
+HASHED_PYTHONS = (11, 12, 13, 14)
+# What PyPI's torch brings on Linux, some of it by way of others.
+CUDA_PREFIXES = ("cuda-", "nvidia-", "triton")
+
+
+@dataclass(frozen=True)
+class ReleasePins:
+    """The line of each package: its version, with its hashes where there are some.
+
+    `unhashed` says which packages go without, and why; "" where none does.
+    """
+
+    lines: tuple[str, ...]
+    unhashed: str = ""
+
+    def line_of(self, name: str) -> str:
+        return next(line for line in self.lines if line.startswith(f"{name}=="))
+
+
+def release_pins() -> ReleasePins:
+    """Return what a head installs: this release's packages, and the torch of this machine.
+
+    Scripts are tried with that torch. If it isn't the release's, it needs others of its own, and
+    nothing here has the hashes of any.
+    """
+    text = HASHES.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    unhashed = ""
+    own = next(line.partition(" ")[0] for line in lines if line.startswith("torch=="))
+    torch = next((pin for pin in pins(()) if pin.startswith("torch==")), own)
+    if torch != own:
+        needed = [Requirement(line).name for line in requires("torch") or ()]
+        free = {canonicalize_name(name) for name in ("torch", *needed)}
+        lines = [torch, *(line for line in lines if not _is_free(line, free))]
+        unhashed = f"{torch} and what it needs, as this release was tested with {own}"
+    if sys.version_info.minor not in HASHED_PYTHONS:
+        lines = [line if line.startswith("uv==") else line.partition(" ")[0] for line in lines]
+        unhashed = f"all, as this release was not tested with Python 3.{sys.version_info.minor}"
+    return ReleasePins(tuple(lines), unhashed)
+
+
+def _is_free(line: str, free: set[str]) -> bool:
+    name = line.partition("==")[0]
+    return name in free or name.startswith(CUDA_PREFIXES)
