@@ -49,15 +49,10 @@ def release_pins() -> ReleasePins:
     torch = next((pin for pin in pins(()) if pin.startswith("torch==")), own)
     if torch != own:
         needed = [Requirement(line).name for line in requires("torch") or ()]
-        free = {canonicalize_name(name) for name in ("torch", *needed)}
-        lines = [torch, *(line for line in lines if not _is_free(line, free))]
+        free = *(f"{canonicalize_name(name)}==" for name in ("torch", *needed)), *CUDA_PREFIXES
+        lines = [torch, *(line for line in lines if not line.startswith(free))]
         unhashed = f"{torch} and what it needs, as this release was tested with {own}"
     if sys.version_info.minor not in HASHED_PYTHONS:
         lines = [line if line.startswith("uv==") else line.partition(" ")[0] for line in lines]
         unhashed = f"all, as this release was not tested with Python 3.{sys.version_info.minor}"
     return ReleasePins(tuple(lines), unhashed)
-
-
-def _is_free(line: str, free: set[str]) -> bool:
-    name = line.partition("==")[0]
-    return name in free or name.startswith(CUDA_PREFIXES)

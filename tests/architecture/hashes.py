@@ -56,7 +56,7 @@ def main() -> None:
     Raises:
         SystemExit: a package has no wheel for one of the machines.
     """
-    hashes = defaultdict(set)
+    hashes: dict[str, set[str]] = defaultdict(set)
     for minor in HASHED_PYTHONS:
         for machine in MACHINES:
             platform = f"{machine}-{GLIBC}"
