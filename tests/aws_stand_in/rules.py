@@ -157,10 +157,12 @@ class StandIn(AccessRules):
         return principal
 
     def _s3(self, who: Principal, request: Request, pass_on: Callable[[], Response]) -> Response:
+        bucket, _, key = request.path.lstrip("/").partition("/")
+        if not _is_of_expected(bucket, request):
+            return _s3_denial("Access Denied", request)
         try:
             check_rights(who, other_rights.s3_asked(request))
             answer = pass_on()
-            bucket, _, key = request.path.lstrip("/").partition("/")
             is_missing = answer.status_code == HTTPStatus.NOT_FOUND
             if is_missing and key and request.method in ("GET", "HEAD"):
                 # S3 hides a missing object from callers who may not list the bucket.
@@ -195,6 +197,13 @@ class StandIn(AccessRules):
             Token=credentials.token,
             Expiration=_stamp(credentials.expires),
         )
+
+
+def _is_of_expected(bucket: str, request: Request) -> bool:
+    """Whether a bucket that exists is of the account that the request expects, if it says one."""
+    expected = request.headers.get("x-amz-expected-bucket-owner")
+    _, owner = s3_backends.bucket_accounts.get(bucket, ("", expected))
+    return expected in {None, owner}
 
 
 def _ec2(region: str) -> Any:

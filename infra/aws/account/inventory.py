@@ -166,7 +166,7 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         group=group.get("GroupId"),
         open_within=lets_itself_in(group),
         visitors=tuple(_visitors(group)),
-        bucket=bool(reader(f"bucket {place.bucket}", partial(reader.has_bucket, place.bucket))),
+        bucket=bool(reader(f"bucket {place.bucket}", partial(reader.has_bucket, place))),
         bucket_key=reader("the bucket's key", partial(reader.bucket_key, place.bucket)),
         image=reader("the image", reader.image),
         spot_role=bool(reader("the spot role", reader.spot_role)),
@@ -332,8 +332,10 @@ class _Reader:
         groups = self._clients["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
         return groups[0] if groups else None
 
-    def has_bucket(self, bucket: str) -> bool:
-        tags = self._clients["s3"].get_bucket_tagging(Bucket=bucket)["TagSet"]
+    def has_bucket(self, place: Place) -> bool:
+        """Return whether the account has its bucket; anyone could have taken the name before."""
+        ours = {"Bucket": place.bucket, "ExpectedBucketOwner": place.account}
+        tags = self._clients["s3"].get_bucket_tagging(**ours)["TagSet"]
         return TAG in {tag["Key"] for tag in tags}
 
     def image(self) -> str:

@@ -16,6 +16,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
+from cloudtune.infra.aws.account.template import TAG
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
@@ -29,6 +30,7 @@ from tests.infra.aws.account.test_policies import types_of
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1"
 STEPS = 8
+ANOTHER_ACCOUNT = {"x-moto-account-id": "999999999999"}
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
 
@@ -288,6 +290,22 @@ def test_a_failed_setup_is_undone_and_repeated(capsys: pytest.CaptureFixture[str
     iam.delete_role(RoleName=name)
     assert called(capsys, "aws", "setup", "--yes").code == 0
     assert missing() == []
+
+
+def test_a_bucket_of_another_account_is_not_taken_for_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its name tells anyone what a bucket of ours will be called."""
+    theirs = boto3.client("s3", REGION)
+    theirs.meta.events.register(
+        "before-send.s3", lambda request, **_: request.headers.update(ANOTHER_ACCOUNT)
+    )
+    theirs.create_bucket(Bucket=BUCKET)
+    theirs.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": [{"Key": TAG, "Value": "1"}]})
+    assert f"bucket {BUCKET}" in " ".join(missing())
+    done = called(capsys, "aws", "setup", "--yes")
+    assert done.code == 1
+    assert f"unknown: bucket {BUCKET}: An error occurred (AccessDenied)" in done.err
 
 
 def test_teardown_keeps_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
