@@ -125,7 +125,7 @@ def case(seed: int) -> Case:
     spread = rng.choice((0.0, 0.1, 0.3))
     rentables = tuple(_rentables(rng, spread, spot=not behaved and rng.random() < 0.5))
     limits = Limits() if behaved else _limits(rng, strategy)
-    trouble = () if behaved else tuple(_trouble(rng, limits.deadline or 400.0))
+    trouble = () if behaved else tuple(_trouble(rng, seed, limits.deadline or 400.0))
     own = strategy in {"hypersched", "seer"}
     allocator = "" if own else rng.choice(("", "static-fluid", "dynamic-fluid"))
     return Case(seed, strategy, allocator, limits, rentables, trouble, tuple(_kills(rng)))
@@ -173,7 +173,10 @@ def _limits(rng: random.Random, strategy: str) -> Limits:
     return Limits(deadline, budget)
 
 
-def _trouble(rng: random.Random, horizon: float) -> Iterator[Event]:
+def _trouble(rng: random.Random, seed: int, horizon: float) -> Iterator[Event]:
+    other = random.Random(-1 - seed)  # a seed's other trouble is what it was without them
+    for number in range(other.choice((0, 0, 1, 3))):
+        yield RebalanceRecommended(other.uniform(0.0, horizon), f"i{number:03d}")
     for _ in range(rng.choice((0, 1, 2, 4, 8))):
         at, intent = rng.uniform(0.0, horizon), f"i{rng.randrange(6):03d}"
         trial = f"t{rng.randrange(9):02d}.{rng.randrange(1, 4)}"
@@ -182,7 +185,6 @@ def _trouble(rng: random.Random, horizon: float) -> Iterator[Event]:
                 LaunchFailed(rng.uniform(0.0, 2.0), intent, "Dry", "none left", kind="capacity"),
                 LaunchFailed(rng.uniform(0.0, 2.0), intent, "Full", "enough", kind="quota"),
                 InterruptionNotice(at, intent, at + 120.0),
-                RebalanceRecommended(at, intent),
                 InstanceGone(at, intent, at, "taken back"),
                 NodeLost(at, intent, "its machine is dead"),
                 TrialLost(at, trial, "its worker was killed"),
