@@ -389,7 +389,7 @@ def next_step(proposal: Proposal, command: Sequence[str]) -> list[Fact]:
     run = " ".join(command)
     if PUBLISHED in proposal.basis.kinds and "--profile" in command:  # a run refuses it
         place = command.index("--profile")
-        run = " ".join((*command[:place], *command[place + 2 :])) + "   (measures the script first)"
+        run = " ".join((*command[:place], *command[place + 2 :])) + "  # measures the script first"
     return [
         Fact("run it", f"cloudtune run {run}"),
         Fact("details", f"cloudtune plan {' '.join(command)} --verbose"),

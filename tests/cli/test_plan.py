@@ -249,7 +249,7 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
     screen = " ".join(said.out.split())
     run = screen.partition("run it cloudtune run ")[2].partition(" details ")[0]
     asked = "experiment.yaml --instances p3.8xlarge --deadline 9h --budget '$90'"
-    assert run == f"{asked} (measures the script first)"
+    assert run == f"{asked} # measures the script first"
     for words in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
         refused = command(*words)
         assert refused.code == 2
