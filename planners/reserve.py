@@ -1,6 +1,5 @@
 """What a plan leaves of the limits, so that a run which goes by it is not stopped by them."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Limits, Rentable
@@ -35,9 +34,6 @@ class Reserve:
             None if deadline is None else max(0.0, deadline) * (1 - self.share),
             None if budget is None else max(0.0, budget) * (1 - self.share),
         )
-
-    def rentables(self, rentables: Iterable[Rentable]) -> tuple[Rentable, ...]:
-        return tuple(map(self.returned_late, rentables))
 
     def returned_late(self, rentable: Rentable) -> Rentable:
         """Return it with a return that takes as long as the run expects at most.

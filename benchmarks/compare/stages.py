@@ -46,7 +46,7 @@ def plan_stages(
         deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
         return PlanRequest(
             work=work,
-            rentables=reserve.rentables(context.rentables),
+            rentables=tuple(map(reserve.returned_late, context.rentables)),
             limits=reserve.limits(Limits(deadline, limits.budget)),
             max_instances=context.max_instances,
             charges=charges or Charges(),

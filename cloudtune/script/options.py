@@ -14,7 +14,7 @@ class Option:
     """What a call says of an option: `names` such as ("-b", "--batch-size"), and the rest.
 
     Or a key of a configuration, its one name. `default` is UNKNOWN if it isn't a literal;
-    `takes_value` is false with an `action`.
+    `takes_value` is false for a flag, and with an `action`.
     """
 
     names: tuple[str, ...]
@@ -42,7 +42,9 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
             continue
         if called(node).startswith("DEFINE_") and len(node.args) > 1:  # absl's flags
             name, default = map(literal, node.args[:2])
-            yield Option((f"--{name}",), node.lineno, default, takes_value=default is not False)
+            if isinstance(name, str):
+                is_flag = isinstance(default, bool)
+                yield Option((f"--{name}",), node.lineno, default, takes_value=not is_flag)
         if called(node) not in {"add_argument", "option"}:
             continue
         words = [value for word in node.args if isinstance(value := literal(word), str)]

@@ -260,6 +260,10 @@ class View(Protocol):
         """Return the mean seconds of a delay on an offer: as `corrected` has it."""
         ...
 
+    def profiled(self, offer: Offer) -> Rentable:
+        """Return an offer's rentable as it was before the run, without its measurements."""
+        ...
+
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable at the speed that these trials can be expected to have on it.
 

@@ -101,7 +101,7 @@ def test_a_reserve_is_kept_of_both_limits() -> None:
     assert reserve.limits(Limits(100.0, 50.0)) == Limits(90.0, 45.0)
     assert reserve.limits(Limits()) == Limits()
     assert reserve.limits(Limits(-3.0, -1.0)) == Limits(0.0, 0.0)
-    (late,) = reserve.rentables([Rentable(offer(), profile(LINEAR, release=2.0), 3)])
+    late = reserve.returned_late(Rentable(offer(), profile(LINEAR, release=2.0), 3))
     assert late.profile.release.mean == 8.0
-    (slow,) = reserve.rentables([Rentable(offer(), profile(LINEAR, release=20.0), 3)])
+    slow = reserve.returned_late(Rentable(offer(), profile(LINEAR, release=20.0), 3))
     assert slow.profile.release.mean == 20.0

@@ -183,12 +183,8 @@ class Rest:
     def real(self, offer: Offer) -> Rentable:
         """Return what can be rented, at the speeds that the stage's trials have there."""
         if offer not in self._real:
-            self._real[offer] = self.view.corrected(self._profiled[offer], self.members)
+            self._real[offer] = self.view.corrected(self.view.profiled(offer), self.members)
         return self._real[offer]
-
-    @cached_property
-    def _profiled(self) -> Mapping[Offer, Rentable]:
-        return {rentable.offer: rentable for rentable in self.view.rentables}
 
     @cached_property
     def _epochs_left(self) -> dict[TrialId, int]:
@@ -227,7 +223,8 @@ class Rest:
         counted = first.epochs * first.trials
         epoch = min(self.real(group.offer).profile.epoch_seconds(group.width) for group in groups)
         least = min(group.width for group in groups)
-        gpus = max(offer.gpus for offer in self._profiled) * self.itinerary.plan.max_instances
+        largest = max(rentable.offer.gpus for rentable in self.view.rentables)
+        gpus = largest * self.itinerary.plan.max_instances
         return math.floor((counted - sum(left.values())) / max(1.0, gpus / least)) * epoch
 
     # ---- going on -----------------------------------------------------------------------------
