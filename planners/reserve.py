@@ -36,7 +36,7 @@ class Reserve:
         )
 
     def returned_late(self, rentable: Rentable) -> Rentable:
-        """Return it with a return that takes as long as the run expects at most.
+        """Return an offer whose instances take at least `seconds` to be given back.
 
         Every instance is returned some day, so a plan's price is then, at each moment of it, no
         less than the bill if everything were given back that late.
