@@ -211,7 +211,7 @@ def account_for_dora(company: Outside, role: str) -> str:
     (folder / "keys").write_text(company.python("owner", KEYS.format(role=role)))
     process = "credential_process = cat /home/me/.aws/keys"
     (folder / "config").write_text(f"[default]\n{process}\nregion = us-east-1\n")
-    return "cloudtune-123456789012-us-east-1"
+    return "cloudtune-123456789012-us-east-1-an"
 
 
 def until(stream: IO[str], pattern: str) -> str:

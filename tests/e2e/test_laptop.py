@@ -14,7 +14,7 @@ import pytest
 from tests.bench import Done
 from tests.outside import Outside
 
-BUCKET = "cloudtune-123456789012-us-east-1"
+BUCKET = "cloudtune-123456789012-us-east-1-an"
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("it boots heads and nodes from nothing")]
 
 

@@ -145,6 +145,8 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         head_type=settings.head_type,
         kms=settings.kms,
     )
+    if reader.is_in_shared_namespace(place, settings.storage):
+        place = replace(place, shared_namespace=True)
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)
@@ -331,6 +333,22 @@ class _Reader:
             return None
         groups = self._clients["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
         return groups[0] if groups else None
+
+    def is_in_shared_namespace(self, place: Place, storage: str) -> bool:
+        """Return whether a set-up up to 0.2.0 named the bucket, which stays with its contents.
+
+        `storage` is the stack's; a stack that was deleted may have left its bucket.
+        """
+        shared = replace(place, shared_namespace=True)
+        if storage:
+            return storage.startswith(f"s3://{shared.bucket}/")
+        return bool(self(f"bucket {shared.bucket}", partial(self._has_left, shared)))
+
+    def _has_left(self, shared: Place) -> bool:
+        try:
+            return self.has_bucket(shared)
+        except ClientError:
+            return False  # another account's, or there is none
 
     def has_bucket(self, place: Place) -> bool:
         """Return whether the account has its bucket; anyone could have taken the name before."""

@@ -6,7 +6,7 @@ the pages could not be opened here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
@@ -25,6 +25,9 @@ HEAD_FILES: Final = (
     "record/*",
 )
 
+# Regions in which accounts have no namespace of their own for buckets ("Namespaces for general
+# purpose buckets", S3 user guide, 2026-11).
+_SHARED_NAMESPACE_ONLY = ("me-central-1", "me-south-1")
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
     "capacity-reservation",
@@ -45,8 +48,9 @@ class Place:
     `types` are patterns of the instance types that runs may rent, `path` is that of the roles.
     `head_type` is the only type of heads, "" for the usual two; `kms` is the ARN of the key that
     encrypts the bucket and the root disks, "" for AWS's own.
-    Roles belong to an account and their rights to a region, so each region has its own roles; names
-    of buckets are global.
+    Roles belong to an account and their rights to a region, so each region has its own roles.
+    The bucket's name is one that S3 keeps for the account, unless `shared_namespace`: set-ups up to
+    0.2.0, whose buckets stay, have names that another account could have taken.
     """
 
     account: str
@@ -55,14 +59,26 @@ class Place:
     path: str = "/"
     head_type: str = ""
     kms: str = ""
+    shared_namespace: bool = False
 
     @property
     def head_types(self) -> tuple[str, ...]:
         return (self.head_type,) if self.head_type else (HEAD_TYPE, SECOND_HEAD_TYPE)
 
     @property
+    def in_own_namespace(self) -> bool:
+        """Whether the bucket has a name that S3 keeps for the account."""
+        return not self.shared_namespace and self.region not in _SHARED_NAMESPACE_ONLY
+
+    @property
     def bucket(self) -> str:
-        return f"cloudtune-{self.account}-{self.region}"
+        name = f"cloudtune-{self.account}-{self.region}"
+        return f"{name}-an" if self.in_own_namespace else name
+
+    @property
+    def buckets(self) -> list[str]:
+        """The names of its bucket, and of the one that a set-up up to 0.2.0 would have."""
+        return sorted({self.bucket, replace(self, shared_namespace=True).bucket})
 
     @property
     def head(self) -> str:
@@ -116,7 +132,7 @@ def node(place: Place) -> Document:
         _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
         _deny("LeaveEnvironmentsAsTheyAre", writing, [f"{folder}/environments/*"]),
     ]
-    return _document(_bucket(place), denied)
+    return _document(_bucket(place, [place.bucket]), denied)
 
 
 def head(place: Place) -> Document:
@@ -125,7 +141,7 @@ def head(place: Place) -> Document:
         _see(place),
         _launch(place, place.types, place.node),
         _terminate(place),
-        _bucket(place),
+        _bucket(place, [place.bucket]),
     )
 
 
@@ -155,7 +171,7 @@ def person(place: Place) -> Document:
         [see_setup],
         _launch(place, place.head_types, place.head),
         _terminate(place),
-        _bucket(place),
+        _bucket(place, place.buckets),
     )
 
 
@@ -166,7 +182,7 @@ def maker(place: Place) -> Document:
     """
     kinds = ("role", "instance-profile")
     roles = [place.iam(kind, name) for kind in kinds for name in place.roles]
-    bucket = f"arn:aws:s3:::{place.bucket}"
+    buckets = [f"arn:aws:s3:::{name}" for name in place.buckets]
     stack = f"arn:aws:cloudformation:{place.region}:{place.account}:stack/{STACK}/*"
     group = [place.ec2("security-group"), place.ec2("vpc")]
     spot_role = f"arn:aws:iam::{place.account}:role/aws-service-role/{SPOT_SERVICE}/*"
@@ -176,7 +192,7 @@ def maker(place: Place) -> Document:
             _allow("MakeGroup", _of("ec2", _GROUP_ACTIONS), group),
             _allow("MakeRoles", _of("iam", _ROLE_ACTIONS), roles),
             _allow("AllowSpot", ["iam:CreateServiceLinkedRole"], spot_role),
-            _allow("MakeBucket", _of("s3", _BUCKET_ACTIONS), bucket),
+            _allow("MakeBucket", _of("s3", _BUCKET_ACTIONS), buckets),
         ]
     )
 
@@ -292,13 +308,13 @@ def _terminate(place: Place) -> list[Document]:
     return [_allow("GiveBackOurs", ["ec2:TerminateInstances"], place.ec2("instance"), _OURS)]
 
 
-def _bucket(place: Place) -> list[Document]:
-    bucket = f"arn:aws:s3:::{place.bucket}"
+def _bucket(place: Place, names: Sequence[str]) -> list[Document]:
+    buckets = [f"arn:aws:s3:::{name}" for name in names]
     objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-    # The bucket's name could be another account's.
+    # A name in the shared namespace could be another account's.
     own = {"StringEquals": {"s3:ResourceAccount": place.account}}
     return [
-        _allow("Keep", objects, f"{bucket}/*", own),
-        _allow("List", ["s3:ListBucket"], bucket, own),
+        _allow("Keep", objects, [f"{bucket}/*" for bucket in buckets], own),
+        _allow("List", ["s3:ListBucket"], buckets, own),
         *([_allow("ReadEncrypted", _OF_KEY, place.kms)] if place.kms else ()),
     ]

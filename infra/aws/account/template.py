@@ -186,6 +186,7 @@ def _bucket(place: Place, tags: object) -> Document:
     }
     properties: dict[str, Any] = {
         "BucketName": place.bucket,
+        **({"BucketNamespace": "account-regional"} if place.in_own_namespace else {}),
         "PublicAccessBlockConfiguration": {
             "BlockPublicAcls": True,
             "IgnorePublicAcls": True,
@@ -200,9 +201,11 @@ def _bucket(place: Place, tags: object) -> Document:
         # One data key for many objects: checkpoints don't pay for a request to KMS each.
         rule = {"ServerSideEncryptionByDefault": by_key, "BucketKeyEnabled": True}
         properties["BucketEncryption"] = {"ServerSideEncryptionConfiguration": [rule]}
-    # Results outlive the stack; a creation that fails halfway leaves no bucket.
+    # Results outlive the stack, and a bucket of an earlier template; a creation that fails halfway
+    # leaves no bucket.
     return {
         "Type": "AWS::S3::Bucket",
         "DeletionPolicy": "RetainExceptOnCreate",
+        "UpdateReplacePolicy": "Retain",
         "Properties": properties,
     }

@@ -26,7 +26,7 @@ from tests.aws_stand_in.company_proxy import company_proxy
 from tests.aws_stand_in.test_principals import EVERYTHING
 from tests.builders.machines import profile
 
-BUCKET = "cloudtune-123456789012-us-east-1"
+BUCKET = "cloudtune-123456789012-us-east-1-an"
 MFA_CODE = "123456"
 END = "2031-01-01T00:00:00Z"
 EXPERIMENT = f"""\

@@ -16,7 +16,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
-from cloudtune.infra.aws.account.template import TAG
+from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator, stop_emulator
@@ -28,7 +28,8 @@ from tests.builders.values import present
 from tests.infra.aws.account.test_policies import types_of
 
 REGION = "us-east-1"
-BUCKET = "cloudtune-123456789012-us-east-1"
+BUCKET = "cloudtune-123456789012-us-east-1-an"
+SHARED_NAME = BUCKET.removesuffix("-an")
 STEPS = 8
 ANOTHER_ACCOUNT = {"x-moto-account-id": "999999999999"}
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
@@ -263,7 +264,7 @@ def test_an_admin_deploys_the_printed_template(
     assert renting(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
 
 
-def deploy(template: str, **parameters: str) -> None:
+def deploy(body: str, **parameters: str) -> None:
     """Deploy a template as an admin does who has these parameters and the VPC."""
     given = {"Vpc": account_now().vpc or "", **parameters}
     names = {"StackName": "cloudtune", "ChangeSetName": "mine"}
@@ -271,7 +272,7 @@ def deploy(template: str, **parameters: str) -> None:
     cloudformation.create_change_set(
         **names,
         ChangeSetType="CREATE",
-        TemplateBody=template,
+        TemplateBody=body,
         Parameters=[{"ParameterKey": name, "ParameterValue": given[name]} for name in given],
     )
     cloudformation.execute_change_set(**names)
@@ -292,20 +293,50 @@ def test_a_failed_setup_is_undone_and_repeated(capsys: pytest.CaptureFixture[str
     assert missing() == []
 
 
-def test_a_bucket_of_another_account_is_not_taken_for_ours(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Its name tells anyone what a bucket of ours will be called."""
-    theirs = boto3.client("s3", REGION)
+def squat(name: str, region: str) -> None:
+    """Create a bucket of another account that is tagged as ours."""
+    theirs = boto3.client("s3", region)
     theirs.meta.events.register(
         "before-send.s3", lambda request, **_: request.headers.update(ANOTHER_ACCOUNT)
     )
-    theirs.create_bucket(Bucket=BUCKET)
-    theirs.put_bucket_tagging(Bucket=BUCKET, Tagging={"TagSet": [{"Key": TAG, "Value": "1"}]})
-    assert f"bucket {BUCKET}" in " ".join(missing())
-    done = called(capsys, "aws", "setup", "--yes")
+    where: Any = {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    theirs.create_bucket(Bucket=name, **({} if region == REGION else where))
+    theirs.put_bucket_tagging(Bucket=name, Tagging={"TagSet": [{"Key": TAG, "Value": "1"}]})
+
+
+def test_a_squatted_name_stops_setup_only_without_own_namespaces(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the shared namespace its name tells anyone what a bucket of ours will be called."""
+    squat(SHARED_NAME, REGION)
+    assert called(capsys, "aws", "setup", "--yes").code == 0
+    assert missing() == []
+    assert account_now().settings.storage == f"s3://{BUCKET}/cloudtune"
+    boto3.client("s3", REGION).head_bucket(Bucket=BUCKET)
+    deployed = called(capsys, "aws", "template").json
+    assert deployed["Resources"]["Bucket"]["Properties"]["BucketNamespace"] == "account-regional"
+
+    without, name = "me-south-1", "cloudtune-123456789012-me-south-1"
+    squat(name, without)
+    done = called(capsys, "aws", "setup", "--yes", "--region", without)
     assert done.code == 1
-    assert f"unknown: bucket {BUCKET}: An error occurred (AccessDenied)" in done.err
+    assert f"unknown: bucket {name}: An error occurred (AccessDenied)" in done.err
+
+
+def test_an_earlier_setup_keeps_its_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    """Set-ups up to 0.2.0 have one in the shared namespace, and runs in it."""
+    place = policies.Place("123456789012", REGION, ("g4dn.*",), shared_namespace=True)
+    deploy(json.dumps(template(place, {})))
+    s3 = boto3.client("s3", REGION)
+    s3.put_object(Bucket=SHARED_NAME, Key="cloudtune/run/best/model.pt", Body=b"x")
+    assert called(capsys, "aws", "setup", "--yes", "--instances", "g5.*").code == 0
+    assert account_now().settings.storage == f"s3://{SHARED_NAME}/cloudtune"
+    for _ in range(2):  # it is kept without a stack, too, and by the next setup
+        kept = called(capsys, "aws", "teardown", "--yes")
+        assert f"keep bucket {SHARED_NAME}: it isn't empty" in kept.out
+        assert called(capsys, "aws", "setup", "--yes").code == 0
+        assert account_now().settings.storage == f"s3://{SHARED_NAME}/cloudtune"
+    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == [SHARED_NAME]
 
 
 def test_teardown_keeps_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

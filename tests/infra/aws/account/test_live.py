@@ -17,7 +17,7 @@ from cloudtune.infra.emulator.service import Emulator, stop_emulator
 from tests.aws_stand_in.account import found_by_boto3, set_up, start
 from tests.bench import called
 
-BUCKET = "cloudtune-123456789012-us-east-1"
+BUCKET = "cloudtune-123456789012-us-east-1-an"
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
     assert types_of(policies.node(place)) is None
 
 
-NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1/cloudtune"
+NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1-an/cloudtune"
 NODE = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
 
 

@@ -87,7 +87,7 @@ def test_a_plan_is_made_in_the_cheapest_region(
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
     planned = called(capsys, "plan", *words, "-o", "json")
     assert planned.code == 0, planned.err
-    assert planned.json["storage"] == "s3://cloudtune-123456789012-us-east-2/cloudtune"
+    assert planned.json["storage"] == "s3://cloudtune-123456789012-us-east-2-an/cloudtune"
     said = r"Region us-east-2 \((.*)\); next us-east-1 \((.*)\)\n"
     (figures,) = re.findall(said, planned.err)
     cheaper, dearer = (float(text.rpartition("$")[2]) for text in figures)
@@ -190,7 +190,7 @@ def test_a_run_without_room_goes_to_the_next_region(
     late = sent[1].model_copy(update={"limits": little})
     assert after(without_room(sent[0]), late) is None
     assert "No room in us-east-2: the run goes to us-east-1." in done.err
-    assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1/cloudtune"
+    assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1-an/cloudtune"
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
 
 
