@@ -128,7 +128,9 @@ class SpeedEstimates:
         seconds = max(seconds - max(0.0, saving - usual), min(seconds, expected))
         ratio = seconds / expected
         place = (profile.instance_type, width)
-        self._reference = self._reference or place
+        if self._reference is None:
+            self._reference = place
+            self._curves.clear()
         home = self._home.setdefault(trial, place)
         pace = self._paces.get(trial)
         if home != place and pace is not None and pace.value > 0:
