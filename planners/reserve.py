@@ -42,7 +42,9 @@ class Reserve:
         less than the bill if everything were given back that late.
         """
         profile = rentable.profile
-        release = replace(profile.release, mean=max(profile.release.mean, self.seconds))
+        if profile.release.mean >= self.seconds:
+            return rentable
+        release = replace(profile.release, mean=self.seconds)
         return replace(rentable, profile=replace(profile, release=release))
 
 

@@ -49,7 +49,8 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
     """
     if profile.assumed:
         return profile
-    epoch = {width: _within(m, prior("epoch", where)) for width, m in profile.epoch.items()}
+    by_epoch = prior("epoch", where)
+    epoch = {width: _within(m, by_epoch) for width, m in profile.epoch.items()}
     speed = _speed(profile, where)
     return replace(
         profile.with_delays(lambda name, measured: _delay(measured, prior(name, where))),

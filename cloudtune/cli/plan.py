@@ -90,6 +90,8 @@ def plan(
     **given: Any,
 ) -> int:
     """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
+    gc.set_threshold(_NEW_OBJECTS)  # for the imports, too
+
     from cloudtune.api import experiments
     from cloudtune.api.regions import for_renting
     from cloudtune.planners.base import InfeasibleError
@@ -97,7 +99,6 @@ def plan(
     from cloudtune.planning.make import make_plan
 
     check_page(html)
-    gc.set_threshold(_NEW_OBJECTS)
     experiment = options.file_of(experiment, given)
     planning = options.plan_options_of(given)
     wanted = for_renting(experiment, given, profile, planning)

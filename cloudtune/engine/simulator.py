@@ -299,8 +299,16 @@ class SimWorld:
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
         at = self.now + seconds
-        done = EpochDone(at, command.session, epoch, metrics, checkpoint, seconds)
-        self.schedule(replace(done, parallel=command.parallel))
+        done = EpochDone(
+            at=at,
+            session=command.session,
+            epoch=epoch,
+            metrics=metrics,
+            checkpoint=checkpoint,
+            seconds=seconds,
+            parallel=command.parallel,
+        )
+        self.schedule(done)
 
     def _draw(self, measured: Measurement) -> float:
         if measured.sd == 0:

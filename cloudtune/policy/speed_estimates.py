@@ -100,7 +100,7 @@ class SpeedEstimates:
         self._factors: dict[Place, _Average] = {}
         self._home: dict[TrialId, Place] = {}
         self._reference: Place | None = None
-        self._curves: dict[str, Mapping[Width, float]] = {}
+        self._curves: dict[str, dict[Width, float]] = {}
         self._slowest = _Slowest(())
         self._asked: Sequence[TrialId] | None = None  # the trials of the last `pace`, for `_answer`
         self._answer = 1.0
@@ -128,7 +128,9 @@ class SpeedEstimates:
         seconds = max(seconds - max(0.0, saving - usual), min(seconds, expected))
         ratio = seconds / expected
         place = (profile.instance_type, width)
-        self._reference = self._reference or place
+        if self._reference is None:
+            self._reference = place
+            self._curves.clear()
         home = self._home.setdefault(trial, place)
         pace = self._paces.get(trial)
         if home != place and pace is not None and pace.value > 0:
@@ -157,7 +159,7 @@ class SpeedEstimates:
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
         pace = self._paces[trial].value if trial in self._paces else self._all.value
-        factor = self._curve(rentable.profile)[width] if self._factors else 1.0
+        factor = self._curve(rentable.profile, width) if self._factors else 1.0
         return rentable.epoch_seconds(width) * factor * pace
 
     def pace(self, trials: Sequence[TrialId]) -> float:
@@ -189,29 +191,28 @@ class SpeedEstimates:
             for trial in self._slowest.unseen & self._paces.keys():
                 self._slowest.note(trial, self._paces[trial].value, self._trust(trial))
         pace = self._slowest.pace(self._all.value)
-        return profile.epoch[width].mean * (pace * self._curve(profile)[width])
+        return profile.epoch[width].mean * (pace * self._curve(profile, width))
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
         profile = rentable.profile
         pace = self.pace(trials)
-        curve = self._curve(profile)
-        epoch = {width: m.scaled(pace * curve[width]) for width, m in profile.epoch.items()}
+        epoch = {
+            width: epoch.scaled(pace * self._curve(profile, width))
+            for width, epoch in profile.epoch.items()
+        }
         return replace(rentable, profile=replace(profile, epoch=epoch))
 
     # ---- speed by width ----------------------------------------------------------------------
 
-    def _curve(self, profile: ScalingProfile) -> Mapping[Width, float]:
-        """Return the factor on the profile's epoch seconds, by width."""
-        kind = profile.instance_type
-        curve = self._curves.get(kind)
-        if curve is None or curve.keys() != profile.epoch.keys():
-            seen = self._seen(kind)
+    def _curve(self, profile: ScalingProfile, width: Width) -> float:
+        """Return the factor on the profile's epoch seconds at a width."""
+        curve = self._curves.setdefault(profile.instance_type, {})
+        if width not in curve:
+            seen = self._seen(profile.instance_type)
             doubt = math.log(DOUBT) if profile.provenance.origin == PUBLISHED else 0.0
-            steepness = self._steepness(doubt)
-            curve = {width: self._expected(seen, width, steepness) for width in profile.widths}
-            self._curves[kind] = curve
-        return curve
+            curve[width] = self._expected(seen, width, doubt)
+        return curve[width]
 
     def _seen(self, kind: str) -> dict[Width, float]:
         """Return the factors of the widths that were trained at on an instance type, ascending."""
@@ -220,18 +221,18 @@ class SpeedEstimates:
             factors[self._reference[1]] = 1.0
         return dict(sorted(factors.items()))
 
-    def _expected(self, seen: Mapping[Width, float], width: Width, steepness: float) -> float:
+    def _expected(self, seen: Mapping[Width, float], width: Width, doubt: float) -> float:
         if width in seen:
             return seen[width]
         narrower = max((trained for trained in seen if trained < width), default=None)
         wider = min((trained for trained in seen if trained > width), default=None)
         if narrower is None and wider is None:  # a type that nothing has trained on
             reference = 1.0 if self._reference is None else self._reference[1]
-            return _beyond(1.0, reference, width, steepness)
+            return _beyond(1.0, reference, width, self._steepness(doubt))
         if narrower is None or wider is None:
             edge = wider if narrower is None else narrower
             assert edge is not None
-            return _beyond(seen[edge], edge, width, steepness)
+            return _beyond(seen[edge], edge, width, self._steepness(doubt))
         share = math.log(width / narrower) / math.log(wider / narrower)
         return math.exp((1 - share) * math.log(seen[narrower]) + share * math.log(seen[wider]))
 

@@ -36,6 +36,8 @@ class Staircase:
         """Return the staircase under which none of the points lies."""
         time = np.asarray(seconds, float)
         cost = np.asarray(dollars, float)
+        if len(time) <= 1:
+            return cls(time, cost)
         order = np.argsort(time)
         time = time[order]
         cost = cost[order]
@@ -61,6 +63,8 @@ class Staircase:
 
     def then(self, other: "Staircase") -> "Staircase":
         """Return the staircase of doing both, one after the other."""
+        if len(self.seconds) == 1 or len(other.seconds) == 1:
+            return Staircase(self.seconds + other.seconds, self.dollars + other.dollars).thinned()
         both = Staircase.of(
             np.add.outer(self.seconds, other.seconds).ravel(),
             np.add.outer(self.dollars, other.dollars).ravel(),

@@ -69,12 +69,11 @@ class Replanner:
         """Whether what an epoch takes has become another by more than noise since the last look."""
         if self._heeds != "all":
             return False
-        profiles = {rentable.offer: rentable.profile for rentable in view.rentables}
         for offer, width in places(itinerary):
             now = view.slowest_epoch(itinerary.members, offer, width)
             before = self._seen.get((offer, width), now)
             if not self._seen:
-                before = profiles[offer].epoch_seconds(width)
+                before = view.profiled(offer).profile.epoch_seconds(width)
             if abs(now / before - 1) > NOISE:
                 return True
         return False
