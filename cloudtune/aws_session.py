@@ -53,6 +53,18 @@ def configured() -> bool:
     return bool(profile) or any(Path(file).expanduser().is_file() for file in files)
 
 
+def unreachable(error: BaseException) -> str | None:
+    """Return what to say where a call didn't come to AWS at all; None where AWS refused it."""
+    from botocore import exceptions, parsers  # noqa: PLC0415
+
+    if isinstance(error, parsers.ResponseParserError):
+        return "something else answers in AWS's place, such as the login page of a proxy"
+    if isinstance(error, exceptions.SSLError):
+        return f"{error}. If a proxy has certificates of its own, name their file in AWS_CA_BUNDLE"
+    no_answer = (exceptions.HTTPClientError, exceptions.ConnectionError)
+    return str(error) if isinstance(error, no_answer) else None
+
+
 @lru_cache(maxsize=1)
 def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
     """Return a session for these environment variables, which are only the cache's key."""

@@ -178,11 +178,11 @@ def _show_facts(out: Console, report: Report) -> None:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
     warnings = [
-        f"{report.policy.fleet[it.intent].instance} after {format_seconds(it.at)}"
+        f"{report.policy.fleet[it.intent].instance} (at {format_seconds(it.at)})"
         for it in report.timeline.recommendations
     ]
     if warnings:
-        out.print(f"The cloud said that it might take back {', '.join(warnings)}")
+        out.print(f"Warned that the cloud might take back {', '.join(warnings)}")
     changes = [
         f"Replanned after {format_seconds(at)}: {change.why}: {change.plan}"
         for at, change in report.plan_changes

@@ -127,6 +127,7 @@ def _options(bucket: str) -> dict[str, Any]:
     """Return the region, the address, the proxy and the certificates for a bucket."""
     from botocore.config import Config  # noqa: PLC0415
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415
     from botocore.utils import get_environ_proxies  # noqa: PLC0415
 
     _credentials()  # says more clearly than S3 what is missing
@@ -135,8 +136,8 @@ def _options(bucket: str) -> dict[str, Any]:
         answer = client.head_bucket(Bucket=bucket)
     except ClientError as error:
         answer = error.response  # without permission S3 still says where the bucket is
-    except BotoCoreError as error:
-        raise OSError(f"bucket {bucket}: {error}") from None
+    except (BotoCoreError, ResponseParserError) as error:
+        raise OSError(f"bucket {bucket}: {aws_session.unreachable(error) or error}") from None
     headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
     options: dict[str, Any] = {
         "region": headers.get("x-amz-bucket-region", client.meta.region_name),

@@ -7,12 +7,9 @@ and AWS ParallelCluster act on (their sources, 2026).
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    HTTPClientError,
     NoCredentialsError,
     PartialCredentialsError,
-    SSLError,
 )
-from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
 from cloudtune.model.events import RefusalKind
@@ -111,15 +108,6 @@ def is_denied(error: BaseException) -> bool:
 
 # What a call to AWS raises when it fails; the last where a proxy answers with a page of its own.
 CALL_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
-
-
-def unreachable(error: BaseException) -> str | None:
-    """Return what to say where a call didn't come to AWS at all; None where AWS refused it."""
-    if isinstance(error, ResponseParserError):
-        return "something else answers in AWS's place, such as the login page of a proxy"
-    if isinstance(error, SSLError):
-        return f"{error}. If a proxy has certificates of its own, name their file in AWS_CA_BUNDLE"
-    return str(error) if isinstance(error, (HTTPClientError, NoConnectionError)) else None
 
 
 class SortedErrors:

@@ -133,7 +133,7 @@ def _attempt(
     except ClientError as error:
         trouble[market] = f"{error} (it needs {_PERMISSION[market]})"
     except CALL_ERRORS as error:
-        trouble[market] = str(error)
+        trouble[market] = aws_session.unreachable(error) or str(error)
     except _UNREADABLE as error:
         trouble[market] = f"an answer that can't be read ({error!r})"
     return {}

@@ -15,7 +15,7 @@ from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, Place
 from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
-from cloudtune.infra.aws.errors import CALL_ERRORS, unreachable
+from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.provider import Endpoint
 
 # Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
@@ -118,7 +118,7 @@ def identity(clients: Clients) -> Mapping[str, str]:
     try:
         caller: Mapping[str, str] = clients["sts"].get_caller_identity()
     except CALL_ERRORS as error:
-        if why := unreachable(error):
+        if why := aws_session.unreachable(error):
             raise UsageError(f"AWS can't be reached: {why}") from None
         raise UsageError(
             f"AWS doesn't accept this machine's credentials: {error}; {aws_session.LOG_IN}"
@@ -313,7 +313,7 @@ class _Reader:
             if error.response.get("Error", {}).get("Code") not in _ABSENT:
                 self.unknown[what] = str(error)
         except CALL_ERRORS as error:
-            self.unknown[what] = unreachable(error) or str(error)
+            self.unknown[what] = aws_session.unreachable(error) or str(error)
         return None
 
     def default_vpc(self) -> str | None:

@@ -44,7 +44,7 @@ COMMANDS = f"""
 import os, sys
 from cloudtune.cli.main import main
 from cloudtune.train.storage import try_storage
-for words in (["aws", "check"], ["plan", "experiment.yaml", "--profile", "speeds.json"]):
+for words in [["aws", "check"], ["plan", "experiment.yaml", "--profile", "speeds.json"]]:
     sys.argv = ["cloudtune", *words]
     try:
         main()
@@ -54,6 +54,7 @@ for words in (["aws", "check"], ["plan", "experiment.yaml", "--profile", "speeds
 try_storage("s3://{BUCKET}/login")
 print("stored")
 """
+PLAN = COMMANDS.replace('["aws", "check"], ', "")
 Home = Path
 
 
@@ -92,13 +93,13 @@ def runs(home: Home, access: Access, said: str = "", **variables: str) -> str:
 
 
 def commands(
-    home: Home, access: Access, said: str = "", **variables: str
+    home: Home, access: Access, said: str = "", program: str = COMMANDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     own = {"HOME": str(home), "CLOUDTUNE_HOME": str(home / "home")}
     aws = {"AWS_ENDPOINT_URL": access.endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
     return subprocess.run(
-        [sys.executable, "-c", COMMANDS],
+        [sys.executable, "-c", program],
         cwd=home,
         env={**kept, **own, **aws, **variables},
         input=said,
@@ -259,7 +260,11 @@ def test_aws_by_its_own_names_behind_a_proxy(home: Home, account: Account) -> No
         refused = commands(home, account.access, **company)
         assert refused.returncode == 2
         assert refused.stderr.startswith("error: AWS can't be reached: SSL validation failed for ")
-        assert refused.stderr.endswith("of its own, name their file in AWS_CA_BUNDLE\n")
+        what_to_do = "of its own, name their file in AWS_CA_BUNDLE"
+        assert refused.stderr.endswith(f"{what_to_do}\n")
+        unheard = commands(home, account.access, program=PLAN, **company)
+        assert f"{what_to_do}; the table of " in unheard.stdout, unheard.stdout
+        assert unheard.stderr.rstrip().endswith(what_to_do), "the bucket"
         company["AWS_CA_BUNDLE"] = str(proxy.bundle)
         runs(home, account.access, **company)
         hosts = ("ec2", "sts", "cloudformation", f"{BUCKET}.s3")
