@@ -16,6 +16,7 @@ from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
+from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.static import StaticPlanner
 from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
@@ -332,8 +333,9 @@ def test_of_two_offers_one_may_take_several_whole_waves() -> None:
     assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)
     both = job.but(vcpu_quotas={"on-demand g": 32})
     assert both.plan(ExactPlanner(), Limits(36.0)).choices == plan.choices
-    with pytest.raises(InfeasibleError):  # each fits under it, and both don't
-        job.but(vcpu_quotas={"on-demand g": 31}).plan(ExactPlanner(), Limits(36.0))
+    for planner in (ExactPlanner(), IlpPlanner()):  # each fits under it, and both don't
+        with pytest.raises(InfeasibleError):
+            job.but(vcpu_quotas={"on-demand g": 31}).plan(planner, Limits(36.0))
 
 
 @pytest.mark.parametrize("least", [120.0, 300.0, 600.0])
