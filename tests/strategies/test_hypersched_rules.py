@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from cloudtune.strategies.base import View
-from cloudtune.strategies.hypersched_rules import Cutoff, Overhead
+from cloudtune.strategies.hypersched_rules import Admission, Cutoff, Overhead, Switches
 
 
 def rung(*scores: float, eta: int, ranked: bool = False) -> Cutoff:
@@ -40,3 +40,9 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
         setups.extend(more)
         expected = np.percentile(setups, 90) if setups else 0.0
         assert overhead.seconds(view) == pytest.approx(expected)
+
+
+def test_before_an_epoch_something_starts_whatever_time_is_left() -> None:
+    admission = Admission(max_epochs=64, eta=4, atom=1.0, switches=Switches())
+    view = cast("View", SimpleNamespace(setups=[], seconds_left=0.5))
+    assert admission.admits(view)
