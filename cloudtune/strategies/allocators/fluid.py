@@ -154,7 +154,7 @@ class DynamicFluid(StaticFluid):
     saves GPU-seconds. A trial is resized when its next epoch is done, for there it has a
     checkpoint. As published that is all of it (F6, F7, F8), and nothing is planned for a trial
     before its first epoch (F10); with `idle` an idle GPU goes to the trial with the longest time
-    left, one GPU at a time, as in Fluid's code (F20). Ours differs in three things:
+    left, one GPU at a time, within a rung, as in Fluid's code (F20). Ours differs in three things:
 
     - a trial shrinks only where another one lacks GPUs, for else what it gives up would idle;
     - GPUs that no trial waits for go where they save most time;
@@ -283,7 +283,8 @@ class DynamicFluid(StaticFluid):
         are about to have more count too.
         """
         left = {name: self._seconds(view, view.trials[name], 1.0) for name in self._members}
-        own = left.get(trial.id, 0.0)
+        # Fluid's code asks before it promotes: a trial that comes to a rung has nothing left then.
+        own = 0.0 if trial.status == "at rung" else left.get(trial.id, 0.0)
         # Only the trial that ends last: to widen another one doesn't end the group any sooner.
         if own < max(_IDLE_SECONDS, *left.values()):
             return 0

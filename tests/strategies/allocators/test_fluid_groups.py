@@ -75,7 +75,7 @@ def test_a_trial_takes_a_width_of_its_machine() -> None:
 
 
 def test_f20_the_longest_keeps_its_width_without_enough_gpus() -> None:
-    group = [trial("t0", "at rung", 4.0), trial("t1", "training", 4.0)]
+    group = [trial("t0", "training", 4.0), trial("t1", "training", 4.0)]
     view = view_of(*group)
     view.free_gpus = 1.0
     fluid = DynamicFluid(published=True, idle=True)
