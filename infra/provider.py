@@ -254,6 +254,10 @@ class Provider(Protocol):
         """Return the seconds for which a launch of each type waits now, where that is foretold."""
         return {}
 
+    def shared_cores(self) -> int | None:
+        """Return the cores that all instances have together; None where each has its own."""
+        return None
+
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return what a profile that was measured without a pace is where training is paced.
 

@@ -36,6 +36,7 @@ def simulate(
     from cloudtune.display.report_screen import show_report
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning.plan_file import job_of
+    from cloudtune.planning.problem import shared_cores
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
 
@@ -52,7 +53,8 @@ def simulate(
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
-    played = simulate_job(job_of(planned, 0.0, paced=False))
+    job = job_of(planned, 0.0, paced=False)
+    played = simulate_job(job, shared_cores(problem))
     if html is not None:
         from cloudtune.display.pages.reports import run_page
 

@@ -94,7 +94,7 @@ class SimWorld:
     wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
     drawn once. Metrics come from `metric_of(config, epoch)`, and an epoch takes
     `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
-    `begin`.
+    `begin`. Workers that start take turns on `cores`, if all machines share so many.
 
     Spot instances come, and are taken back, as the `pools` say: the last that came go first,
     without notice. A pool of which they say nothing is drawn from how it may behave
@@ -110,6 +110,7 @@ class SimWorld:
         pace_of: Pace | None = None,
         *,
         begin: float = 0.0,
+        cores: int | None = None,
         pools: Mapping[PoolName, PoolTrace] | None = None,
     ) -> None:
         self.now = begin
@@ -123,6 +124,7 @@ class SimWorld:
         self._intents: dict[str, _Intent] = {}
         self._profiles: dict[str, ScalingProfile] = {}  # by instance
         self._timers: dict[str, float] = {}
+        self._cores = None if cores is None else [begin] * cores  # a heap: when each is free
         self._ended = False
         errors = {
             rentable.offer.instance_type.name: rentable.profile.error for rentable in rentables
@@ -424,7 +426,13 @@ class SimWorld:
         delay = profile.start if command.start_epoch == 0 else profile.resize
         session = _Session(command, profile, command.start_epoch, command.until_epoch)
         self._sessions[command.session] = session
-        self.schedule(TrialStarted(self.now + self._draw(delay), command.session))
+        seconds = self._draw(delay)
+        if self._cores is not None:
+            at = max(self.now, self._cores[0]) + seconds
+            heapq.heapreplace(self._cores, at)
+        else:
+            at = self.now + seconds
+        self.schedule(TrialStarted(at, command.session))
 
     def _stop(self, session: str) -> None:
         if self._sessions[session].alive:

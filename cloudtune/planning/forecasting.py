@@ -78,7 +78,7 @@ class PlayedRuns:
     often: `samples` times at most, those beyond `FORECAST_EVENTS` once or a few times.
     A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
     say how long it trains. A run that `follows` its stages is played for the spot pools that it
-    rents from.
+    rents from. `cores` are those on which trials start, where all machines share some.
     """
 
     experiment: Experiment
@@ -88,6 +88,7 @@ class PlayedRuns:
     staged: Plan | None = None
     samples: int = RUNS
     follows: bool = False
+    cores: int | None = None
 
     def forecast(self) -> Forecast:
         """Return the spreads of what the runs come to, and how many keep the limits.
@@ -173,7 +174,7 @@ class PlayedRuns:
             _as_it_may_be(rentable, seed, base)
             for rentable, base in zip(self.likely, cycle(_POOL_BASES), strict=False)
         )
-        world = SimWorld(real, metric.name, curves, seed, begin=self.begin)
+        world = SimWorld(real, metric.name, curves, seed, begin=self.begin, cores=self.cores)
         counting = _Counting(world, most)
         with without_collection():
             run(policy, counting, _Nothing())

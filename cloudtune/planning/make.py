@@ -27,7 +27,7 @@ from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns, StageDraws
-from cloudtune.planning.problem import no_profile
+from cloudtune.planning.problem import no_profile, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import (
     EXACT,
@@ -447,7 +447,14 @@ def run_plan(
     by_stages = staged is not None and follows(choice)
     begin = elapsed + SETUP_SECONDS
     played = PlayedRuns(
-        experiment, problem.rentables, limits, begin, staged, runs, follows=by_stages
+        experiment,
+        problem.rentables,
+        limits,
+        begin,
+        staged,
+        runs,
+        follows=by_stages,
+        cores=shared_cores(problem),
     )
     if request is not None and staged is not None and by_stages:
         offers = staged.offers

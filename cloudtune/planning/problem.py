@@ -275,6 +275,18 @@ def _begun_again(experiment: Experiment) -> Iterator[str]:
         )
 
 
+def shared_cores(problem: Problem) -> int | None:
+    """Return the cores on which commands start, if all machines share them; None if each has own.
+
+    What a command imports is work, for which sixteen emulated GPUs have but the cores of this
+    machine. Figures of earlier runs have the waits in them.
+    """
+    experiment = problem.experiment
+    if not experiment.runs_command or any(it.profile.seen for it in problem.rentables):
+        return None
+    return provider_named(experiment.cloud.provider).shared_cores()
+
+
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     """Return the error for a plan that has nothing to go by; `notes` say what was no use to it."""
     names = [machine.name for machine in instance_types(experiment)]

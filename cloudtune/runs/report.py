@@ -292,8 +292,10 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
     )
 
 
-def simulate(job: Job) -> Report:
+def simulate(job: Job, cores: int | None = None) -> Report:
     """Return the report of a job played in virtual time, with made-up learning curves.
+
+    `cores` are those on which trials start, where all machines share some.
 
     Raises:
         CloudtuneError: the run decides forever.
@@ -301,7 +303,8 @@ def simulate(job: Job) -> Report:
     metric = job.experiment.metric
     seed = job.experiment.seed
     rentables = (*job.rentables, *job.standins)
-    world = SimWorld(rentables, metric.name, synthetic_metric(metric.mode, seed), seed)
+    curves = synthetic_metric(metric.mode, seed)
+    world = SimWorld(rentables, metric.name, curves, seed, cores=cores)
     ledger = MemoryLedger()
     policy = job.policy()
     run(policy, world, ledger)

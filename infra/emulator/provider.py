@@ -10,6 +10,7 @@ from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
 from cloudtune.infra.emulator import pacing, service
 from cloudtune.infra.emulator.requests import Access
+from cloudtune.infra.node import this_machine
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.infra.refcount import claim
 from cloudtune.model.catalog import Catalog, InstanceType, Market
@@ -51,6 +52,10 @@ class OnThisMachine(Ec2Speaking):
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
         """Return the machines whose EC2 has died; with `end` they are ended."""
         return service.abandoned(home / self.folder, end=end)
+
+    def shared_cores(self) -> int:
+        """Return this machine's cores: its instances are processes."""
+        return this_machine.cores()
 
     def own_address(self) -> str:
         """Return the loopback: instances are processes of this machine."""

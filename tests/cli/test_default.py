@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cloudtune.infra.node import this_machine
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
@@ -49,10 +50,10 @@ def command(
     return call
 
 
-def profile(script: Path, instance_type: str) -> ScalingProfile:
+def profile(script: Path, instance_type: str, start: float = 2.0) -> ScalingProfile:
     gpus = 1 if instance_type == "g4dn.xlarge" else 4
     curve = {float(w): 20.0 / w**0.8 for w in (1, 2, 4) if w <= gpus}
-    delays = {"start": 2.0, "resize": 2.0, "release": 1.0}
+    delays = {"start": start, "resize": 2.0, "release": 1.0}
     measured = machines.profile(curve, name=instance_type, spread=0.03, **delays)
     return replace(measured, script_hash=script_hash(script))
 
@@ -121,6 +122,22 @@ def test_a_plan_says_that_a_paused_trial_begins_again(read: Command) -> None:
     assert "asha pauses trials: each begins again" in " ".join(paused.out.split())
     stays = read("plan", "experiment.yaml", *BOTH)
     assert "begins again" not in stays.out
+
+
+def test_commands_start_on_the_cores_that_emulated_machines_share(
+    read: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = profile(tmp_path / "train.py", "g4dn.12xlarge", start=60.0)
+    write(tmp_path / "profile.json", [slow])
+
+    def tried(cores: int) -> float:
+        monkeypatch.setattr(this_machine, "cores", lambda: cores)
+        plan = planned(read, *BOTH, "--instances", "g4dn.12xlarge")["plan"]
+        return float(plan["forecast"]["trials"]["p50"])
+
+    gpus = 2 * 4
+    one_after_another = 30 * 60 / 60
+    assert tried(1) <= one_after_another + gpus < tried(64)
 
 
 def test_nothing_says_when_to_stop(command: Command) -> None:
