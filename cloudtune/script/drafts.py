@@ -209,7 +209,8 @@ def read_script(script: Path) -> Draft:
         raise UsageError(
             f"{script}: nothing to tune: no function that takes a configuration and calls "
             "cloudtune.report({…}), and no options of argparse, click or absl; write "
-            "def train(config), docs/scripts.md"
+            "def train(config), docs/scripts.md. A program that reads its settings from a file can "
+            f"be tuned as train: python {script.name} {{config}}, docs/commands.md"
         )
     epochs = next((value for value in options if value.name.lower() in _EPOCHS), None)
     words = [f"{value.flag} {{{value.name}}}" for value in usual]

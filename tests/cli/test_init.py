@@ -200,7 +200,7 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
     [
         ("x = (\n", r"s.py:1: not valid Python: '\(' was never closed"),
         ("print(1)\n", "nothing to tune: no function that takes"),
-        ("def train(config): ...\n", "nothing to tune"),
+        ("def train(config): ...\n", "nothing to tune.*as train: python s.py {config}, docs"),
         ("\0", "not valid Python"),
     ],
 )
