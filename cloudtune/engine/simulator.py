@@ -94,7 +94,7 @@ class SimWorld:
     wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
     drawn once. Metrics come from `metric_of(config, epoch)`, and an epoch takes
     `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
-    `begin`. Workers that start take turns on `cores`, if all machines share so many.
+    `begin`. Workers that start take turns on `cores`, if all machines share them.
 
     Spot instances come, and are taken back, as the `pools` say: the last that came go first,
     without notice. A pool of which they say nothing is drawn from how it may behave
