@@ -42,7 +42,7 @@ _REFUSALS = ("InsufficientInstanceCapacity", "VcpuLimitExceeded", "RequestLimitE
 
 
 class KilledError(BaseException):
-    """The provider's process died here; not an Exception, so that nobody handles it."""
+    """The provider's process died here; not an Exception, so that nothing handles it."""
 
 
 @dataclass

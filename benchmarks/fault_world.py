@@ -42,7 +42,7 @@ class KilledError(Exception):
 
 @dataclass(frozen=True)
 class Kill:
-    """A death of the controller: at which boundary, for how long nobody is there.
+    """A death of the controller: at which boundary, for how long no controller runs.
 
     `workers`: the trials die with it.
     """
@@ -85,7 +85,7 @@ class OutlivingCloud:
     # ---- the world -----------------------------------------------------------------------
 
     def next_event(self) -> Event | None:
-        """Return what nobody has heard yet, and then what happens next."""
+        """Return what wasn't delivered yet, and then what happens next."""
         if self._missed:
             event: Event | None = replace(self._missed.pop(0), at=self.world.now)
         else:
@@ -98,7 +98,7 @@ class OutlivingCloud:
     def apply(self, command: Command) -> None:
         """Carry a command out, if the controller lives to ask for it."""
         self.fuse.burn()
-        # Of a session that never began, and is told to be lost, nothing is to be stopped.
+        # Of a session that never began, and is reported lost, nothing is to be stopped.
         if not (isinstance(command, StopTrial) and not self.world.has(command.session)):
             self.world.apply(command)
         if isinstance(command, Launch) and self._deadline is not None:
@@ -151,7 +151,7 @@ class OutlivingCloud:
         due = {name: max(at, self.world.now) for name, at in in_flight.timers.items()}
         commands += [SetTimer(name, at) for name, at in due.items()]
         begin: list[Event] = [RunResumed(self.world.now)] if in_flight.begun else []
-        # What trials have reported is found first: it is in the storage, whatever became of them.
+        # What trials have reported comes first: it is in the storage, whatever became of them.
         self._missed.sort(key=lambda event: not isinstance(event, EpochDone))
         self._missed = [*begin, *self._missed]
         for command in commands:

@@ -8,7 +8,7 @@ nodes that die, workers that crash, memory that is full. What is counted must be
     unknown purchases     that no record names
     $ over budget         by the simulated cloud's own bill
     s past deadline       of the last instance's end
-    reports lost          epochs that were told and that no ledger has
+    reports lost          reported epochs that no ledger has
     other decisions       against the same run without deaths (only runs whose cloud behaves)
 
     python -m benchmarks.faults [--runs 1000] [--seed 0]

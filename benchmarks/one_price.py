@@ -42,7 +42,7 @@ APART = 1_000
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """What a plan prints, and what its runs came to: dollars and chances."""
 
     kind: str
@@ -123,7 +123,7 @@ class Elsewhere(forecasting.PlayedRuns):
         return policy, 0
 
 
-def foretold(number: int, runs: int) -> Told | None:
+def foretold(number: int, runs: int) -> Outcome | None:
     """Return what the plan of a job prints, and what its runs come to."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLOUDTUNE_HOME"] = f"{folder}/home"
@@ -145,7 +145,7 @@ def foretold(number: int, runs: int) -> Told | None:
     kind = f"{MARKETS[number % len(MARKETS)]}, {forecast.source}"
     assert forecast.within is not None
     assert played.within is not None
-    return Told(
+    return Outcome(
         kind,
         plan.estimate.dollars,
         forecast.dollars.p5,
@@ -158,15 +158,15 @@ def foretold(number: int, runs: int) -> Told | None:
     )
 
 
-def _line(told: pd.DataFrame) -> str:
-    near = ((told["printed"] / told["mean"] - 1).abs() <= NEAR).mean()
-    middle = ((told["printed"] / told["middle"] - 1).abs() <= NEAR).mean()
-    within = told["mean"].between(told["low"], told["high"]).mean()
-    apart = ((told["said"] - told["kept"]).abs() > NEAR).mean()
+def _line(plans: pd.DataFrame) -> str:
+    near = ((plans["printed"] / plans["mean"] - 1).abs() <= NEAR).mean()
+    middle = ((plans["printed"] / plans["middle"] - 1).abs() <= NEAR).mean()
+    within = plans["mean"].between(plans["low"], plans["high"]).mean()
+    apart = ((plans["said"] - plans["kept"]).abs() > NEAR).mean()
     return (
-        f"{len(told)} plans: total within 5 % of the mean {near:.0%} (of the median {middle:.0%}; "
+        f"{len(plans)} plans: total within 5 % of the mean {near:.0%} (of the median {middle:.0%}; "
         f"mean within p5 to p95 {within:.0%}); kept in off by more than 5 points {apart:.0%}; "
-        f"{told['seconds'].median():.1f} s a plan"
+        f"{plans['seconds'].median():.1f} s a plan"
     )
 
 
@@ -176,12 +176,12 @@ def main() -> None:
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
     work = partial(foretold, runs=given.runs)
     outcomes = in_processes(work, range(given.plans), given.processes)
-    told = pd.DataFrame([outcome for outcome in outcomes if outcome is not None])
+    result = pd.DataFrame([outcome for outcome in outcomes if outcome is not None])
     if given.verbose:
-        print(told.to_string())
-    for kind, own in told.groupby("kind"):
+        print(result.to_string())
+    for kind, own in result.groupby("kind"):
         print(f"{kind}: {_line(own)}")
-    print(f"all: {_line(told)}")
+    print(f"all: {_line(result)}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def documented() -> dict[str, Policy]:
     """Return the policies that setup writes: a head's, its bucket aside, and a node's."""
     head, node = dict(policies.head(PLACE)), dict(policies.node(PLACE))
     kept = {statement["Sid"] for statement in node["Statement"]}
-    head["Statement"] = [each for each in head["Statement"] if each["Sid"] not in kept]
+    head["Statement"] = [item for item in head["Statement"] if item["Sid"] not in kept]
     return {"controller": head, "instance": node}
 
 
@@ -78,10 +78,10 @@ def rights(policy: Policy) -> Iterator[tuple[str, Policy]]:
                 listed = [listed]
             if field == "Resource" and len(listed) == 1:
                 continue
-            for each in listed:
+            for item in listed:
                 if field == "Action" and len(listed) == 1 and _several(statement["Resource"]):
-                    continue  # told resource by resource
-                yield f"{name}: {each}", _without(policy, number, field, each)
+                    continue  # asked resource by resource
+                yield f"{name}: {item}", _without(policy, number, field, item)
 
 
 def _several(resources: Any) -> bool:
@@ -91,7 +91,7 @@ def _several(resources: Any) -> bool:
 def _without(policy: Policy, number: int, field: str, value: str) -> Policy:
     less = copy.deepcopy(policy)
     statement = less["Statement"][number]
-    left = [each for each in statement[field] if each != value]
+    left = [item for item in statement[field] if item != value]
     if isinstance(statement[field], str) or not left:
         del less["Statement"][number]
     else:
@@ -247,14 +247,14 @@ CALLS = {"controller": CONTROLLER, "instance": INSTANCE}
 def failures(world: World, policy: Policy, role: str) -> list[Failure]:
     """Return the calls of a run that IAM refuses somebody with this policy."""
     who = world.person(policy)
-    found = []
+    result = []
     node = world.node() if role == "controller" else ""
     for name, call in CALLS[role].items():
         world.client("s3").put_object(Bucket=BUCKET, Key="run/there", Body=b"a checkpoint")
         message = _refusal(lambda call=call: call(world, who, node))  # type: ignore[misc]
         if message:
-            found.append(Failure(name, message))
-    return found
+            result.append(Failure(name, message))
+    return result
 
 
 def _refusal(call: Callable[[], Any]) -> str:
@@ -262,8 +262,8 @@ def _refusal(call: Callable[[], Any]) -> str:
     try:
         call()
     except ClientError as error:
-        told = error.response["Error"]
-        return f"{told['Code']}: {told['Message']}" if told["Code"] in _DENIED else ""
+        result = error.response["Error"]
+        return f"{result['Code']}: {result['Message']}" if result["Code"] in _DENIED else ""
     except BotoCoreError:
         return ""
     except OSError as error:
@@ -277,13 +277,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policies", type=Path, help="a JSON file in place of setup's")
     given = parser.parse_args()
-    told = documented() if given.policies is None else json.loads(given.policies.read_text())
+    result = documented() if given.policies is None else json.loads(given.policies.read_text())
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         world = World(start(home, boot_seconds=0.2))
         try:
             print("| without | fails | message |\n|---|---|---|")
-            for role, policy in told.items():
+            for role, policy in result.items():
                 assert not failures(world, policy, role), "the whole policy must do"
                 for name, less in rights(policy):
                     for message, calls in _by_message(failures(world, less, role)).items():
@@ -293,13 +293,13 @@ def main() -> None:
             stop_emulator(home, only_if_idle=False)
 
 
-def _by_message(found: Sequence[Failure]) -> dict[str, str]:
+def _by_message(value: Sequence[Failure]) -> dict[str, str]:
     """Return the calls that fail with each message, or that none does."""
-    told: dict[str, str] = {}
-    for call, message in found:
+    result: dict[str, str] = {}
+    for call, message in value:
         short = _short(message)
-        told[short] = f"{told[short]}; {call}" if short in told else call
-    return told or {"": "nothing"}
+        result[short] = f"{result[short]}; {call}" if short in result else call
+    return result or {"": "nothing"}
 
 
 def _short(message: str) -> str:

@@ -42,7 +42,7 @@ BUDGETS = (1.0, 3.0, 8.0, 20.0, 50.0)
 # What an epoch of DeepOBS is taken to take, as nothing is known of it: a parameter.
 EPOCH_SECONDS = 60.0
 SIZES = (1, 2, 4, 8, 16, 32)
-# Regrets below this share of a table's range count as this much: nobody can tell them apart.
+# Regrets below this share of a table's range count as this much: they can't be told apart.
 FLOOR = 0.005
 # The percentile of configurations beyond which one is as bad as nothing at all.
 _HOPELESS = 90.0

@@ -274,7 +274,7 @@ class Bench:
         return EmulatorControl(emulator.access).instances()
 
     def end(self, instance: str) -> None:
-        """Have an instance vanish, as nobody asked for."""
+        """Have an instance vanish unasked."""
         emulator = find_emulator(self.emulator)
         assert emulator is not None
         Ec2(endpoint_of(emulator.access)).terminate([instance])
@@ -343,7 +343,7 @@ def bench(tmp_path: Path, temp: Path, capsys: pytest.CaptureFixture[str]) -> Ite
     if find_emulator(made.emulator) is not None:
         stop_emulator(made.emulator, only_if_idle=False)
     left = left_over(before, home)
-    if find_emulator(home / "local") is not None:  # of a test that failed: nobody else would
+    if find_emulator(home / "local") is not None:  # of a test that failed: nothing else would
         stop_emulator(home / "local", only_if_idle=False)
     assert not alive, f"left running: {alive}"
     assert not left, "processes of the run are left"
@@ -360,17 +360,17 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_to_others(home: Path) -> list[str]:
     """Return what in a home others may read; what a script writes on this machine is its user's."""
-    kept = [each for each in home.rglob("*") if home / "storage" not in each.parents]
-    return [str(each) for each in kept if not each.is_symlink() and each.stat().st_mode & 0o077]
+    kept = [item for item in home.rglob("*") if home / "storage" not in item.parents]
+    return [str(item) for item in kept if not item.is_symlink() and item.stat().st_mode & 0o077]
 
 
 def left_over(before: set[int], home: Path) -> list[str]:
     """Return new processes that speak of the home; a moment is given to those that are ending."""
     give_up = time.monotonic() + 30
     while True:
-        found = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
-        if not found or time.monotonic() > give_up:
-            return found
+        result = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
+        if not result or time.monotonic() > give_up:
+            return result
         time.sleep(0.1)
 
 
@@ -380,8 +380,8 @@ def _speaks_of(home: Path) -> Callable[[int], str]:
             process = psutil.Process(pid)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return ""
-            told = " ".join([*process.cmdline(), *process.environ().values()])
-            return f"{pid}: {' '.join(process.cmdline())[:200]}" if str(home) in told else ""
+            result = " ".join([*process.cmdline(), *process.environ().values()])
+            return f"{pid}: {' '.join(process.cmdline())[:200]}" if str(home) in result else ""
         except psutil.Error:
             return ""
 

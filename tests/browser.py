@@ -44,11 +44,11 @@ class Page:
 
     def __call__(self, script: str) -> Any:
         """Return the value of an expression of JavaScript; a promise's once it is settled."""
-        found = self.call(
+        result = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
     def wait_until(self, script: str) -> None:
         give_up = time.monotonic() + _PATIENCE
@@ -121,18 +121,18 @@ class Browser:
         return dict(json.loads(message))
 
     def _note(self, event: dict[str, Any]) -> None:
-        page, told = self._pages.get(event.get("sessionId", "")), event.get("params", {})
+        page, result = self._pages.get(event.get("sessionId", "")), event.get("params", {})
         if page is None:
             return
         match event["method"]:
             case "Runtime.exceptionThrown":
-                page.complaints.append(str(told["exceptionDetails"]))
-            case "Runtime.consoleAPICalled" if told["type"] in {"error", "warning", "assert"}:
-                page.complaints.append(str(told["args"]))
-            case "Log.entryAdded" if told["entry"]["level"] in {"error", "warning"}:
-                page.complaints.append(str(told["entry"]))
+                page.complaints.append(str(result["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if result["type"] in {"error", "warning", "assert"}:
+                page.complaints.append(str(result["args"]))
+            case "Log.entryAdded" if result["entry"]["level"] in {"error", "warning"}:
+                page.complaints.append(str(result["entry"]))
             case "Network.requestWillBeSent":
-                page.asked.append(told["request"]["url"])
+                page.asked.append(result["request"]["url"])
             case _:
                 pass
 
@@ -144,9 +144,9 @@ class Browser:
         os.close(self._to)
         os.close(self._from)
         _, left = psutil.wait_procs(started, timeout=10)
-        for each in left:
+        for item in left:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                item.kill()
         self._process.wait()
 
 

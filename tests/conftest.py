@@ -43,7 +43,7 @@ TOGETHER = {  # what one starts is for all of them
 pytest_plugins = ["tests.guard", "tests.quick", "tests.bench", "tests.outside", "tests.warm"]
 
 # The same examples each time: a run of the tests says something of the code alone. What fails is
-# told as it is, without a search for something smaller, which can take longer than a test may. New
+# reported as it is, without a search for something smaller, which can take too long. New
 # ones are sought, and made smaller, with `pytest --hypothesis-profile=explore`; what they find
 # becomes an example.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target)
@@ -65,7 +65,7 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what waits most of the time: whole runs, then machines; the others compute."""
-    items.sort(key=lambda item: [not item.nodeid.startswith(each) for each in WAITING])
+    items.sort(key=lambda item: [not item.nodeid.startswith(one) for one in WAITING])
     for item in items:
         walk = item.get_closest_marker("walk")
         if walk and not os.environ.get("WALKS"):
@@ -92,7 +92,7 @@ class Apart(LoadScopeScheduling):  # type: ignore[misc]
 
     def _assign_work_unit(self, node: Any) -> None:
         has_runs = node in self.nodes[:2]
-        fitting = [each for each in self.workqueue if each.startswith(WHOLE_RUNS) is has_runs]
+        fitting = [item for item in self.workqueue if item.startswith(WHOLE_RUNS) is has_runs]
         if not fitting and not has_runs:
             node.shutdown()
             return
@@ -103,7 +103,7 @@ class Apart(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.fixture(scope="session", autouse=True)
 def torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Torch makes its compiler's cache folder in /tmp at import, unless it is told another."""
+    """Torch makes its compiler's cache folder in /tmp at import, unless another is set."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("torch"))
     yield
     del os.environ["TORCHINDUCTOR_CACHE_DIR"]

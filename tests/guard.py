@@ -1,7 +1,7 @@
 """No test leaves a thread or a process behind, and none keeps pytest from ending.
 
 A plugin of pytest, which `conftest.py` loads. A test that leaves something fails with its names;
-the processes among it are ended, by their ids. What is left at the end of all tests is told of
+the processes among it are ended, by their ids. What is left at the end of all tests is reported
 before pytest's closing line, which stays the last one: a thread that is still busy some seconds
 later no longer holds the interpreter. A run beyond its limit is interrupted.
 """
@@ -63,7 +63,7 @@ def watched() -> Iterator[None]:
     """Fail where threads or processes are left that weren't there; the processes are ended."""
     threads, processes = _threads(), _processes()
     yield
-    left = _wait_for_none(lambda: _told(_threads() - threads, _processes() - processes))
+    left = _wait_for_none(lambda: _reported(_threads() - threads, _processes() - processes))
     if left:
         _end(_processes() - processes)
         pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
@@ -89,11 +89,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the processes that are left once all fixtures are done; they are a failure as well."""
     before = session.config.stash[_before_key]
     left = _wait_for_none(
-        lambda: _told({each for each in _threads() if not each.daemon}, _processes() - before)
+        lambda: _reported(
+            {_thread for _thread in _threads() if not _thread.daemon}, _processes() - before
+        )
     )
     _end(_processes() - before)
-    if (told := getattr(session.config, "workeroutput", None)) is not None:
-        told["left"] = left  # a worker of pytest-xdist: who has the terminal hears of it
+    if (result := getattr(session.config, "workeroutput", None)) is not None:
+        result["left"] = left  # a worker of pytest-xdist: who has the terminal hears of it
     left = session.config.stash[_left_key] = [*left, *_left_so_far(session.config)]
     if left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -203,15 +205,17 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _told(threads: set[threading.Thread], processes: set[psutil.Process]) -> list[str]:
+def _reported(threads: set[threading.Thread], processes: set[psutil.Process]) -> list[str]:
     return sorted([*map(_thread_line, threads), *map(_process_line, processes)])
 
 
 def _thread_line(thread: threading.Thread) -> str:
     kind = "daemon thread" if thread.daemon else "thread"
     stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
-    told = [each for each in stack if each.filename != threading.__file__] or stack
-    return f"{kind} {thread.name!r}, in {told[-1].name} ({told[-1].filename}:{told[-1].lineno})"
+    result = [item for item in stack if item.filename != threading.__file__] or stack
+    return (
+        f"{kind} {thread.name!r}, in {result[-1].name} ({result[-1].filename}:{result[-1].lineno})"
+    )
 
 
 def _process_line(process: psutil.Process) -> str:

@@ -1,4 +1,4 @@
-"""A cloud that nobody has: all that one more cloud needs, in one module."""
+"""A made-up cloud: all that one more cloud needs, in one module."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,8 +51,8 @@ class MoonCalls(Calls):
         return self.rented.setdefault(token, rover).id
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
-        found = self.rented.values()
-        return [it for it in found if run in {None, it.run} and (ended or it.billing)]
+        result = self.rented.values()
+        return [it for it in result if run in {None, it.run} and (ended or it.billing)]
 
     def terminate(self, ids: Sequence[str]) -> None:
         for token, it in self.rented.items():

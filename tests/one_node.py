@@ -1,4 +1,4 @@
-"""A node whose GPUs are slots of this machine: real workers, told what to train."""
+"""A node whose GPUs are slots of this machine: real workers, that are sent what to train."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cloudtune.infra.node.messages import (
     WorkerSlot,
 )
 
-Told = Body | OfNode
+Message = Body | OfNode
 
 
 def part_of(
@@ -66,23 +66,23 @@ class Node:
 
     def hear(
         self, session: str, until: type[Body] | UnionType = Gone, seconds: float = 100.0
-    ) -> list[Told]:
+    ) -> list[Message]:
         """Give the messages of a session up to the first of that kind; others are passed over."""
-        told: list[Told] = []
-        while not told or not isinstance(told[-1], until):
+        result: list[Message] = []
+        while not result or not isinstance(result[-1], until):
             messages = self.agent.messages(self.last, self.last, seconds)  # on loaded cores, too
-            assert messages, f"nothing more is told after {told}"
+            assert messages, f"nothing more comes after {result}"
             self.last = messages[0].number
-            told += [messages[0].body] if messages[0].session == session else []
-        return told
+            result += [messages[0].body] if messages[0].session == session else []
+        return result
 
-    def stop(self, *sessions: str) -> list[Told]:
-        """Stop sessions, one by one; give what the last one told until it was gone."""
-        told: list[Told] = []
+    def stop(self, *sessions: str) -> list[Message]:
+        """Stop sessions, one by one; return the messages of the last one until it was gone."""
+        reported: list[Message] = []
         for session in sessions:
             self.agent.stop(session)
-            told = self.hear(session)
-        return told
+            reported = self.hear(session)
+        return reported
 
     def log(self, session: str, rank: int = 0) -> str:
         return (self.folder / "logs" / f"{session}.{rank}.log").read_text()
@@ -94,13 +94,13 @@ class Node:
         return int(self.printed(session, rank)[1])
 
 
-def kinds(told: list[Told]) -> list[str]:
-    return [type(body).__name__ for body in told]
+def kinds(messages: list[Message]) -> list[str]:
+    return [type(body).__name__ for body in messages]
 
 
-def failure(told: list[Told]) -> Failure:
-    return next(body for body in told if isinstance(body, Failure))
+def failure(messages: list[Message]) -> Failure:
+    return next(body for body in messages if isinstance(body, Failure))
 
 
-def reports(told: list[Told]) -> list[dict[str, Any]]:
-    return [vars(body.report) for body in told if isinstance(body, Epoch)]
+def reports(messages: list[Message]) -> list[dict[str, Any]]:
+    return [vars(body.report) for body in messages if isinstance(body, Epoch)]

@@ -46,17 +46,17 @@ print(json.dumps([made["AccessKeyId"], made["SecretAccessKey"]]))
 INSTANCES = """
 import boto3, json, sys
 ec2 = boto3.client("ec2", region_name="us-east-1")
-found = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
-told = [
+instances = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+shown = [
     {
         "id": i["InstanceId"],
         "state": i["State"]["Name"],
         "address": i.get("PrivateIpAddress"),
         **{t["Key"].removeprefix("cloudtune:"): t["Value"] for t in i.get("Tags", [])},
     }
-    for i in found
+    for i in instances
 ]
-print(json.dumps(told))
+print(json.dumps(shown))
 """
 
 
@@ -79,11 +79,11 @@ class Outside:
         self.started.append(process)
         return process
 
-    def told(self) -> str:
+    def consoles(self) -> str:
         """Return what the machines of the cloud have printed: why a test has failed."""
-        consoles = sorted((self.world.home / "instances").glob("*/console.log"))
+        logs = sorted((self.world.home / "instances").glob("*/console.log"))
         return "\n".join(
-            f"{each}:\n{each.read_text(errors='replace')[-3000:]}" for each in consoles
+            f"{console}:\n{console.read_text(errors='replace')[-3000:]}" for console in logs
         )
 
     def end(self) -> None:
@@ -141,7 +141,9 @@ class Outside:
         return list(json.loads(self.python("nobody", INSTANCES)))
 
     def alive(self) -> list[dict[str, Any]]:
-        return [each for each in self.instances() if each["state"] in {"pending", "running"}]
+        return [
+            instance for instance in self.instances() if instance["state"] in {"pending", "running"}
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -31,29 +31,31 @@ def as_another_user(look: Callable[[], object]) -> Any:
             os.setgid(_NOBODY)
             os.setuid(_NOBODY)
             os.write(writer, json.dumps(look()).encode())
-        except BaseException as error:  # noqa: BLE001  told by the parent
+        except BaseException as error:  # noqa: BLE001  reported by the parent
             os.write(writer, json.dumps(f"failed: {error!r}").encode())
         finally:
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
-        told = json.load(answer)
+        data = json.load(answer)
     os.waitpid(pid, 0)
-    assert not str(told).startswith("failed: "), told
-    return told
+    assert not str(data).startswith("failed: "), data
+    return data
 
 
 def other_addresses() -> list[str]:
     """Return the addresses at which other machines reach this one; skips the test without any."""
-    found = [
-        each.address
+    result = [
+        addresse.address
         for name, addresses in psutil.net_if_addrs().items()
-        for each in addresses
-        if each.family == socket.AF_INET and name != "lo" and not each.address.startswith("127.")
+        for addresse in addresses
+        if addresse.family == socket.AF_INET
+        and name != "lo"
+        and not addresse.address.startswith("127.")
     ]
-    if not found:
+    if not result:
         pytest.skip("this machine has no address but its loopback")
-    return found
+    return result
 
 
 def answers(address: str, port: int) -> bool:

@@ -69,13 +69,13 @@ def closing(lines: list[str]) -> str:
 
 
 def test_what_a_test_leaves_fails_it_and_pytest_ends(tmp_path: Path) -> None:
-    """Processes are ended, a thread is told of by its test and at the end."""
+    """Processes are ended, a thread is reported by its test and at the end."""
     code, lines = run(tmp_path, LEAVING)
     assert code == 1
     assert closing(lines) == "1 failed, 1 passed, 2 errors"
     assert any("ERROR at teardown of test_thread " in line for line in lines)
-    told = [line for line in lines if line.startswith("thread 'stuck', in wait_for_ever (")]
-    assert len(told) == 2
+    result = [line for line in lines if line.startswith("thread 'stuck', in wait_for_ever (")]
+    assert len(result) == 2
     pid = int((tmp_path / "pid").read_text())
     assert any(line.startswith(f"process {pid}: ") for line in lines)
     assert any(line.endswith(": sleep 600") for line in lines), "its own as well"

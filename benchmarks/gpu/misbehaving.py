@@ -1,4 +1,4 @@
-"""A process on the first GPU that does one thing when it is told: compute, allocate, crash, spin.
+"""A process on the first GPU that does one thing on demand: compute, allocate, crash, spin.
 
     python -m benchmarks.gpu.misbehaving compute|allocate|crash|spin [NUMBER]
 
@@ -19,7 +19,7 @@ import torch
 from cloudtune.infra.node.worker import failure_of
 
 
-def _told(error: Exception) -> dict[str, object]:
+def _figures_of(error: Exception) -> dict[str, object]:
     """Return what a worker would tell of an error."""
     failure = failure_of(error, 1)
     return {"error": failure.error[:300], "out_of_memory": failure.out_of_memory}
@@ -46,7 +46,7 @@ def _allocate(mib: float) -> dict[str, object]:
                 torch.cuda.synchronize()
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001  it is what is to be seen
-        return {"allocated_mib": len(held), **_told(error)}
+        return {"allocated_mib": len(held), **_figures_of(error)}
     return {"allocated_mib": len(held)}
 
 
@@ -71,13 +71,13 @@ def main(kind: str, number: float) -> None:
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     processors = torch.cuda.get_device_properties(0).multi_processor_count
-    told = {"ready": kind, "total_mib": total / 2**20, "free_mib": free / 2**20}
-    print(json.dumps({**told, "processors": processors}), flush=True)
+    result = {"ready": kind, "total_mib": total / 2**20, "free_mib": free / 2**20}
+    print(json.dumps({**result, "processors": processors}), flush=True)
     for _ in sys.stdin:
         try:
             done = KINDS[kind](number)
         except Exception as error:  # noqa: BLE001  it is what is to be seen
-            done = _told(error)
+            done = _figures_of(error)
         print(json.dumps(done), flush=True)
         if "error" in done:
             break

@@ -24,10 +24,10 @@ def measure() -> Findings:
         try:
             bench.start("one.1", 1.0, nccl=True)
             bench.hear("one.1", Epoch)
-            told = bench.noted("one.1", "joined")[1]
+            result = bench.noted("one.1", "joined")[1]
             backend = "nccl" if real else "gloo"
-            findings.figures[f"{backend}_width_1_join_s"] = told["seconds"]
-            findings.expect(f"{backend}_width_1_adds_up", so=bool(told["right"]))
+            findings.figures[f"{backend}_width_1_join_s"] = result["seconds"]
+            findings.expect(f"{backend}_width_1_adds_up", so=bool(result["right"]))
             bench.end("one.1")
         except EndedError as error:
             findings.failed["width_1"] = str(error)
@@ -54,20 +54,20 @@ def _two_on_one(findings: Findings, uuid: str) -> None:
         for rank in (0, 1)
     ]
     try:
-        told = [client.hear(_JOIN_SECONDS) for client in clients]
+        result = [client.hear(_JOIN_SECONDS) for client in clients]
     except GoneError as error:
         findings.failed["two_on_one_gpu"] = str(error)
         return
     finally:
         for client in clients:
             client.end()
-    for rank, answer in enumerate(told):
+    for rank, answer in enumerate(result):
         findings.facts[f"two_on_one_gpu_rank_{rank}"] = answer["error"][:300]
-    refused = [answer for answer in told if answer["error"]]
+    refused = [answer for answer in result if answer["error"]]
     findings.expect("two_on_one_gpu_is_refused", so=bool(refused))
     hinted = any("two workers of the trial are on one GPU" in answer["error"] for answer in refused)
     words = " / ".join(answer["traceback"][-600:] for answer in refused)
-    findings.expect("two_on_one_gpu_is_told_as_the_script_s", so=hinted, told=words)
+    findings.expect("two_on_one_gpu_is_reported_as_the_script_s", so=hinted, message=words)
 
 
 def _meet(rank: int, port: int) -> None:
@@ -78,7 +78,7 @@ def _meet(rank: int, port: int) -> None:
     from cloudtune.infra.node.worker import failure_of  # noqa: PLC0415
 
     error = ""
-    told = {"error": "", "traceback": ""}
+    result = {"error": "", "traceback": ""}
     slot = WorkerSlot(rank, rank, 2, 1)
     listener = None
     if rank == 0:
@@ -90,9 +90,9 @@ def _meet(rank: int, port: int) -> None:
         torch.distributed.all_reduce(ones)
         torch.cuda.synchronize()
     except Exception as raised:  # noqa: BLE001  it is what we want to see
-        told = asdict(failure_of(raised, 2))
-        error = told["error"]
-    print(json.dumps({**told, "error": error}), flush=True)
+        result = asdict(failure_of(raised, 2))
+        error = result["error"]
+    print(json.dumps({**result, "error": error}), flush=True)
     sys.stdin.readline()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""A node of this machine with real workers, and no controller: what its agent is told and tells."""
+"""A node of this machine with real workers, and no controller: what its agent gets and sends."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Bench:
             WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers)
         )
         trial = session.rpartition(".")[0]
-        told = {"load": "mlp", "log": str(self.folder / session), **config}
-        assignment = Assignment(trial, told, checkpoint, 0, until, 0)
+        result = {"load": "mlp", "log": str(self.folder / session), **config}
+        assignment = Assignment(trial, result, checkpoint, 0, until, 0)
         at = time.time()
         gpu = 0 if width < 1 else -1
         self.agent.start(Part(session, slots, width, assignment, gpu))
@@ -91,7 +91,7 @@ class Bench:
         """Return a session's next message of that kind.
 
         Raises:
-            EndedError: it has failed or is lost; the text is what is told of that.
+            EndedError: it has failed or is lost; the text says why.
         """
         why = ""
         while True:

@@ -64,9 +64,9 @@ def _cores(count: int) -> dict[str, str]:
 def _measure_alone(
     findings: Findings, load: str, environment: Mapping[str, str], seconds: float
 ) -> None:
-    (told,) = train_together(load, [environment], seconds)
-    findings.figures[f"{load}_alone_per_s"] = told["samples_per_s"]
-    findings.figures[f"{load}_alone_peak_mib"] = told["peak_mib"]
+    (result,) = train_together(load, [environment], seconds)
+    findings.figures[f"{load}_alone_per_s"] = result["samples_per_s"]
+    findings.figures[f"{load}_alone_peak_mib"] = result["peak_mib"]
 
 
 def _measure(
@@ -80,11 +80,11 @@ def _measure(
     """Have several train at once; note what they do together, as a share of one alone."""
     load = name.partition("_")[0]
     try:
-        told = train_together(load, environments, seconds, fused=fused)
+        result = train_together(load, environments, seconds, fused=fused)
     except GoneError as error:
         findings.failed[f"{name}_share"] = str(error)
         return
-    rates = [answer["samples_per_s"] for answer in told]
+    rates = [answer["samples_per_s"] for answer in result]
     findings.figures[f"{name}_share"] = sum(rates) / findings.figures[f"{load}_alone_per_s"]
     findings.figures[f"{name}_slowest_to_fastest_share"] = min(rates) / max(rates)
 

@@ -44,7 +44,7 @@ def measure(repeats: int = REPEATS) -> Findings:
             findings.figures[f"gap_{name}_s"] = median(gaps[1:])
             if real:
                 names = [f"big_{name}.{turn}" for turn in range(BIG_REPEATS + 1)]
-                big = [_gap(bench, each, before, after, load=GIGABYTE) for each in names]
+                big = [_gap(bench, item, before, after, load=GIGABYTE) for item in names]
                 findings.figures[f"gap_{name}_with_1_gb_s"] = median(big[1:])
     theirs = _tunes(findings, repeats)
     for name, gap in theirs.items():

@@ -48,18 +48,18 @@ class _Printed(dict[str, float]):
 
 @dataclass
 class Findings:
-    """What a step has found."""
+    """What a step measured."""
 
     figures: dict[str, float] = field(default_factory=_Printed)
     facts: dict[str, str | bool] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def expect(self, name: str, *, so: bool, told: str = "") -> None:
+    def expect(self, name: str, *, so: bool, message: str = "") -> None:
         """Note a fact, and that the step has failed where it isn't so."""
         self.facts[name] = so
         if not so:
-            self.failed[name] = told or "not so"
+            self.failed[name] = message or "not so"
 
 
 def machine() -> dict[str, Any]:
@@ -156,10 +156,10 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _machine_line(results: Mapping[str, Any]) -> str:
-    told = results.get("machine", {})
-    names = ", ".join(told.get("gpus", [])) or NO_GPU
-    cores_of, commit = told.get("cores", "?"), told.get("commit", "?")
-    return f"{names}, {cores_of} cores, torch {told.get('torch')}, commit {commit}"
+    result = results.get("machine", {})
+    names = ", ".join(result.get("gpus", [])) or NO_GPU
+    cores_of, commit = result.get("cores", "?"), result.get("commit", "?")
+    return f"{names}, {cores_of} cores, torch {result.get('torch')}, commit {commit}"
 
 
 def _pairs(

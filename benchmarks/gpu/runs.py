@@ -62,8 +62,8 @@ class Home:
     def __init__(self, load: str, steps: int, trials: int = 4, slots: int | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-run-"))
         shutil.copy(TRAIN, self.folder)
-        told = "" if slots is None else f", slots: {slots}"
-        (self.folder / "experiment.yaml").write_text(EXPERIMENT.format(trials=trials, slots=told))
+        result = "" if slots is None else f", slots: {slots}"
+        (self.folder / "experiment.yaml").write_text(EXPERIMENT.format(trials=trials, slots=result))
         self._environment = {
             **os.environ,
             "CLOUDTUNE_HOME": str(self.folder / "home"),
@@ -130,7 +130,8 @@ def profile() -> Findings:
         words = ("--pack", str(counts[-1]), "--epochs", "3", "--save", str(kept))
         code, text = home.cloudtune("profile", "experiment.yaml", *words)
         findings.figures["profile_s"] = clock.seconds
-        findings.expect("profile_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}")
+        what = f"exit code {code}: {text[-600:]}"
+        findings.expect("profile_ends_well", so=code == 0, message=what)
         if code:
             return findings
         (measured,) = read(kept)
@@ -141,12 +142,12 @@ def profile() -> Findings:
         if 1 / count not in measured.epoch:
             findings.unknown[f"profile_{count}_share"] = "not in the profile"
             continue
-        told = measured.epoch[1.0].mean / measured.epoch[1 / count].mean * count
+        result = measured.epoch[1.0].mean / measured.epoch[1 / count].mean * count
         really = truth.get(f"{PACKED}_{way}_{count}_share")
-        findings.figures[f"profile_{count}_share"] = told
+        findings.figures[f"profile_{count}_share"] = result
         if really is not None:
             findings.figures[f"really_{count}_share"] = really
-            apart.append(abs(told / really - 1))
+            apart.append(abs(result / really - 1))
     if apart:
         findings.figures["profile_is_off_by_share"] = fmean(apart)
     if not real:
@@ -165,7 +166,7 @@ def local() -> Findings:
         code, text = home.cloudtune("run", "experiment.yaml", "-q")
         findings.figures["local_run_s"] = clock.seconds
         findings.expect(
-            "local_run_ends_well", so=code == 0, told=f"exit code {code}: {text[-600:]}"
+            "local_run_ends_well", so=code == 0, message=f"exit code {code}: {text[-600:]}"
         )
         if code == 0:
             _look_into(findings, home, real=bool(real))
@@ -184,4 +185,4 @@ def _look_into(findings: Findings, home: Home, *, real: bool) -> None:
     on_gpu = manifest.metrics["on_gpu"]
     findings.expect("best_checkpoint_is_whole", so=manifest.epoch == best["epoch"])
     if real:
-        findings.expect("local_run_on_a_gpu", so=on_gpu == 1.0, told=f"on_gpu is {on_gpu}")
+        findings.expect("local_run_on_a_gpu", so=on_gpu == 1.0, message=f"on_gpu is {on_gpu}")

@@ -66,7 +66,7 @@ def measure() -> Findings:
             left |= _running(folder)
             if part is PARTS[0]:
                 findings.figures["daemon_stop_s"] = time.monotonic() - began
-    findings.expect("no_daemon_is_left", so=not left, told=f"pids {sorted(left)}")
+    findings.expect("no_daemon_is_left", so=not left, message=f"pids {sorted(left)}")
     return findings
 
 
@@ -95,15 +95,15 @@ def _thread_share(findings: Findings, daemons: MpsDaemons) -> None:
     for share in (1.0, 0.5, 0.25):
         client = _client(daemons, share, "compute", SECONDS)
         try:
-            told = client.hear()
-            findings.figures[f"processors_at_{share:g}"] = float(told["processors"])
+            reported = client.hear()
+            findings.figures[f"processors_at_{share:g}"] = float(reported["processors"])
             rates[share] = _rate(client)
         finally:
             client.end()
     for share in (0.5, 0.25):
         findings.figures[f"threads_{share:g}_speed_share"] = rates[share] / rates[1.0]
     ratio = rates[0.25] / rates[1.0]
-    findings.expect("threads_are_limited", so=ratio < 0.45, told=f"a quarter has {ratio:.2f}")
+    findings.expect("threads_are_limited", so=ratio < 0.45, message=f"a quarter has {ratio:.2f}")
 
 
 def _memory_limit(findings: Findings, daemons: MpsDaemons) -> None:
@@ -112,9 +112,9 @@ def _memory_limit(findings: Findings, daemons: MpsDaemons) -> None:
     total = float(neighbour.hear()["total_mib"])
     greedy = _client(daemons, 0.25, "allocate", total)
     try:
-        told = greedy.hear()
+        reported = greedy.hear()
         findings.figures["memory_seen_at_0.25_share"] = (
-            float(told["total_mib"]) / gpus()[0].memory_mib
+            float(reported["total_mib"]) / gpus()[0].memory_mib
         )
         before = _rate(neighbour)
         greedy.tell()
@@ -126,7 +126,7 @@ def _memory_limit(findings: Findings, daemons: MpsDaemons) -> None:
         taken = float(done["allocated_mib"]) / gpus()[0].memory_mib
         findings.figures["overrun_took_share"] = taken
         findings.expect(
-            "memory_is_limited", so=taken < 0.3, told=f"a quarter took {taken:.2f} of it"
+            "memory_is_limited", so=taken < 0.3, message=f"a quarter took {taken:.2f} of it"
         )
         after = _rate(neighbour)
         findings.expect("overrun_leaves_its_neighbour_alone", so=after > before / 2)
@@ -146,8 +146,8 @@ def _crash(findings: Findings, daemons: MpsDaemons) -> None:
         _rate(neighbour)
         began = time.monotonic()
         crashing.tell()
-        told = crashing.hear(60.0)
-        findings.facts["crash_says"] = str(told.get("error", "nothing"))
+        reported = crashing.hear(60.0)
+        findings.facts["crash_says"] = str(reported.get("error", "nothing"))
         findings.facts["crash_is_a_fault_of_the_server"] = daemons.is_faulted(0)
         neighbour.tell()
         try:
@@ -197,7 +197,7 @@ def _kill_in_mid_kernel(findings: Findings, daemons: MpsDaemons) -> None:
 
 def _daemon_dies(findings: Findings, daemons: MpsDaemons) -> None:
     """A daemon that is killed is started afresh."""
-    leader = daemons._daemons[0]._leader  # noqa: SLF001  its pid is nobody else's business
+    leader = daemons._daemons[0]._leader  # noqa: SLF001  its pid is private
     assert leader is not None
     leader.kill()
     began = time.monotonic()

@@ -85,8 +85,8 @@ def _look_into(findings: Findings, pid: int, name: str) -> None:
     devices = sorted({path for path in opened if "nvidia" in path})
     names = [(path / "comm").read_text().strip() for path in Path(f"/proc/{pid}/task").iterdir()]
     own = [thread for thread in names if thread != _ALLOCATOR]
-    findings.expect(f"{name}_has_no_device_open", so=not devices, told=" ".join(devices))
-    findings.expect(f"{name}_has_one_thread", so=len(own) == 1, told=" ".join(own))
+    findings.expect(f"{name}_has_no_device_open", so=not devices, message=" ".join(devices))
+    findings.expect(f"{name}_has_one_thread", so=len(own) == 1, message=" ".join(own))
 
 
 def _used(uuid: str) -> float:

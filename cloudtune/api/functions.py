@@ -38,12 +38,12 @@ def written(function: Callable[..., object], folder: Path) -> str:
             large; the message names it.
     """
     if inspect.isbuiltin(function) or inspect.isclass(function):
-        raise UsageError(f"train: {_told(function)} isn't a training function")
+        raise UsageError(f"train: {_named(function)} isn't a training function")
     data = pickle_by_value(function)
     if data is None or len(data) > MOST_BYTES:
-        raise UsageError(f"train: {_told(function)} {_why(function, data)}")
+        raise UsageError(f"train: {_named(function)} {_why(function, data)}")
     digest = Fingerprint().of(function)
-    text = _FILE.format(name=_told(function), as_name=_NAME, digest=digest)
+    text = _FILE.format(name=_named(function), as_name=_NAME, digest=digest)
     path = folder / f"cloudtune_{_NAME}_{digest[:10]}.py"
     kept = home.functions() / path.name
     try:
@@ -53,13 +53,13 @@ def written(function: Callable[..., object], folder: Path) -> str:
         home.put_back(path)
     except OSError as error:
         raise UsageError(
-            f"train: {_told(function)} isn't defined in a file, and cloudtune can't write one for "
+            f"train: {_named(function)} isn't defined in a file, and cloudtune can't write one for "
             f"it: {error}"
         ) from None
     return f"{path.name}:{_NAME}"
 
 
-def _told(function: Callable[..., object]) -> str:
+def _named(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
 
 

@@ -23,8 +23,8 @@ def more(entry: Entry) -> Entry:
     """Return an entry whose epoch, if it is one, reports a second metric."""
     if not isinstance(entry.event, EpochDone):
         return entry
-    told = {**entry.event.metrics, "loss": 1.0 / entry.event.epoch}
-    return replace(entry, event=replace(entry.event, metrics=told))
+    result = {**entry.event.metrics, "loss": 1.0 / entry.event.epoch}
+    return replace(entry, event=replace(entry.event, metrics=result))
 
 
 @pytest.fixture
@@ -38,22 +38,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ledger = FileLedger(kept / "ledger.jsonl", job.to_json())
     trouble = (TrialFailed(40.0, "t02.1", "ValueError: lr", "Traceback …"),)
     for entry in play(SETTING.but(trouble=trouble), job.policy()).entries:
-        told = more(entry)
-        ledger.append(told.event, told.commands)
+        result = more(entry)
+        ledger.append(result.event, result.commands)
     ledger.close()
     yield tmp_path
-    assert {each.name for each in tmp_path.iterdir()} <= {"home", "out", "digits-1-csv"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "out", "digits-1-csv"}
 
 
 @pytest.fixture
 def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
     """What was reported: of each trial and epoch every metric."""
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    result: dict[str, dict[int, dict[str, float]]] = {}
     for row in load_run("digits-1").history.to_dict("records"):
         metrics = {name: float(row[name]) for name in ("score", "loss")}
-        found.setdefault(str(row["trial"]), {})[int(row["epoch"])] = metrics
-    assert len(found) >= 3
-    return found
+        result.setdefault(str(row["trial"]), {})[int(row["epoch"])] = metrics
+    assert len(result) >= 3
+    return result
 
 
 def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +67,9 @@ def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFi
     assert [row["config/x"] for row in rows] == [str(x) for x in trials["config/x"]]
     assert {row["trial"]: row["error"] for row in rows}["t02"] == "ValueError: lr"
     with (folder / "digits-1-csv" / "history.csv").open() as file:
-        told = [(r["trial"], int(r["epoch"]), float(r["loss"])) for r in csv.DictReader(file)]
-    assert len(told) == sum(map(len, epochs.values()))
-    assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in told)
+        result = [(r["trial"], int(r["epoch"]), float(r["loss"])) for r in csv.DictReader(file)]
+    assert len(result) == sum(map(len, epochs.values()))
+    assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in result)
 
 
 def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,11 +103,11 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
     assert called(capsys, "export", "digits", "--to", "parquet", "--out", "out").code == 0
     result = load_run()
     for name in ("trials", "history", "gpus", "summary"):
-        found, frame = pd.read_parquet(folder / "out" / f"{name}.parquet"), getattr(result, name)
-        assert list(found.columns) == list(frame.columns)
-        assert len(found) == len(frame) > 0
+        actual, frame = pd.read_parquet(folder / "out" / f"{name}.parquet"), getattr(result, name)
+        assert list(actual.columns) == list(frame.columns)
+        assert len(actual) == len(frame) > 0
         if "trial" in frame:
-            assert list(found["trial"]) == list(frame["trial"])
+            assert list(actual["trial"]) == list(frame["trial"])
 
 
 def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFix
     assert result.best is not None
     assert (row["best_trial"], int(row["best_epoch"])) == (result.best.trial, result.best.epoch)
     assert int(row["trials"]) == len(result.trials)
-    assert int(row["epochs"]) == sum(max(each) for each in epochs.values())
+    assert int(row["epochs"]) == sum(max(epoch) for epoch in epochs.values())
     assert float(row["dollars"]) == result.report.dollars
     assert row["target"] == ""
 
@@ -144,8 +144,8 @@ def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:
     for trial, value in zip(result.report.policy.trials.values(), odd, strict=True):
         trial.trial = replace(trial.trial, config={"decay": value})
     export_run(result, "parquet", "out")
-    found = pd.read_parquet(folder / "out" / "trials.parquet")
-    assert set(found["config/decay"].dropna()) == {"none", "3", "0.5"}
+    actual = pd.read_parquet(folder / "out" / "trials.parquet")
+    assert set(actual["config/decay"].dropna()) == {"none", "3", "0.5"}
 
 
 def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
@@ -157,12 +157,12 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
         said = called(capsys, "export", "--to", "tensorboard", "--out", "out")
         assert (said.code, said.out) == (0, "Wrote 4 trials: tensorboard --logdir out\n")
     for trial, own in epochs.items():
-        found = EventAccumulator(str(folder / "out" / trial)).Reload()
+        actual = EventAccumulator(str(folder / "out" / trial)).Reload()
         for name in ("score", "loss"):
-            told = {each.step: each.value for each in found.Scalars(name)}
-            assert told == pytest.approx({epoch: own[epoch][name] for epoch in own})
-        assert found.Scalars("score")[0].wall_time > 1_700_000_000.0
-        assert "_hparams_/session_start_info" in found.PluginTagToContent("hparams")
+            result = {Scalar.step: Scalar.value for Scalar in actual.Scalars(name)}
+            assert result == pytest.approx({epoch: own[epoch][name] for epoch in own})
+        assert actual.Scalars("score")[0].wall_time > 1_700_000_000.0
+        assert "_hparams_/session_start_info" in actual.PluginTagToContent("hparams")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
@@ -182,8 +182,8 @@ def test_mlflow(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixt
     assert {n: run.data.params["x"] for n, run in runs.items()} == configs.astype(str).to_dict()
     for trial, own in epochs.items():
         for name in ("score", "loss"):
-            told = client.get_metric_history(runs[trial].info.run_id, name)
-            assert {each.step: each.value for each in told} == {e: own[e][name] for e in own}
+            result = client.get_metric_history(runs[trial].info.run_id, name)
+            assert {item.step: item.value for item in result} == {e: own[e][name] for e in own}
     assert runs["t02"].info.status == "FAILED"
     assert runs["t02"].data.tags["error"] == "ValueError: lr"
     again = called(capsys, "export", "--to", "mlflow", "--out", "out")
@@ -197,10 +197,12 @@ def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFix
     said = called(capfd, "export", "--to", "wandb", "--out", "out")
     assert said.code == 0, said.err
     assert "Wrote 4 trials, offline: wandb sync out/wandb/offline-run-*" in said.out
-    found = {path.parent.name[-3:]: path for path in folder.glob("out/wandb/offline-run-*/*.wandb")}
-    assert sorted(found) == ["t00", "t01", "t02", "t03"]
+    result = {
+        path.parent.name[-3:]: path for path in folder.glob("out/wandb/offline-run-*/*.wandb")
+    }
+    assert sorted(result) == ["t00", "t01", "t02", "t03"]
     for trial, own in epochs.items():
-        assert wandb_history(found[trial]) == {
+        assert wandb_history(result[trial]) == {
             epoch: {name: pytest.approx(value) for name, value in metrics.items()}
             for epoch, metrics in own.items()
         }
@@ -210,7 +212,7 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
     """Return the metrics of each step in the file of an offline run."""
     from wandb.proto import wandb_internal_pb2
 
-    found: dict[int, dict[str, float]] = {}
+    result: dict[int, dict[str, float]] = {}
     for data in records(path.read_bytes()):
         record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
         record.ParseFromString(data)
@@ -219,8 +221,8 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
                 item.key or "/".join(item.nested_key): json.loads(item.value_json)
                 for item in record.history.item
             }
-            found[int(items["epoch"])] = {name: items[name] for name in ("score", "loss")}
-    return found
+            result[int(items["epoch"])] = {name: items[name] for name in ("score", "loss")}
+    return result
 
 
 def records(content: bytes) -> Iterator[bytes]:
@@ -238,7 +240,7 @@ def records(content: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
-def test_what_is_not_installed_is_told_with_its_extra(
+def test_what_is_not_installed_is_reported_with_its_extra(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)

@@ -52,17 +52,17 @@ for name in sys.argv[2:]:
 def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("OFFSET = 100\n")
     elsewhere = tmp_path / "node"
-    found = [eval(python(CELLS.format(step=step), cwd=tmp_path).stdout) for step in (3, 3, 4)]
-    assert found[0] == found[1], "the same is the same file: its measured speed is known again"
-    assert found[2]["train"] != found[0]["train"]
-    assert {each["directory"] for each in found} == {str(tmp_path)}
+    result = [eval(python(CELLS.format(step=step), cwd=tmp_path).stdout) for step in (3, 3, 4)]
+    assert result[0] == result[1], "the same is the same file: its measured speed is known again"
+    assert result[2]["train"] != result[0]["train"]
+    assert {item["directory"] for item in result} == {str(tmp_path)}
     elsewhere.mkdir()
     for path in [
         *tmp_path.glob("*.py"),
         *tmp_path.glob("*.pkl"),
     ]:  # as the folder is copied to an instance
         path.rename(elsewhere / path.name)
-    names = [each["train"] for each in found[1:]]
+    names = [item["train"] for item in result[1:]]
     assert python(WORKER, str(elsewhere), *names, cwd=tmp_path).stdout == "109.0\n111.0\n"
 
 
@@ -138,16 +138,16 @@ def test_what_cannot_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> 
     def takes_data(config: dict[str, Any]) -> int:
         return len(data)
 
-    for function, told in (
+    for function, result in (
         (indirectly, "uses lock, a lock, which can't be sent to a worker; create it within"),
         (takes_data, "captures 20 MiB of data, most of it in data; load it from a file"),
         (len, "train: len isn't a training function"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=result):
             cloudtune.plan({"train": function, "directory": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="isn't defined in a file, and cloudtune can't write"):
         sent(lambda config: None, tmp_path / "nowhere")

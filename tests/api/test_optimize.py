@@ -71,15 +71,19 @@ CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "
 
 
 def test_a_trial_reports_each_epoch_of_the_chosen_values() -> None:
-    told: list[EpochReport] = []
-    worker = session(3, told)
+    result: list[EpochReport] = []
+    worker = session(3, result)
     worker.grant(9)
     worker.run(lambda config: run_trial(objective, config), CONFIG)
-    assert [(each.epoch, each.metrics["value"]) for each in told] == [(1, 0.0), (2, 0.5), (3, 1.0)]
+    assert [(item.epoch, item.metrics["value"]) for item in result] == [
+        (1, 0.0),
+        (2, 0.5),
+        (3, 1.0),
+    ]
 
 
 def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
-    told: list[EpochReport] = []
+    result: list[EpochReport] = []
     asked: list[bool] = []
 
     def watched(trial: Any) -> float:
@@ -90,34 +94,34 @@ def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
                 raise TrialPruned
         return 0.0
 
-    worker = session(3, told)
+    worker = session(3, result)
     worker.grant(2)
     done = threading.Thread(
         target=lambda: worker.run(lambda c: run_trial(watched, c), CONFIG), daemon=True
     )
     done.start()
-    wait_for(lambda: len(told) == 2, seconds=30)
+    wait_for(lambda: len(result) == 2, seconds=30)
     worker.stop()
     done.join()
-    assert (len(told), asked) == (2, [False, True])
+    assert (len(result), asked) == (2, [False, True])
 
 
 def test_an_objective_that_only_returns_has_one_epoch() -> None:
-    told: list[EpochReport] = []
-    worker = session(1, told)
+    result: list[EpochReport] = []
+    worker = session(1, result)
     worker.grant(9)
     worker.run(lambda config: run_trial(returns, config), {"x": 0.5})
-    assert [(each.epoch, each.metrics["value"]) for each in told] == [(1, 0.25)]
+    assert [(item.epoch, item.metrics["value"]) for item in result] == [(1, 0.25)]
 
 
 def test_an_unseen_name_is_drawn_by_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
     depths = []
     for _ in range(2):
-        told: list[EpochReport] = []
-        worker = session(3, told)
+        result: list[EpochReport] = []
+        worker = session(3, result)
         worker.grant(9)
         worker.run(lambda config: run_trial(objective, config), {**CONFIG, "kind": "deep"})
-        depths += [each.metrics["param/depth"] for each in told]
+        depths += [item.metrics["param/depth"] for item in result]
     assert len(depths) == 6
     assert len(set(depths)) == 1
     assert f"depth isn't in the search; {depths[0]!r} was drawn" in capsys.readouterr().out
@@ -163,14 +167,14 @@ def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert wanted.strategy_name == "asha-stopping", "a paused objective would begin again"
     assert load_experiment(fields, {**more, "strategy": "asha"}).strategy_name == "asha"
     function = load_function(tmp_path, f"{wanted.train_file.name}:{wanted.train_function}")
-    told: list[EpochReport] = []
-    worker = session(1, told)
+    result: list[EpochReport] = []
+    worker = session(1, result)
     worker.grant(9)
     worker.run(function, {"x": 0.5})
-    assert told[0].metrics == {"value": 0.25}
+    assert result[0].metrics == {"value": 0.25}
 
 
-def test_what_is_missing_is_told_before_anything_is_rented() -> None:
+def test_what_is_missing_is_reported_before_anything_is_rented() -> None:
     with pytest.raises(UsageError, match="epochs="):
         cloudtune.optimize(objective, n_trials=5)
     with pytest.raises(UsageError, match="suggests nothing"):

@@ -45,18 +45,18 @@ def in_its_folder(bench: Bench, at_home: None, monkeypatch: pytest.MonkeyPatch) 
 def test_a_plan_is_that_of_the_command(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     plan = cloudtune.plan(path, **LIMITS)
-    told = bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "-o", "json").json
-    assert plan.seconds == told["plan"]["estimate"]["seconds"]
-    assert plan.dollars == told["plan"]["estimate"]["dollars"]
-    assert plan.within == told["plan"]["forecast"]["within"]
-    assert plan.forecast.loc["dollars", "p95"] == told["plan"]["forecast"]["dollars"]["p95"]
+    result = bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "-o", "json").json
+    assert plan.seconds == result["plan"]["estimate"]["seconds"]
+    assert plan.dollars == result["plan"]["estimate"]["dollars"]
+    assert plan.within == result["plan"]["forecast"]["within"]
+    assert plan.forecast.loc["dollars", "p95"] == result["plan"]["forecast"]["dollars"]["p95"]
     assert list(plan.stages["end_epoch"].unique()) == [
-        stage["stage"]["end_epoch"] for stage in told["plan"]["staged"]["stages"]
+        stage["stage"]["end_epoch"] for stage in result["plan"]["staged"]["stages"]
     ]
     assert plan.stages.groupby("begin")["dollars"].first().sum() == pytest.approx(plan.dollars)
-    assert len(plan.front) == len(told["front"])
-    assert set(plan.alternatives["name"]) == {each["name"] for each in told["alternatives"]}
-    assert json.loads(json.dumps(plan.to_json()))["plan"] == told["plan"]
+    assert len(plan.front) == len(result["front"])
+    assert set(plan.alternatives["name"]) == {item["name"] for item in result["alternatives"]}
+    assert json.loads(json.dumps(plan.to_json()))["plan"] == result["plan"]
     shown = bench.here("plan", path, "--deadline", "10m", "--budget", "$3").out
     bench.here("plan", path, "--deadline", "10m", "--budget", "$3", "--html", "own.html")
     assert plan.to_html("it.html") == Path("it.html").read_text() == Path("own.html").read_text()
@@ -128,8 +128,8 @@ def test_a_run(bench: Bench, simulated: list[Job], capsys: pytest.CaptureFixture
     events: list[Any] = []
     result = cloudtune.run(path, **LIMITS, on_event=lambda event, _: events.append(event))
     assert isinstance(events[0], RunStarted)
-    told = [event for event in events if isinstance(event, EpochDone)]
-    assert len(told) >= len(result.history) > 0
+    reported = [event for event in events if isinstance(event, EpochDone)]
+    assert len(reported) >= len(result.history) > 0
     assert result.ended == "done"
     assert result.name == cloudtune.load_run().name
     assert result.best is not None
@@ -155,7 +155,7 @@ def test_a_plan_is_carried_out_as_it_is(bench: Bench, simulated: list[Job]) -> N
     assert len(simulated) == 2
 
 
-def test_what_looks_on_ends_no_run_and_is_told_of(bench: Bench, simulated: list[Job]) -> None:
+def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
 
     def breaks(event: object, _: object) -> None:
@@ -194,16 +194,16 @@ def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
 
 def test_a_run_goes_in_another_thread(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
-    found: list[Any] = []
+    result: list[Any] = []
 
     def work() -> None:
         with control.interruptible():
-            found.append(cloudtune.run(path, **LIMITS, progress=False).ended)
+            result.append(cloudtune.run(path, **LIMITS, progress=False).ended)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == ["done"]
+    assert result == ["done"]
 
 
 def test_a_run_that_has_ended_is_not_resumed(bench: Bench, simulated: list[Job]) -> None:
@@ -252,5 +252,5 @@ def test_a_best_model_that_cannot_be_kept_costs_no_result(
     monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: str(bench.folder / "gone"))
     result = cloudtune.run(path, **LIMITS, progress=False)
     assert present(result.best).checkpoint == str(bench.folder / "gone")
-    told = capsys.readouterr().err
-    assert "couldn't copy the best model to its own folder: there is no checkpoint at" in told
+    reported = capsys.readouterr().err
+    assert "couldn't copy the best model to its own folder: there is no checkpoint at" in reported

@@ -67,29 +67,31 @@ def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
 
 
 def test_its_figures_are_the_reports(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, told = whole(home), reported(capsys, "digits-1")
-    assert found.to_json().items() <= told.items()
-    assert (found.name, found.ended, found.exit_code) == ("digits-1", "done", 0)
-    assert found.seconds == told["seconds"]["actual"]
-    assert found.cost.dollars == told["dollars"]["actual"]
-    categories = told["accounting"]["categories"]
-    assert dict(found.cost.by_category) == {n: each["dollars"] for n, each in categories.items()}
-    assert sum(found.cost.by_category.values()) == pytest.approx(found.cost.dollars)
-    assert found.plan.seconds == told["seconds"]["planned"]
-    assert found.plan.dollars == told["dollars"]["planned"]
-    assert list(found.plan.stages["seconds"]) == [s["seconds"]["actual"] for s in told["stages"]]
-    assert list(found.plan.stages["planned_dollars"]) == [
-        stage["dollars"]["planned"] for stage in told["stages"]
+    actual, result = whole(home), reported(capsys, "digits-1")
+    assert actual.to_json().items() <= result.items()
+    assert (actual.name, actual.ended, actual.exit_code) == ("digits-1", "done", 0)
+    assert actual.seconds == result["seconds"]["actual"]
+    assert actual.cost.dollars == result["dollars"]["actual"]
+    categories = result["accounting"]["categories"]
+    assert dict(actual.cost.by_category) == {
+        n: categorie["dollars"] for n, categorie in categories.items()
+    }
+    assert sum(actual.cost.by_category.values()) == pytest.approx(actual.cost.dollars)
+    assert actual.plan.seconds == result["seconds"]["planned"]
+    assert actual.plan.dollars == result["dollars"]["planned"]
+    assert list(actual.plan.stages["seconds"]) == [s["seconds"]["actual"] for s in result["stages"]]
+    assert list(actual.plan.stages["planned_dollars"]) == [
+        stage["dollars"]["planned"] for stage in result["stages"]
     ]
 
 
 def test_the_best_has_all_its_metrics(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    best, told = whole(home).best, reported(capsys, "digits-1")["best"]
+    best, result = whole(home).best, reported(capsys, "digits-1")["best"]
     assert best is not None
-    assert (best.trial, best.epoch) == (told["trial"], told["epoch"])
-    assert dict(best.config) == told["config"]
-    assert dict(best.metrics) == {"score": told["value"], "loss": 1 / 18, "epoch": 180.0}
-    assert best.checkpoint == told["checkpoint"]
+    assert (best.trial, best.epoch) == (result["trial"], result["epoch"])
+    assert dict(best.config) == result["config"]
+    assert dict(best.metrics) == {"score": result["value"], "loss": 1 / 18, "epoch": 180.0}
+    assert best.checkpoint == result["checkpoint"]
     with pytest.raises(FrozenInstanceError):
         best.epoch = 3  # type: ignore[misc]
 
@@ -97,57 +99,57 @@ def test_the_best_has_all_its_metrics(home: Path, capsys: pytest.CaptureFixture[
 def test_a_row_a_trial(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = TrialFailed(27.0, "t03.1", "ValueError: lr", "Traceback …")
     trials = whole(home, "digits-1", failed).trials
-    told = reported(capsys, "digits-1")
+    result = reported(capsys, "digits-1")
     assert list(trials.columns) == [
         *("trial", "status", "epochs", "score", "best_epoch", "config/x", "seconds"),
         *("gpu_seconds", "dollars", "checkpoint", "error"),
     ]
     assert [
         tuple(row) for row in trials[["trial", "status", "epochs"]].itertuples(index=False)
-    ] == [(each["trial"], each["status"], each["epoch"]) for each in told["trials"]]
-    assert list(trials["config/x"]) == [each["config"]["x"] for each in told["trials"]]
-    best = [max(each["history"].values(), default=None) for each in told["trials"]]
+    ] == [(item["trial"], item["status"], item["epoch"]) for item in result["trials"]]
+    assert list(trials["config/x"]) == [item["config"]["x"] for item in result["trials"]]
+    best = [max(item["history"].values(), default=None) for item in result["trials"]]
     assert list(trials["score"].dropna()) == [value for value in best if value is not None]
     by_id = trials.set_index("trial")
     assert by_id.loc["t03", "error"] == "ValueError: lr"
-    spent = told["accounting"]["trials"]
+    spent = result["accounting"]["trials"]
     assert by_id["dollars"].to_dict() == pytest.approx(
-        {name: sum(each["dollars"] for each in spent[name].values()) for name in by_id.index}
+        {name: sum(item["dollars"] for item in spent[name].values()) for name in by_id.index}
     )
 
 
 def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    history, told = whole(home).history, reported(capsys, "digits-1")
+    history, result = whole(home).history, reported(capsys, "digits-1")
     assert list(history.columns) == [
         *("trial", "epoch", "score", "loss", "metric/epoch", "seconds", "took", "width"),
         *("instance", "checkpoint"),
     ]
-    for trial in told["trials"]:
+    for trial in result["trials"]:
         own = history[history["trial"] == trial["trial"]]
         assert dict(zip(map(str, own["epoch"]), own["score"], strict=True)) == trial["history"]
-    assert list(history["metric/epoch"]) == [10.0 * each for each in history["epoch"]]
+    assert list(history["metric/epoch"]) == [10.0 * item for item in history["epoch"]]
     assert history["seconds"].is_monotonic_increasing
     changed = history.groupby("trial")["width"].nunique() - 1
-    assert changed.sum() == len(told["width_changes"]) > 0
+    assert changed.sum() == len(result["width_changes"]) > 0
 
 
 def test_its_page_and_its_figures_are_those_of_the_report(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = whole(home)
+    result = whole(home)
     assert called(capsys, "report", "digits-1", "--html", home / "r.html").code == 0
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert found.to_html(home / "own.html") == (home / "r.html").read_text()
+    assert result.to_html(home / "own.html") == (home / "r.html").read_text()
     assert (home / "own.html").read_bytes() == (home / "r.html").read_bytes()
-    data, _ = DisplayFormatter().format(found.to_html())  # type: ignore[no-untyped-call]
+    data, _ = DisplayFormatter().format(result.to_html())  # type: ignore[no-untyped-call]
     assert list(map(len, data.values())) == [pytest.approx(45, abs=10)], "what a cell keeps"
-    drawn = found.plot_metric(), found.plot_metric("dollars"), found.plot_gpus()
-    for figure in (*drawn, found.plot_spend(), found.plot_configs()):
+    drawn = result.plot_metric(), result.plot_metric("dollars"), result.plot_gpus()
+    for figure in (*drawn, result.plot_spend(), result.plot_configs()):
         assert figure.to_dict()["data"], figure
     curves = {trace["name"]: trace["y"] for trace in drawn[0].to_dict()["data"]}
-    assert max(curves["best so far"]) == found.history["score"].max()
+    assert max(curves["best so far"]) == result.history["score"].max()
     with pytest.raises(UsageError, match="can't be written"):
-        found.to_html(home / "no" / "r.html")
+        result.to_html(home / "no" / "r.html")
 
 
 def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
@@ -180,22 +182,22 @@ def test_the_best_may_be_a_late_epoch(home: Path) -> None:
         for command in entry.commands
         if isinstance(command, StopTrial)
     )
-    told = {"score": 9.0, "loss": 0.5}
-    late = EpochDone(entries[n].event.at, stop.session, 3, told, "sim://late", 1.0)
+    result = {"score": 9.0, "loss": 0.5}
+    late = EpochDone(entries[n].event.at, stop.session, 3, result, "sim://late", 1.0)
     keep(home, "r", SETTING.job(PLAN), [*entries[: n + 1], Entry(late, ())])
-    found = cloudtune.load_run()
-    assert found.best is not None
-    assert (found.best.epoch, found.best.metrics) == (3, told)
-    assert (found.history["score"] == 9.0).sum() == 1
+    actual = cloudtune.load_run()
+    assert actual.best is not None
+    assert (actual.best.epoch, actual.best.metrics) == (3, result)
+    assert (actual.history["score"] == 9.0).sum() == 1
 
 
 def test_a_row_an_instance(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timeline, told = whole(home).timeline, reported(capsys, "digits-1")
-    instances = told["accounting"]["instances"]
-    assert list(timeline["intent"]) == [each["intent"] for each in instances]
-    assert list(timeline["dollars"]) == [each["total"]["dollars"] for each in instances]
-    assert list(timeline["launched"]) == [each["begin"] for each in instances]
-    assert list(timeline["gone"]) == [each["end"] for each in instances]
+    timeline, result = whole(home).timeline, reported(capsys, "digits-1")
+    instances = result["accounting"]["instances"]
+    assert list(timeline["intent"]) == [instance["intent"] for instance in instances]
+    assert list(timeline["dollars"]) == [instance["total"]["dollars"] for instance in instances]
+    assert list(timeline["launched"]) == [instance["begin"] for instance in instances]
+    assert list(timeline["gone"]) == [instance["end"] for instance in instances]
     assert (timeline["launched"] < timeline["joined"]).all()
     assert set(timeline["type"]) == {"g.4x"}
     assert set(timeline["market"]) == {"on-demand"}
@@ -205,11 +207,11 @@ def test_hourly_charges_are_no_instances(home: Path) -> None:
     charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
     plan = price(charged.request(), PLAN.choices, "by hand")
     keep(home, "r", charged.job(plan), play(charged, plan).entries)
-    found = cloudtune.load_run()
-    assert found.cost.by_category["launches"] == pytest.approx(3.0)
-    hourly = found.cost.by_category["hourly"]
-    assert hourly == pytest.approx(0.1 * found.seconds)
-    assert found.timeline["dollars"].sum() == pytest.approx(found.cost.dollars - hourly)
+    result = cloudtune.load_run()
+    assert result.cost.by_category["launches"] == pytest.approx(3.0)
+    hourly = result.cost.by_category["hourly"]
+    assert hourly == pytest.approx(0.1 * result.seconds)
+    assert result.timeline["dollars"].sum() == pytest.approx(result.cost.dollars - hourly)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.6])
@@ -218,33 +220,33 @@ def test_a_run_that_goes_on_or_died(home: Path, share: float) -> None:
     keep(home, "digits-1", SETTING.job(PLAN), entries[: int(len(entries) * share)])
     with (home / "runs" / "digits-1" / "ledger.jsonl").open("a") as file:
         file.write('{"event": {"kind"')  # it is being written, or the writer died
-    found = cloudtune.load_run()
-    assert (found.ended, found.exit_code) == (None, None)
-    assert (found.best is None) == found.history.empty == (share < 0.2)
-    assert found.cost.dollars == pytest.approx(sum(found.cost.by_category.values()))
-    assert len(found.plan.stages) == 3
-    assert found.plan.stages["seconds"].isna().sum() > 0
-    assert "not yet" in repr(found)
-    assert "not yet" in found._repr_html_()
+    result = cloudtune.load_run()
+    assert (result.ended, result.exit_code) == (None, None)
+    assert (result.best is None) == result.history.empty == (share < 0.2)
+    assert result.cost.dollars == pytest.approx(sum(result.cost.by_category.values()))
+    assert len(result.plan.stages) == 3
+    assert result.plan.stages["seconds"].isna().sum() > 0
+    assert "not yet" in repr(result)
+    assert "not yet" in result._repr_html_()
     if share:
-        assert found.timeline["gone"].isna().any()
+        assert result.timeline["gone"].isna().any()
 
 
 def test_how_it_ended(home: Path) -> None:
-    found = whole(home, "digits-1", Interrupted(30.0))
-    assert (found.ended, found.exit_code, found.best) == ("interrupted", 130, None)
-    assert "nothing was reported" in repr(found)
+    result = whole(home, "digits-1", Interrupted(30.0))
+    assert (result.ended, result.exit_code, result.best) == ("interrupted", 130, None)
+    assert "nothing was reported" in repr(result)
 
 
 def test_what_a_notebook_and_a_prompt_show(home: Path) -> None:
     keep(home, "r<b>", SETTING.job(PLAN), telling(play(SETTING, PLAN).entries))
-    found = cloudtune.load_run()
-    shown = repr(found)
-    assert found.best is not None
-    assert f"score {found.best.metrics['score']} ({found.best.trial}, epoch 18)" in shown
-    assert str(found.best.checkpoint) in shown
+    result = cloudtune.load_run()
+    shown = repr(result)
+    assert result.best is not None
+    assert f"score {result.best.metrics['score']} ({result.best.trial}, epoch 18)" in shown
+    assert str(result.best.checkpoint) in shown
     assert len(shown.splitlines()) <= 10
-    page = found._repr_html_()
+    page = result._repr_html_()
     assert "r&lt;b&gt;" in page
     assert "r<b>" not in page
     assert page.count("<tr") >= 16
@@ -281,11 +283,11 @@ def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
 
 
 def test_the_best_config_is_the_scripts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = whole(home)
-    best = found.report.policy.best
+    result = whole(home)
+    best = result.report.policy.best
     assert best is not None
-    trial = found.report.policy.trials[best.trial]
+    trial = result.report.policy.trials[best.trial]
     monkeypatch.setattr(trial, "trial", replace(trial.trial, config={"opt/lr": 0.5}))
-    assert found.best is not None
-    assert found.best.config == {"opt": {"lr": 0.5}}
-    assert "opt/lr=0.5" in str(dict(found._lines()))
+    assert result.best is not None
+    assert result.best.config == {"opt": {"lr": 0.5}}
+    assert "opt/lr=0.5" in str(dict(result._lines()))

@@ -182,11 +182,11 @@ def test_the_layers_are_those_that_are_checked() -> None:
 
 
 def recipes() -> dict[str, list[str]]:
-    found = {}
+    result = {}
     for part in below(ARCHITECTURE, "## Where to add").split("\n### ")[1:]:
         what, _, text = part.partition("\n")
-        found[what] = re.findall(r"^\d+\. (.*)$", text, re.MULTILINE)
-    return found
+        result[what] = re.findall(r"^\d+\. (.*)$", text, re.MULTILINE)
+    return result
 
 
 def test_there_is_a_list_for_each_thing_to_add() -> None:
@@ -201,9 +201,9 @@ def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
         assert item.startswith("`"), f"no file comes first: {item}"
         paths = _PATH.findall(item)
         assert paths, item
-        found = [file for path in paths for file in ROOT.glob(re.sub("<[a-z]+>", "*", path))]
-        assert len(found) >= len(paths), f"{paths}: no such file"
-        text = "\n".join(file.read_text("utf-8") for file in found)
+        result = [file for path in paths for file in ROOT.glob(re.sub("<[a-z]+>", "*", path))]
+        assert len(result) >= len(paths), f"{paths}: no such file"
+        text = "\n".join(file.read_text("utf-8") for file in result)
         for name in _CODE.findall(item):
             if name.isidentifier() and name[0].isupper():
                 assert re.search(rf"^(class )?{name}\b", text, re.MULTILINE), f"{name}: {item}"
@@ -253,8 +253,8 @@ def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(stages.PLANNERS, "mine", Mine())
     setting = Setting(4, 1, 4, 2, profile=profile(LINEAR))
-    found = setting.plan(job_stages.planner_named("mine"), Limits(3600.0, None))
-    assert found.planner == "mine"
+    result = setting.plan(job_stages.planner_named("mine"), Limits(3600.0, None))
+    assert result.planner == "mine"
 
 
 def sources() -> list[Path]:
@@ -360,9 +360,9 @@ BUCKET = {"Keep", "List"}
 
 def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     place = Place("123456789012", "us-east-1")
-    policy = {"Statement": [each for each in head(place)["Statement"] if each["Sid"] not in BUCKET]}
+    policy = {"Statement": [item for item in head(place)["Statement"] if item["Sid"] not in BUCKET]}
     asked = [statement["Action"] for statement in policy["Statement"]]
-    allowed = {name for each in asked for name in ([each] if isinstance(each, str) else each)}
+    allowed = {name for item in asked for name in ([item] if isinstance(item, str) else item)}
     source = "".join(
         Path(ec2.__file__).with_name(name).read_text("utf-8")
         for name in ("ec2.py", "price_refresh.py")
@@ -372,5 +372,5 @@ def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     called -= {"get_paginator", "get_products", "close"}
     used = {"ec2:" + name.title().replace("_", "") for name in called}
     assert allowed == used | {"ec2:CreateTags", "iam:PassRole", "pricing:GetProducts"}
-    launch = next(each for each in policy["Statement"] if each["Sid"] == "LaunchTagged")
+    launch = next(item for item in policy["Statement"] if item["Sid"] == "LaunchTagged")
     assert launch["Condition"]["Null"] == {f"aws:RequestTag/{RUN_TAG}": "false"}

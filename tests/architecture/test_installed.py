@@ -104,8 +104,8 @@ def test_the_sdist_has_every_file_and_makes_the_same_wheel(built: Built) -> None
         archive.extractall(built.folder / "unpacked", filter="data")
     [tree] = (built.folder / "unpacked").iterdir()
     package = tree / ".package"
-    found = {str(path.relative_to(package)) for path in (package / "cloudtune").rglob("*.*")}
-    assert found == sources()
+    result = {str(path.relative_to(package)) for path in (package / "cloudtune").rglob("*.*")}
+    assert result == sources()
     assert (tree / "LICENSE").exists()
     again = build("wheel", tree, built.folder / "again")
     assert files_of(again) == files_of(built.wheel)
@@ -160,9 +160,9 @@ def test_type_checkers_see_an_editable_install(built: Built) -> None:
     (project / "infra" / "own.py").write_text("SPEED = 1.0\n")
     script = project / "train.py"
     script.write_text(USER + MISTAKES)
-    told = types(python, script)
-    assert told[0] == 'note: Revealed type is "float"'
-    codes = [line.rpartition("[")[2] for line in told[1:]]
+    result = types(python, script)
+    assert result[0] == 'note: Revealed type is "float"'
+    codes = [line.rpartition("[")[2] for line in result[1:]]
     assert codes == ["arg-type]", "arg-type]", "arg-type]", "call-arg]"]
 
 
@@ -174,8 +174,8 @@ def test_an_editable_install_takes_no_other_name(built: Built) -> None:
         (project / name).mkdir(parents=True)
         (project / name / "own.py").touch()
     code = "import cloudtune, infra.own, planners.own, tests.own; print(cloudtune.__file__)"
-    found = Path(run(python, "-c", code, at=project).strip())
-    assert found.resolve() == built.folder / "tree" / "cloudtune" / "__init__.py"
+    result = Path(run(python, "-c", code, at=project).strip())
+    assert result.resolve() == built.folder / "tree" / "cloudtune" / "__init__.py"
     absent = "import importlib.util as u; print([u.find_spec(n) for n in ('profiles', 'examples')])"
     assert run(python, "-c", absent, at=project) == "[None, None]\n"
 

@@ -68,15 +68,15 @@ def test_the_link_is_relative_and_leads_to_the_top_level(name: str) -> None:
 def test_what_pip_installs_is_the_one_name() -> None:
     """An editable install puts .package/ on the path: whatever lies there can be imported."""
     assert SETUPTOOLS["package-dir"] == {"": ".package"}
-    found = [path for path in (ROOT / ".package").iterdir() if path.suffix != ".egg-info"]
-    assert found == [ROOT / ".package" / "cloudtune"]
-    assert found[0].readlink() == Path("..", "cloudtune")
+    result = [path for path in (ROOT / ".package").iterdir() if path.suffix != ".egg-info"]
+    assert result == [ROOT / ".package" / "cloudtune"]
+    assert result[0].readlink() == Path("..", "cloudtune")
 
 
 def test_every_package_that_exists_is_installed() -> None:
-    found = os.walk(ROOT / "cloudtune", followlinks=True)
+    result = os.walk(ROOT / "cloudtune", followlinks=True)
     folders = [
-        Path(folder).relative_to(ROOT) for folder, _, files in found if "__init__.py" in files
+        Path(folder).relative_to(ROOT) for folder, _, files in result if "__init__.py" in files
     ]
     assert sorted(SETUPTOOLS["packages"]) == sorted(".".join(folder.parts) for folder in folders)
 
@@ -90,13 +90,13 @@ def test_every_data_file_is_installed() -> None:
 
 
 def test_every_package_says_in_a_sentence_what_it_is() -> None:
-    said = {each: ast.get_docstring(tree_of(folder_of(each) / "__init__.py")) for each in PACKAGES}
+    said = {item: ast.get_docstring(tree_of(folder_of(item) / "__init__.py")) for item in PACKAGES}
     unsaid = {name for name, text in said.items() if not re.fullmatch(r"[^\n]+\.", text or "")}
     assert unsaid - {"cloudtune"} == set()  # which says how scripts use it
 
 
 def test_a_module_does_not_repeat_the_name_of_its_package() -> None:
-    pairs = [(each.rpartition(".")[2], path.stem) for each in PACKAGES for path in modules(each)]
+    pairs = [(item.rpartition(".")[2], path.stem) for item in PACKAGES for path in modules(item)]
     assert [pair for pair in pairs if pair[1].startswith(pair[0])] == []
 
 
@@ -123,7 +123,7 @@ MODULES = {dotted(path): path for path in SOURCES}
 @cache
 def imports() -> dict[str, set[str]]:
     """Return the modules of ours that each imports: at once, later, or for its types."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         names: set[str] = set()
         for node in ast.walk(tree_of(path)):
@@ -132,8 +132,8 @@ def imports() -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
                 wholes = {f"{node.module}.{name.name}" for name in node.names}
                 names |= wholes if wholes <= MODULES.keys() else {*wholes, node.module}
-        found[module] = names & MODULES.keys()
-    return found
+        result[module] = names & MODULES.keys()
+    return result
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -184,7 +184,7 @@ LONG_CLASSES = {
 
 
 def test_long_functions_and_classes_have_a_reason() -> None:
-    lengths = dict(each for path in SOURCES for each in functions(path))
+    lengths = dict(function for path in SOURCES for function in functions(path))
     assert {name for name, count in lengths.items() if count > 60} == set(LONG_FUNCTIONS)
     assert {name for path in SOURCES for name in long_classes(path)} == set(LONG_CLASSES)
     assert statistics.median(lengths.values()) <= 10
@@ -222,20 +222,20 @@ def long_classes(path: Path) -> Iterator[str]:
 
 def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
     """A screen may tell of some events only; who acts on events or commands handles them all."""
-    found = [
+    result = [
         (name_of(path), node)
         for path in SOURCES
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Match) and kinds_matched(node) & CLOSED_UNIONS
     ]
-    partial = {name for name, node in found if not ends_in_assert_never(node)}
-    assert len(found) >= 4
+    partial = {name for name, node in result if not ends_in_assert_never(node)}
+    assert len(result) >= 4
     assert partial <= {"cloudtune/display/run_screen.py"}
 
 
 def kinds_matched(node: ast.Match) -> set[str]:
-    patterns = [each for case in node.cases for each in ast.walk(case.pattern)]
-    kinds = [each.cls for each in patterns if isinstance(each, ast.MatchClass)]
+    patterns = [item for case in node.cases for item in ast.walk(case.pattern)]
+    kinds = [item.cls for item in patterns if isinstance(item, ast.MatchClass)]
     return {kind.id for kind in kinds if isinstance(kind, ast.Name)}
 
 
@@ -256,10 +256,10 @@ UNPICKLES = re.compile(
 
 def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
     """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
-    found = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
+    result = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}
     writes = {"cloudtune/api/functions.py"}  # the user's function, into the user's code
     shared = "cloudtune/train/shared_input"
     pickles = {f"{shared}/by_value.py", f"{shared}/fingerprint.py"}  # to compare, and for `writes`
     trials = {f"{shared}/frames.py"}  # of a node among each other, by its kernel's word
-    assert found == known | writes | pickles | trials
+    assert result == known | writes | pickles | trials

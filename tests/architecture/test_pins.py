@@ -83,10 +83,10 @@ def test_it_can_live_beside(who: str) -> None:
 
     Resolved against PyPI on that day, by uv for Python 3.11 to 3.13, both fit with Ray 2.60.
     """
-    ours = {canonicalize_name(each.name): each.specifier for each in asked_for()}
+    ours = {canonicalize_name(item.name): item.specifier for item in asked_for()}
     for theirs in map(Requirement, NEIGHBOURS[who]):
         name = canonicalize_name(theirs.name)
-        lowest = [each.version for each in ours[name] if each.operator == ">="]
+        lowest = [item.version for item in ours[name] if item.operator == ">="]
         for candidate in (*lowest, version(name)):
             if candidate in ours[name] and candidate in theirs.specifier:
                 break

@@ -3,7 +3,7 @@
 moto's needs a dozen packages, and lacks outputs of change sets, a bucket's public access block and
 lifecycle, and rollback. Here, as on AWS, each resource is created and deleted by calls that the
 caller must have the rights for; what was created is undone if one of them fails. A change is made
-within the call that asks for it, so nobody sees a stack that is IN_PROGRESS.
+within the call that asks for it, so no caller sees a stack that is IN_PROGRESS.
 """
 
 import contextlib

@@ -40,7 +40,7 @@ def test_a_person_launches_heads_and_nothing_else(world: World, head_profile: No
     Ec2(person).terminate([head])
 
 
-def test_nobody_rents_other_types_or_ends_others(world: World, account: Account) -> None:
+def test_none_rents_other_types_or_ends_others(world: World, account: Account) -> None:
     head = world.person(dict(policies.head(PLACE)))
     with pytest.raises(ClientError, match=r"ec2:RunInstances on resource: .*instance/"):
         launched(world, head, "p3.2xlarge", PLACE.node)

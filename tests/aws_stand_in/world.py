@@ -92,8 +92,8 @@ class World:
         for running in (folder_of(self.home, computer) / RUNNING).iterdir():
             inside = ("nsenter", f"--net=/proc/{running.name}/ns/net")
             asked = self.command(*inside, "ip", "-4", "-o", "addr", "show", "eth0")
-            found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-            number = found.split("10.78.")[1].partition(".")[0]
+            result = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+            number = result.split("10.78.")[1].partition(".")[0]
             subprocess.run(self.command("ip", "link", "set", f"c{number}", state), check=True)
 
     def variables(self) -> set[str]:

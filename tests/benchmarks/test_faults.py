@@ -30,15 +30,15 @@ def test_leases_without_an_end_are_found_out(monkeypatch: pytest.MonkeyPatch) ->
     assert "dollars over budget" in campaign(5, seed=50_070).seeds
 
 
-def test_a_takeover_that_buys_anew_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_that_buys_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     take_over = OutlivingCloud.take_over
 
-    def buys_anew(self: OutlivingCloud, in_flight: InFlight) -> None:
+    def buys_again(self: OutlivingCloud, in_flight: InFlight) -> None:
         for launch in tuple(in_flight.launches.values()):
             again = replace(launch, intent=f"{launch.intent}-again")
             in_flight.launches[again.intent] = again
         take_over(self, in_flight)
 
-    monkeypatch.setattr(OutlivingCloud, "take_over", buys_anew)
-    with pytest.raises(KeyError, match="again"):  # the policy is told of what it never asked for
+    monkeypatch.setattr(OutlivingCloud, "take_over", buys_again)
+    with pytest.raises(KeyError, match="again"):  # an event of what the policy never asked for
         campaign(60, seed=52_000)

@@ -23,8 +23,8 @@ if pipes:
     (pipes / "clients" / str(os.getpid())).touch()
     while not (pipes / "server").exists():
         time.sleep(0.01)
-def say(**told):
-    print(json.dumps(told), flush=True)
+def say(**result):
+    print(json.dumps(result), flush=True)
 say(ready=1, total_mib=24000 * share, processors=int(100 * share))
 for line in sys.stdin:
     if pipes and (pipes / "fault").exists():
@@ -62,15 +62,15 @@ def mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Find
 
 
 def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findings]) -> None:
-    found = mps("False")
-    assert found.failed == {}
-    assert found.unknown == {}
-    assert found.figures["threads_0.25_speed_share"] == 0.25
-    assert found.figures["processors_at_0.5"] == 50
-    assert found.facts["crash_is_a_fault_of_the_server"] is True
-    assert found.facts["crash_restarted"] is True
-    assert found.facts["after_a_crash_others_train"] is True
-    assert found.facts["fallback_takes_turns"] is True
+    result = mps("False")
+    assert result.failed == {}
+    assert result.unknown == {}
+    assert result.figures["threads_0.25_speed_share"] == 0.25
+    assert result.figures["processors_at_0.5"] == 50
+    assert result.facts["crash_is_a_fault_of_the_server"] is True
+    assert result.facts["crash_restarted"] is True
+    assert result.facts["after_a_crash_others_train"] is True
+    assert result.facts["fallback_takes_turns"] is True
 
 
 def test_a_step_runs_alone_and_fails_where_something_differs(
@@ -79,9 +79,9 @@ def test_a_step_runs_alone_and_fails_where_something_differs(
     out = tmp_path / "out.json"
 
     def broken() -> Findings:
-        found = Findings({"x_s": 1.0})
-        found.expect("all_is_well", so=False, told="it is not")
-        return found
+        result = Findings({"x_s": 1.0})
+        result.expect("all_is_well", so=False, message="it is not")
+        return result
 
     monkeypatch.setattr(sharing, "measure", broken)
     monkeypatch.setattr(sys, "argv", ["gpu", "mps", "--out", str(out)])

@@ -69,10 +69,10 @@ def test_an_interrupted_comparison_goes_on_where_it_was(ground: Ground, tmp_path
     ]
     kept = Kept(tmp_path / "runs.jsonl")
     done = [place(ground, job.profile).done(job) for job in jobs]
-    for each in done:
-        kept.keep(each)
+    for item in done:
+        kept.keep(item)
     again = Kept(tmp_path / "runs.jsonl")
-    assert again.done == {each.key: each for each in done}
+    assert again.done == {item.key: item for item in done}
     assert not any(again.left(job) for job in jobs)
     wider = Job(0, ground.name, ANY, jobs[0].variant, CELLS)
     assert (left := again.left(wider)) is not None

@@ -53,9 +53,9 @@ def followed(plan: plans.RunPlan) -> plans.Plan:
 def shapes(plan: plans.Plan) -> list[tuple[int, float]]:
     """Return instances and width of each stage of a plan that uses one offer at a time."""
     groups = (group for stage in plan.stages for group in stage.groups)
-    found = [(group.instances, group.width) for group in groups]
-    assert len(found) == len(plan.stages), "a stage has several groups"
-    return found
+    result = [(group.instances, group.width) for group in groups]
+    assert len(result) == len(plan.stages), "a stage has several groups"
+    return result
 
 
 def widths(plan: plans.Plan) -> list[float]:

@@ -71,7 +71,7 @@ def by_plan(
     rules: TrialRules | None = None,
     heartbeat: bool = True,
 ) -> RunPolicy:
-    """Return a policy that carries a plan out; with a planner it plans the rest anew in need."""
+    """Return a policy that carries a plan out; with a planner it replans the rest in need."""
     brakes = brakes or Brakes()
     itinerary = Itinerary(plan, given or trials(plan.stages[0].stage.trials))
     reacting = None if planner is None else Replanner(planner, Reserve(brakes.tick + brakes.drain))

@@ -46,7 +46,7 @@ def planned(*stages: Sequence[Group], gap: float | None = None, status: str = "h
 
 
 def shrinking(one: Offer, first: int) -> Plan:
-    """Return a plan that begins with so many instances and goes on with one."""
+    """Return a plan that begins with n instances and goes on with one."""
     small = one.gpus == 1
     return planned(
         [Group(one, first, 1.0, 16, -(-16 // (first * one.gpus)))],
@@ -86,12 +86,12 @@ def forecast(plan: Plan, chance: float | None = 0.973) -> Forecast:
     )
 
 
-def run_of(plan: Plan, chance: float | None = 0.973, **told: object) -> RunPlan:
-    return run_plan(plan, replace(forecast(plan, chance), **told))  # type: ignore[arg-type]
+def run_of(plan: Plan, chance: float | None = 0.973, **fields: object) -> RunPlan:
+    return run_plan(plan, replace(forecast(plan, chance), **fields))  # type: ignore[arg-type]
 
 
-def proposal(**told: object) -> Proposal:
-    """Return a full proposal; a deadline of half an hour and a budget of $5, unless told."""
+def proposal(**changes: object) -> Proposal:
+    """Return a full proposal; a deadline of half an hour and a budget of $5, by default."""
     slow = shrinking(CHEAP, 4)
     made = Proposal(
         name="digits",
@@ -134,4 +134,4 @@ def proposal(**told: object) -> Proposal:
         basis=Basis("published 7 months ago for p9.big", ("published", "derived")),
         assumptions=("an instance joins within 35s of its request",),
     )
-    return replace(made, **told)  # type: ignore[arg-type]
+    return replace(made, **changes)  # type: ignore[arg-type]

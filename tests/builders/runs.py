@@ -53,7 +53,7 @@ class Setting:
     has a fleet of `max_instances` and the `allocator` (the same `width` for all, if none is given).
 
     `others` may be rented besides `offer`. Of `pace`, of what is `real`, of `trouble` and of
-    `mishap` nobody who decides knows beforehand. `metric` is of a trial's number and an epoch.
+    No decider knows `mishap` beforehand. `metric` is of a trial's number and an epoch.
     """
 
     trials: int = 4
@@ -143,7 +143,7 @@ class Setting:
 
     @property
     def _brakes(self) -> Brakes:
-        drain = drain_seconds(*(each.profile for each in self.rentables))
+        drain = drain_seconds(*(rentable.profile for rentable in self.rentables))
         return self.brakes or Brakes(drain=drain)
 
     def _by_plan(self, plan: Plan) -> RunPolicy:
@@ -277,7 +277,7 @@ def refused(intents: Mapping[str, float]) -> list[events.Event]:
 
 @dataclass(frozen=True)
 class Played:
-    """A simulated run that has ended; `sampler` was told of it where a strategy was asked."""
+    """A simulated run that has ended; `sampler` has its results where a strategy was asked."""
 
     setting: Setting
     policy: RunPolicy
@@ -328,11 +328,11 @@ class Played:
 
     def parts(self, prefix: str) -> dict[str, int]:
         """Return how many tasks each group of such a name asked for, each trial once."""
-        found: dict[str, set[TrialId]] = {}
+        result: dict[str, set[TrialId]] = {}
         for group in self.groups():
             if group.name.startswith(prefix):
-                found.setdefault(group.name, set()).update(t.trial.id for t in group.tasks)
-        return {name: len(trials) for name, trials in found.items()}
+                result.setdefault(group.name, set()).update(t.trial.id for t in group.tasks)
+        return {name: len(trials) for name, trials in result.items()}
 
     def max_at_once(self) -> int:
         """Return how many sessions were alive at once, at most."""
@@ -364,8 +364,8 @@ class Played:
         return seconds, dollars + seconds * charges.usd_per_second
 
     def _offers(self) -> dict[str, Offer]:
-        offers = [each.offer for each in self.setting.rentables]
-        known = {(each.instance_type.name, str(each.market)): each for each in offers}
+        offers = [item.offer for item in self.setting.rentables]
+        known = {(item.instance_type.name, str(item.market)): item for item in offers}
         asked = [c for said in self.commands for c in said if isinstance(c, Launch)]
         return {c.intent: known[c.instance_type, c.market] for c in asked}
 

@@ -16,11 +16,11 @@ def trials(count: int, caps: Mapping[int, int] | None = None) -> tuple[Trial, ..
 
 
 class Given:
-    """A sampler of given trials; it notes what it is told, and refuses to be told it twice."""
+    """A sampler of given trials; it notes its results, and refuses one twice."""
 
     def __init__(self, trials: Sequence[Trial], spare: Sequence[Trial] = ()) -> None:
         self._left, self._spare = deque(trials), deque(spare)
-        self.told: dict[tuple[TrialId, int], float | None] = {}
+        self.reported: dict[tuple[TrialId, int], float | None] = {}
         self.failed: list[TrialId] = []
 
     def ask(self) -> Trial | None:
@@ -36,8 +36,8 @@ class Given:
             assert trial.id not in self.failed
             self.failed.append(trial.id)
             return
-        assert (trial.id, epoch) not in self.told, f"told of {trial.id} at {epoch} twice"
-        self.told[trial.id, epoch] = value
+        assert (trial.id, epoch) not in self.reported, f"{trial.id} reported epoch {epoch} twice"
+        self.reported[trial.id, epoch] = value
 
 
 class Watched:

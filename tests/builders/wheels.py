@@ -13,13 +13,13 @@ def wheel(folder: Path, name: str, number: str, files: Mapping[str, str] | None 
     plain = name.replace("-", "_").replace(".", "_")
     about = f"{plain}-{number}.dist-info"
     path = folder / f"{plain}-{number}-py3-none-any.whl"
-    told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\nProvides-Extra: default\n"
+    result = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\nProvides-Extra: default\n"
     tag = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    written = {**(files or {}), f"{about}/METADATA": told, f"{about}/WHEEL": tag}
-    record = "".join(f"{each},,\n" for each in [*written, f"{about}/RECORD"])
+    written = {**(files or {}), f"{about}/METADATA": result, f"{about}/WHEEL": tag}
+    record = "".join(f"{item},,\n" for item in [*written, f"{about}/RECORD"])
     with zipfile.ZipFile(path, "w") as made:
-        for each, text in {**written, f"{about}/RECORD": record}.items():
-            info = zipfile.ZipInfo(each)
+        for item, text in {**written, f"{about}/RECORD": record}.items():
+            info = zipfile.ZipInfo(item)
             info.external_attr = 0o100755 << 16  # so that programs can be started
             made.writestr(info, text)
     return path

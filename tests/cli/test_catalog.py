@@ -36,8 +36,8 @@ def ask(*options: str) -> Result:
 def types(*options: str) -> list[dict[str, Any]]:
     answer = ask("-o", "json", *options)
     assert answer.exit_code == 0
-    found: list[dict[str, Any]] = json.loads(answer.stdout)["types"]
-    return found
+    result: list[dict[str, Any]] = json.loads(answer.stdout)["types"]
+    return result
 
 
 def lines(*options: str) -> list[list[str]]:

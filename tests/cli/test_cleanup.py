@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_clouds_are_asked_whatever_the_records_look_like(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nobody is signalled by a record that proves nothing."""
+    """And no process is signalled by a record that proves nothing."""
     for number, text in enumerate(DAMAGED):
         for name in ("head.json", "controller.json", "ledger.jsonl", "instances.json"):
             path = home / "runs" / f"r{number}" / name
@@ -39,10 +39,10 @@ def test_clouds_are_asked_whatever_the_records_look_like(
     monkeypatch.setattr("psutil.Process.send_signal", lambda *_: pytest.fail("signalled"))
     for command, code in ((status, 1), (gc, CleanupError.exit_code)):
         assert command.main(["--region", "eu-west-1"], standalone_mode=False) == code
-        told = capsys.readouterr().err.splitlines()
-        assert told[-1] == UNASKED
-        assert len(told) == 1 + len(DAMAGED)
-        assert "head.json is no record of a process" in told[0]
+        result = capsys.readouterr().err.splitlines()
+        assert result[-1] == UNASKED
+        assert len(result) == 1 + len(DAMAGED)
+        assert "head.json is no record of a process" in result[0]
 
 
 def test_a_dry_run(
@@ -82,14 +82,14 @@ def test_a_head_that_outlived_its_lease_is_collected_with_nodes(
     lease: str, doomed: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instance(name: str, run: str) -> Instance:
-        told: Any = ("i000", lease, "p3.2xlarge", "running", 0.0, None, "", {})
-        return Instance(name, run, *told)
+        result: Any = ("i000", lease, "p3.2xlarge", "running", 0.0, None, "", {})
+        return Instance(name, run, *result)
 
     alive = [instance("i-1", "small-1.head"), instance("i-2", "small-1")]
     calls = SimpleNamespace(ours=lambda **_: alive)
     monkeypatch.setattr(cleanup, "calls_to", lambda _: calls)
     cloud = SimpleNamespace(endpoint=SimpleNamespace(url=None))
-    assert sum(found.orphan for found in cleanup.look(cast("Any", cloud))) == doomed
+    assert sum(actual.orphan for actual in cleanup.look(cast("Any", cloud))) == doomed
 
 
 def test_what_is_left_of_a_head_is_named_first(
@@ -99,7 +99,7 @@ def test_what_is_left_of_a_head_is_named_first(
     folder.mkdir(parents=True)
     (folder / "head.json").write_text(json.dumps({"pid": 99, "created": time.time()}))
     ended: list[str] = []
-    monkeypatch.setattr(cleanup, "_head_of", lambda each: cleanup.Head(each, 8))
+    monkeypatch.setattr(cleanup, "_head_of", lambda item: cleanup.Head(item, 8))
     monkeypatch.setattr(cleanup.Head, "end", lambda self: ended.append(self.folder.name))
     for command, arguments, what in (
         (status, [], "`cloudtune gc` ends them"),
@@ -128,10 +128,10 @@ def test_what_emulated_instances_would_cost_is_no_price_of_yours(
     monkeypatch.setattr(cleanup, "open_clouds", lambda *_, **__: clouds)
     monkeypatch.setattr(cleanup, "look", look)
     assert status.main([], standalone_mode=False) == 0
-    told = capsys.readouterr().out
-    assert "1.500 emulated" in told
-    assert max(map(len, told.splitlines())) <= 80
-    assert told.count(ID) == 2
-    assert "2 instances, $1.50 per hour, $1.50 emulated" in told
+    result = capsys.readouterr().out
+    assert "1.500 emulated" in result
+    assert max(map(len, result.splitlines())) <= 80
+    assert result.count(ID) == 2
+    assert "2 instances, $1.50 per hour, $1.50 emulated" in result
     assert status.main(["-o", "json"], standalone_mode=False) == 0
-    assert [each["emulated"] for each in json.loads(capsys.readouterr().out)] == [True, False]
+    assert [load["emulated"] for load in json.loads(capsys.readouterr().out)] == [True, False]

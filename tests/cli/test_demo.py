@@ -49,7 +49,7 @@ def test_its_plan_keeps_both_limits(called: Called, monkeypatch: pytest.MonkeyPa
     plan = json.loads(called("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
     assert plan["strategy"] == "best"
     assert plan["plan"]["forecast"]["within"] == 1.0
-    others = {each["name"]: each["plan"]["forecast"] for each in plan["alternatives"]}
+    others = {item["name"]: item["plan"]["forecast"] for item in plan["alternatives"]}
     ours, half = plan["plan"]["forecast"], others["half the budget"]
     assert ours["epochs"]["p50"] == 54
     assert half["trials"]["p50"] < 0.8 * ours["trials"]["p50"]
@@ -65,7 +65,7 @@ def test_fixed_work_is_cheaper_than_on_a_fixed_cluster(called: Called) -> None:
 
 def cost_ratios(plan: dict[str, Any]) -> dict[str, float]:
     mine = plan["plan"]["estimate"]["dollars"]
-    estimates = {each["name"]: each["plan"]["estimate"] for each in plan["alternatives"]}
+    estimates = {item["name"]: item["plan"]["estimate"] for item in plan["alternatives"]}
     return {name: estimate["dollars"] / mine for name, estimate in estimates.items()}
 
 
@@ -106,8 +106,8 @@ def test_the_winner_s_files_are_scored(tmp_path: Path, monkeypatch: pytest.Monke
     made.mkdir()
     torch.save({"network": network.state_dict()}, made / "state.pt")
     best = keep_best(str(tmp_path / "s"), storage.save("t00", 4, {}, made), {})
-    told = score.winner(SimpleNamespace(config=config, checkpoint=best, epoch=4))
-    assert told == score.script.accuracy(network, score.script.load("test"), torch.device("cpu"))
+    result = score.winner(SimpleNamespace(config=config, checkpoint=best, epoch=4))
+    assert result == score.script.accuracy(network, score.script.load("test"), torch.device("cpu"))
 
 
 def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     folder = tmp_path / "runs" / "mine"
     folder.mkdir(parents=True)
     write_ledger(folder, job.to_json(), entries)
-    told = json.loads(called("report", "mine", "--against", "-o", "json"))
-    dollars = {name: each["dollars"] for name, each in told["others"].items()}
-    assert told["others"]["naive elastic"]["keeps_limits"]
-    assert told["plan"]["dollars"] == pytest.approx(PLAN.estimate.dollars)
+    data = json.loads(called("report", "mine", "--against", "-o", "json"))
+    dollars = {name: item["dollars"] for name, item in data["others"].items()}
+    assert data["others"]["naive elastic"]["keeps_limits"]
+    assert data["plan"]["dollars"] == pytest.approx(PLAN.estimate.dollars)
     assert dollars["best static cluster"] >= dollars["naive elastic"] >= PLAN.estimate.dollars
-    random = told["random_search"]
+    random = data["random_search"]
     assert 1 <= random["trials"] < 12  # as many as stopping early lets be tried
     assert random["dollars"] <= PLAN.estimate.dollars
     shown = called("report", "mine", "--against")

@@ -34,8 +34,8 @@ def test_an_emulated_run_needs_moto(bench: Bench, missing: set[str], cloud: str)
     missing |= {"moto", "flask_cors"}
     done = bench.here("run", path)
     assert done.code == 2, done.out
-    told = "needs moto and flask_cors, which are not installed: pip install 'cloudtune[emulator]'"
-    assert told in done.err
+    result = "needs moto and flask_cors, which are not installed: pip install 'cloudtune[emulator]'"
+    assert result in done.err
     assert bench.machines() == []
 
 

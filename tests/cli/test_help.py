@@ -38,18 +38,18 @@ def _listed(command: click.Command) -> tuple[list[str], list[str]]:
     return option.findall(first), option.findall(more)
 
 
-@pytest.mark.parametrize(("typed", "each"), list(commands().items()))
-def test_help_begins_with_six_options_at_most(typed: str, each: click.Command) -> None:
-    first, more = _listed(each)
+@pytest.mark.parametrize(("typed", "item"), list(commands().items()))
+def test_help_begins_with_six_options_at_most(typed: str, item: click.Command) -> None:
+    first, more = _listed(item)
     assert len(first) <= 6 + len(["--help"]), typed
     assert not more or len(first) == 6 + 1
-    shown = {option.opts[-1] for option in each.params if isinstance(option, click.Option)}
-    hidden = {o.opts[-1] for o in each.params if isinstance(o, click.Option) and o.hidden}
+    shown = {option.opts[-1] for option in item.params if isinstance(option, click.Option)}
+    hidden = {o.opts[-1] for o in item.params if isinstance(o, click.Option) and o.hidden}
     assert {*first, *more} - {"--help"} == shown - hidden
 
 
 def test_the_shell_completes_the_strategies_of_the_menu() -> None:
-    option = next(each for each in plan.params if each.name == "strategy")
+    option = next(param for param in plan.params if param.name == "strategy")
     words = option.shell_complete(click.Context(plan), "")
     assert tuple(word.value for word in words) == menu.STRATEGIES
 

@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize(
-    ("script", "metric", "found", "gaps"),
+    ("script", "metric", "result", "gaps"),
     [
         (
             "smudged/train.py",
@@ -43,7 +43,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ],
 )
 def test_what_a_function_reads_and_reports_is_found(
-    script: str, metric: str, found: str, gaps: int, tmp_path: Path, bench: Bench
+    script: str, metric: str, result: str, gaps: int, tmp_path: Path, bench: Bench
 ) -> None:
     copy = Path(shutil.copy(EXAMPLES / script, tmp_path))
     text = read_script(copy).text("it")
@@ -58,7 +58,7 @@ def test_what_a_function_reads_and_reports_is_found(
         text = text.replace("choice: []", "choice: [0, 1]")
     path.write_text(text)
     experiment = load_experiment(path, {})
-    assert set(experiment.search) == set(found.split())
+    assert set(experiment.search) == set(result.split())
     assert (experiment.metric.name, experiment.metric.mode) == (metric, "max")
     assert experiment.train_file == copy
 
@@ -170,11 +170,11 @@ def test_where_a_program_saves_is_a_comment(tmp_path: Path, bench: Bench) -> Non
     assert load_experiment(path, {}).checkpoints.folder == "out"
 
 
-def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Bench) -> None:
+def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:
     script = Path(shutil.copy(EXAMPLES / "smudged/train.py", tmp_path))
     path = tmp_path / "experiment.yaml"
     path.write_text("mine")
-    for words, told in (
+    for words, result in (
         (
             [script],
             f"{path} already exists; choose another file with -o, or overwrite it with --force",
@@ -188,7 +188,7 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
     ):
         done = bench.here("init", *words)
         assert (done.code, done.out) == (2, "")
-        assert told in done.err
+        assert result in done.err
         assert path.read_text() == "mine"
     done = bench.here("init", script, "--force")
     assert done.code == 0
@@ -196,7 +196,7 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("x = (\n", r"s.py:1: not valid Python: '\(' was never closed"),
         ("print(1)\n", "nothing to tune: no function that takes"),
@@ -204,10 +204,10 @@ def test_nothing_is_written_over_and_mistakes_are_told(tmp_path: Path, bench: Be
         ("\0", "not valid Python"),
     ],
 )
-def test_a_script_that_nothing_can_be_made_of(source: str, told: str, tmp_path: Path) -> None:
+def test_a_script_that_nothing_can_be_made_of(source: str, message: str, tmp_path: Path) -> None:
     script = tmp_path / "s.py"
     script.write_text(source)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         read_script(script).text("it")
 
 
@@ -243,7 +243,9 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_is_reported_how_to_complete(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = called(capsys, "completion", shell)
     assert done.code == 0
     assert f"_CLOUDTUNE_COMPLETE={shell}_complete" in done.out
@@ -278,4 +280,4 @@ def completed(
     done = called(capsys)
     assert done.code in {0, 1}
     assert "Traceback" not in done.err
-    return [each.partition(",")[2] for each in done.out.split()]
+    return [item.partition(",")[2] for item in done.out.split()]

@@ -47,10 +47,10 @@ def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> N
     ]
 
 
-def test_a_trial_s_own_are_told_alone(bench: Bench, run: Path, kept: Path) -> None:
-    found = bench.here("logs", run.name, "t01").out
-    assert found.count("==>") == 3
-    assert "begins" not in found
+def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, kept: Path) -> None:
+    result = bench.here("logs", run.name, "t01").out
+    assert result.count("==>") == 3
+    assert "begins" not in result
     assert bench.here("logs", "--nodes").out == "==> node i-7 <==\nloads\n"
 
 
@@ -82,8 +82,8 @@ def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "sleep", grow)
     looks = iter([True, False])
     logs = RunLogs(run)
-    told = list(logs.followed(logs.listed, lambda: next(looks)))
-    assert [each.text for each in told[4:]] == [", now it ends\n", "a new one\n"]
+    result = list(logs.followed(logs.listed, lambda: next(looks)))
+    assert [item.text for item in result[4:]] == [", now it ends\n", "a new one\n"]
 
 
 def test_what_is_added_is_found_where_the_middle_has_gone() -> None:

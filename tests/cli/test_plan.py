@@ -217,12 +217,12 @@ def test_infeasible_in_time_in_money_and_in_both(command: Command) -> None:
     both = command("plan", "experiment.yaml", "--deadline", "20s", "--budget", "$0.01")
     assert both.code == 3
     assert "nearest to both" in both.out
-    told = command(
+    result = command(
         "plan", "experiment.yaml", "--deadline", "20s", "--budget", "$0.01", "-o", "json"
     )
-    assert told.json["feasible"] is False
+    assert result.json["feasible"] is False
     # It is the best by bills to the instant; its own is rounded up to whole seconds.
-    nearest = decode(Plan, told.json["nearest"])
+    nearest = decode(Plan, result.json["nearest"])
     assert 0.0 < present(nearest.gap) < 0.002
 
 

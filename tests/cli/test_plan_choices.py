@@ -36,13 +36,13 @@ def test_every_strategy_is_planned(command: Command, tmp_path: Path, strategy: s
     assert plan_json(saved.plan) == said.json["plan"]
     played = command("simulate", *base, "-o", "json")
     assert played.code == 0, played.err
-    told = played.json
-    assert told["strategy"] == strategy
+    result = played.json
+    assert result["strategy"] == strategy
     for name in ("allocator", "fleet_rule"):
-        assert told[name] == said.json[name]
-    assert told["seconds"]["actual"] <= 1200
-    assert told["dollars"]["actual"] <= 5
-    assert bool(told["stages"]) == (strategy in {*STAGED, "seer-barrier"})
+        assert result[name] == said.json[name]
+    assert result["seconds"]["actual"] <= 1200
+    assert result["dollars"]["actual"] <= 5
+    assert bool(result["stages"]) == (strategy in {*STAGED, "seer-barrier"})
 
 
 def test_choices_that_do_not_go_together(command: Command, tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_plan_of_another_strategy_is_damaged(command: Command, tmp_path: Path)
 
 def test_r6_a_point_of_the_front_can_be_saved(command: Command, tmp_path: Path) -> None:
     asked = ("plan", "experiment.yaml", "--deadline", "2h", "--budget", "$9", "-o", "json")
-    told = command(*asked).json
-    points = told["front"]
-    assert [each["point"] for each in points] == [*range(1, len(points) + 1)]
+    result = command(*asked).json
+    points = result["front"]
+    assert [point["point"] for point in points] == [*range(1, len(points) + 1)]
     assert len(points) <= 15
-    faster = next(each for each in points if not each["breaks"])
+    faster = next(point for point in points if not point["breaks"])
     saved = tmp_path / "faster.json"
     said = command(*asked, "--point", faster["point"], "--save", saved)
     staged = decode(Plan, said.json["plan"]["staged"])
@@ -118,11 +118,11 @@ def test_points_that_there_are_not_or_that_break_a_limit(command: Command) -> No
     assert "there is no front" in said.err
 
 
-def test_a_forecast_says_what_nobody_has_measured(command: Command) -> None:
+def test_a_forecast_says_what_none_has_measured(command: Command) -> None:
     asked = ("plan", "experiment.yaml", "--budget", "$5")
-    told = command(*asked, "-o", "json").json
-    assert any("1 configuration was measured, on one machine" in each for each in told["unsure"])
-    seconds = told["plan"]["forecast"]["seconds"]
+    result = command(*asked, "-o", "json").json
+    assert any("1 configuration was measured, on one machine" in item for item in result["unsure"])
+    seconds = result["plan"]["forecast"]["seconds"]
     assert seconds["p95"] > 1.05 * seconds["p5"], "one measurement is no certainty"
     assert "not in it:" in command(*asked, "--verbose").out
 
@@ -143,14 +143,14 @@ def billed_by(tmp_path: Path, billing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "billing"), [*(("sha", each) for each in BILLED), ("seer", "function")]
+    ("strategy", "billing"), [*(("sha", item) for item in BILLED), ("seer", "function")]
 )
 def test_billing_of_a_file(command: Command, tmp_path: Path, strategy: str, billing: str) -> None:
     billed_by(tmp_path, billing)
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", "--budget", "$40"]
     shown = command("plan", *base, "--verbose")
     assert shown.code == 0, shown.err
-    (line,) = (each for each in shown.out.splitlines() if each.strip().startswith("billed"))
+    (line,) = (item for item in shown.out.splitlines() if item.strip().startswith("billed"))
     assert line.split(maxsplit=1)[1].strip() == BILLED[billing]
     played = command("simulate", *base, "-o", "json").json
     books = played["accounting"]
@@ -201,6 +201,6 @@ def test_an_unknown_billing(command: Command, tmp_path: Path, billing: str, said
 def test_a_reconstruction_says_so(command: Command, strategy: str, said: str | None) -> None:
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "4", *LIMITED]
     for verb in ("plan", "simulate"):
-        told = " ".join(command(verb, *base).out.split())
-        assert (said or "our reconstruction") in told if said else "our recon" not in told
-        assert said or "of our own" not in told
+        result = " ".join(command(verb, *base).out.split())
+        assert (said or "our reconstruction") in result if said else "our recon" not in result
+        assert said or "of our own" not in result

@@ -82,10 +82,10 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
     path = bench.ready(trials=4, first=100, last=400)
     check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
     done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
-    told = done.json
+    result = done.json
     assert done.code == 3
-    assert told["fastest"]["estimate"]["seconds"] < told["cheapest"]["estimate"]["seconds"]
-    assert told["fastest"]["estimate"]["dollars"] > told["cheapest"]["estimate"]["dollars"]
+    assert result["fastest"]["estimate"]["seconds"] < result["cheapest"]["estimate"]["seconds"]
+    assert result["fastest"]["estimate"]["dollars"] > result["cheapest"]["estimate"]["dollars"]
 
 
 def test_a_plan_is_saved_and_must_fit_its_script(bench: Bench) -> None:
@@ -102,11 +102,11 @@ def test_a_plan_is_saved_and_must_fit_its_script(bench: Bench) -> None:
 def test_simulate_plays_the_same_policy(bench: Bench) -> None:
     path = bench.ready(trials=2)
     done = bench.here("simulate", path, "-o", "json")
-    told = done.json
+    result = done.json
     assert done.code == 0, done.err
-    # But for what is drawn of the spread that no measurement has told.
-    assert told["seconds"]["actual"] == pytest.approx(told["seconds"]["planned"], rel=0.1)
-    assert told["dollars"]["actual"] == pytest.approx(told["dollars"]["planned"], rel=0.1)
+    # But for what is drawn of the spread that no measurement shows.
+    assert result["seconds"]["actual"] == pytest.approx(result["seconds"]["planned"], rel=0.1)
+    assert result["dollars"]["actual"] == pytest.approx(result["dollars"]["planned"], rel=0.1)
     assert bench.nothing_launched()
 
 

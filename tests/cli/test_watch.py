@@ -1,4 +1,4 @@
-"""`run -q`, `run -o jsonl`, `watch`: a run for nobody, for a program, and from elsewhere."""
+"""`run -q`, `run -o jsonl`, `watch`: a run without onlookers, for a program, and from elsewhere."""
 
 import io
 import json
@@ -29,8 +29,8 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def told(text: str) -> list[str]:
-    """Return what is told of a run, without the times at which progress is shown."""
+def steady_lines(text: str) -> list[str]:
+    """Return what is printed of a run, without the times at which progress is shown."""
     return [line for line in text.splitlines() if " | " not in line]
 
 
@@ -47,22 +47,22 @@ def test_quiet_prints_the_end_alone(bench: Bench, experiment: Path) -> None:
 
 def test_a_program_reads_lines_of_json_and_nothing_else(bench: Bench, experiment: Path) -> None:
     done = bench.here("run", experiment, "-o", "jsonl")
-    found = lines(done.out)
+    result = lines(done.out)
     assert (done.code, done.err) == (0, "")
-    kinds = [each["type"] for each in found]
+    kinds = [item["type"] for item in result]
     assert kinds[:2] == ["plan", "run"]
     assert set(kinds[2:-1]) == {"event"}
     assert kinds[-1] == "report"
     [folder] = (bench.home / "runs").iterdir()
-    assert found[1]["run"] == folder.name
+    assert result[1]["run"] == folder.name
     recorded = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     assert [
-        {"event": each["event"], "commands": each["commands"]} for each in found[2:-1]
+        {"event": item["event"], "commands": item["commands"]} for item in result[2:-1]
     ] == recorded[1:]
-    assert found[-2]["instances"] == 0
-    assert found[-2]["dollars"] == pytest.approx(found[-1]["dollars"]["actual"])
-    assert found[-2]["best"]["metric"] == found[-1]["best"]["value"]
-    assert found[-1]["instances_left"] == 0
+    assert result[-2]["instances"] == 0
+    assert result[-2]["dollars"] == pytest.approx(result[-1]["dollars"]["actual"])
+    assert result[-2]["best"]["metric"] == result[-1]["best"]["value"]
+    assert result[-1]["instances_left"] == 0
 
 
 def test_no_plan_is_a_line_of_json_too(bench: Bench, experiment: Path) -> None:
@@ -79,11 +79,13 @@ def test_from_another_terminal_it_looks_the_same(bench: Bench, experiment: Path)
     assert seen.code == own.code == 0
     begins = own.out.splitlines().index(next(x for x in own.out.splitlines() if "Run small" in x))
     ended = next(n for n, x in enumerate(own.out.splitlines()) if "Run small-" in x and ":" in x)
-    during = told("\n".join(own.out.splitlines()[begins:ended]))
-    assert [line for line in told(seen.out) if line][:-1] == [line for line in during if line]
+    during = steady_lines("\n".join(own.out.splitlines()[begins:ended]))
+    assert [line for line in steady_lines(seen.out) if line][:-1] == [
+        line for line in during if line
+    ]
     assert "More: cloudtune report small-" in seen.out
     as_lines = lines(bench.here("watch", "-o", "jsonl").out)
-    assert [each["type"] for each in as_lines][:2] == ["run", "event"]
+    assert [as_line["type"] for as_line in as_lines][:2] == ["run", "event"]
 
 
 def test_the_last_screen(bench: Bench, experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +109,9 @@ def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> Non
     assert bench.here("watch").code == 5
 
 
-def test_a_run_whose_controller_died_is_told_to_have(bench: Bench, simulated: list[Job]) -> None:
+def test_a_run_whose_controller_died_is_reported_to_have(
+    bench: Bench, simulated: list[Job]
+) -> None:
     folder = bench.ran()
     ledger = folder / "ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')
@@ -149,7 +153,7 @@ def test_entries_come_as_they_are_written(bench: Bench, simulated: list[Job]) ->
     assert seen == whole
 
 
-def test_a_damaged_line_is_told_with_its_number(bench: Bench, simulated: list[Job]) -> None:
+def test_a_damaged_line_is_reported_with_its_number(bench: Bench, simulated: list[Job]) -> None:
     folder = bench.ran()
     ledger = folder / home.LEDGER
     whole = ledger.read_text().splitlines(keepends=True)

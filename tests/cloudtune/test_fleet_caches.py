@@ -26,7 +26,7 @@ def answers(book: FleetBook) -> list[object]:
     lists = [book.alive(), book.wanted(), book.usable()]
     flags = [book.unsettled(), book.returning()]
     money = [book.launches, pytest.approx(book.dollars(20.0))]
-    return [[r.intent for r in each] for each in lists] + [held, *flags, *money]
+    return [[r.intent for r in item] for item in lists] + [held, *flags, *money]
 
 
 def afresh(book: FleetBook) -> list[object]:
@@ -37,7 +37,7 @@ def afresh(book: FleetBook) -> list[object]:
     unsettled = any(not r.joined or r.released for r in alive)
     returning = any(r.surplus and not r.released for r in alive)
     money = [sum(r.launched for r in book), sum(r.dollars(20.0) for r in book)]
-    return [[r.intent for r in each] for each in lists] + [held, unsettled, returning, *money]
+    return [[r.intent for r in item] for item in lists] + [held, unsettled, returning, *money]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([*CHANGES, "request"]))))

@@ -39,7 +39,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_home_that_is_open_is_closed(kept: Path) -> None:
     home.close()
     run = kept / "runs" / "r1"
-    assert {mode(each) for each in (kept, kept / "runs", run)} == {0o700}
+    assert {mode(item) for item in (kept, kept / "runs", run)} == {0o700}
     assert mode(run / "ledger.jsonl") == 0o600
     assert mode(run / "job.sh") == 0o700, "what its user may do stays"
 

@@ -77,7 +77,7 @@ class HeuristicContract:
             plan = setting.plan(self.planner, Limits(deadline))
             assert 1 <= plan.peak_instances <= setting.max_instances
             groups = [group for stage in plan.stages for group in stage.groups]
-            known = {each.offer: each.profile.widths for each in setting.rentables}
+            known = {rentable.offer: rentable.profile.widths for rentable in setting.rentables}
             assert all(group.width in known[group.offer] for group in groups)
 
     def test_the_stages_add_up_to_the_estimate(self, setting: Setting) -> None:
@@ -88,7 +88,7 @@ class HeuristicContract:
                 assert stage.begin == pytest.approx(now)
                 assert 0.0 <= stage.overhead <= stage.seconds
                 now += stage.seconds
-            profiles = {each.offer: each.profile for each in setting.rentables}
+            profiles = {rentable.offer: rentable.profile for rentable in setting.rentables}
             ending = max(profiles[g.offer].release.mean for g in plan.stages[-1].groups)
             assert plan.estimate.seconds == pytest.approx(now + ending)
             bill = sum(stage.dollars for stage in plan.stages)

@@ -106,19 +106,19 @@ class ProviderContract:
             request = {**cloud.request, **asked}
             rented = calls.run_instance("token", tags, request)
             assert calls.run_instance("token", tags, request) == rented, "the same token"
-            (found,) = calls.ours(RUN, ended=False)
-            assert (found.id, found.run, found.intent) == (rented, RUN, "i000")
-            assert (found.instance_type, found.lease) == (machine.name, "2050")
-            assert found.billing
-            assert set(cloud.tags.items()) <= set(found.tags.items())
+            (result,) = calls.ours(RUN, ended=False)
+            assert (result.id, result.run, result.intent) == (rented, RUN, "i000")
+            assert (result.instance_type, result.lease) == (machine.name, "2050")
+            assert result.billing
+            assert set(cloud.tags.items()) <= set(result.tags.items())
             self.seen_from_outside(rented, tmp_path, cloud.endpoint.region)
             zones = self.provider.zones(cloud)
             assert list(zones) == sorted(set(zones))
             calls.terminate([rented])
             calls.terminate([rented])
-            assert [each.id for each in self.wait_for_end(calls)] == [rented]
+            assert [item.id for item in self.wait_for_end(calls)] == [rented]
         finally:
-            calls.terminate([each.id for each in calls.ours(RUN, ended=False)])
+            calls.terminate([item.id for item in calls.ours(RUN, ended=False)])
             cloud.close()
             cloud.close()
 

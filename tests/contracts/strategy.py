@@ -63,8 +63,8 @@ class StrategyContract:
         assert not played.policy.state.running
         first = {start.trial: start.start_epoch for start in reversed(played.starts)}
         for trial, last in played.epochs.items():
-            told = [epoch for name, epoch in played.sampler.told if name == trial]
-            assert told == list(range(first[trial] + 1, last + 1)), "once and in order"
+            result = [epoch for name, epoch in played.sampler.reported if name == trial]
+            assert result == list(range(first[trial] + 1, last + 1)), "once and in order"
 
     def test_without_a_trial_nothing_is_rented(self, game: Setting) -> None:
         played = self.play(game.but(trials=0))
@@ -97,14 +97,14 @@ class StrategyContract:
 
     # ---- trouble -------------------------------------------------------------------------
 
-    def test_trials_that_fail_hold_nobody_up(self, game: Setting) -> None:
+    def test_trials_that_fail_hold_none_up(self, game: Setting) -> None:
         played = self.play(game.but(mishap=lambda *at: "failed" if sometimes(*at) else ""))
         failed = [t.id for t in played.policy.trials.values() if t.status == "failed"]
         assert failed
         assert sorted(played.sampler.failed) == sorted(failed)
         assert played.policy.ending is EndReason.DONE
 
-    def test_no_number_ends_a_trial_and_holds_nobody_up(self, game: Setting) -> None:
+    def test_no_number_ends_a_trial_and_holds_none_up(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
             return math.nan if (number + epoch) % 6 == 0 else level(number, epoch)
 
@@ -112,7 +112,7 @@ class StrategyContract:
         failed = {t.id: t for t in played.policy.trials.values() if t.status == "failed"}
         assert "was nan" in failed["t05"].error
         assert played.policy.ending is EndReason.DONE
-        assert all(not math.isnan(value or 0.0) for value in played.sampler.told.values())
+        assert all(not math.isnan(value or 0.0) for value in played.sampler.reported.values())
 
     def test_a_run_in_which_all_fail_has_failed(self, game: Setting) -> None:
         played = self.play(game.but(metric=lambda _number, _epoch: math.nan))
@@ -121,7 +121,7 @@ class StrategyContract:
 
     @pytest.mark.parametrize("saves_every", [1, 4])
     def test_lost_trials_go_on_from_their_checkpoint(self, game: Setting, saves_every: int) -> None:
-        """That no epoch is told twice, the sampler sees to."""
+        """The sampler checks that no epoch is reported twice."""
         played = self.play(
             game.but(mishap=lambda *at: "lost" if sometimes(*at) else "", saves_every=saves_every)
         )
@@ -185,5 +185,5 @@ class OrderedContract(StrategyContract):
         assert lost.epochs == self.play(single).epochs
 
     def test_every_trial_begins_at_its_first_epoch(self, game: Setting) -> None:
-        told = self.play(game).sampler.told
-        assert {name for name, epoch in told if epoch == 1} == {trial.id for trial in game.given}
+        result = self.play(game).sampler.reported
+        assert {name for name, epoch in result if epoch == 1} == {trial.id for trial in game.given}

@@ -44,13 +44,13 @@ def looked_at(look: Callable[[RunPolicy, float], None]) -> RunPolicy:
 
 @functools.cache
 def moments() -> list[Overview]:
-    found: list[Overview] = []
-    looked_at(lambda policy, at: found.append(overview(policy, at, forecast=FORECAST)))
-    return found
+    result: list[Overview] = []
+    looked_at(lambda policy, at: result.append(overview(policy, at, forecast=FORECAST)))
+    return result
 
 
 def at_seconds(seconds: float) -> Overview:
-    return next(each for each in moments() if each.at >= seconds)
+    return next(moment for moment in moments() if moment.at >= seconds)
 
 
 def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
@@ -65,7 +65,7 @@ def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     assert seen.dollars.outlook.expected == pytest.approx(MIXED.estimate.dollars, rel=0.02)
 
 
-def test_a_plan_made_anew_says_so_and_has_no_range() -> None:
+def test_a_plan_made_again_says_so_and_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     it = present(policy.itinerary)
@@ -82,7 +82,7 @@ def test_dollars_are_those_billed_and_what_measuring_took() -> None:
         seen = overview(policy, at, forecast=FORECAST, before=0.25)
         assert seen.dollars is not None
         assert seen.dollars.limit == 5.0
-        if all(each.launched_at is not None for each in policy.fleet.alive()):
+        if all(instance.launched_at is not None for instance in policy.fleet.alive()):
             bills.append((seen.dollars.used, policy.spent(at) + 0.25))
 
     policy = looked_at(look)
@@ -109,14 +109,14 @@ def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
     assert {row.width for row in seen.trials} == {0.5, 1.0}
 
 
-def test_instances_are_told_from_the_request_to_the_return() -> None:
-    states = [{row.state for row in each.instances} for each in moments()]
+def test_instances_are_reported_from_the_request_to_the_return() -> None:
+    states = [{row.state for row in moment.instances} for moment in moments()]
     assert states[0] == {"asked for"}
     assert {"booting", "up", "returning"} <= set().union(*states)
     assert states[-1] == set()
 
 
-def test_what_nobody_knows_is_called_unknown() -> None:
+def test_what_none_knows_is_called_unknown() -> None:
     seen = at_seconds(150)
     bare = replace(
         seen, time=Bar(150.0, None, None), dollars=Bar(0.5, None, None), epochs=Bar(3, None, None)

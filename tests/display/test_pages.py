@@ -29,11 +29,13 @@ PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 EVIL = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1> & 'q' \"p\" %{x}"
 
 
-def told(*trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: str = "r1") -> Report:
+def report_of(
+    *trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: str = "r1"
+) -> Report:
     """Return the report of a simulated run; `until` is when its controller died."""
     entries = play(setting.but(trouble=trouble), PLAN).entries
     job = replace(setting.job(PLAN), run=name)
-    return build(job, tuple(each for each in entries if each.event.at <= until))
+    return build(job, tuple(entry for entry in entries if entry.event.at <= until))
 
 
 def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
@@ -46,19 +48,19 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
 
 
 def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
-    report = told()
+    report = report_of()
     drawn = figures(report)
     counted = report.timeline.counted()
     for trial in report.policy.trials:
-        own = [each for (name, _), each in counted.items() if name == trial]
+        own = [item for (name, _), item in counted.items() if name == trial]
         marks = {
-            (each.report.at / drawn_unit(drawn["metric"]), each.report.metrics["score"])
-            for each in own
+            (item.report.at / drawn_unit(drawn["metric"]), item.report.metrics["score"])
+            for item in own
         }
         assert marks <= set(points(drawn["metric"], trial))
     best_so_far = next(t for t in drawn["metric"].data if t["name"] == "best so far")
     assert best_so_far["y"] == sorted(best_so_far["y"])
-    assert best_so_far["y"][-1] == max(each.report.metrics["score"] for each in counted.values())
+    assert best_so_far["y"][-1] == max(item.report.metrics["score"] for item in counted.values())
     dollars = [x for x, _ in points(drawn["metric_by_dollars"])]
     assert 0 < max(dollars) <= report.dollars
 
@@ -82,7 +84,7 @@ def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
 def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]) -> None:
-    report = told(*trouble)
+    report = report_of(*trouble)
     chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}
     bars = []
@@ -107,9 +109,9 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]
 
 
 def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
-    whole = told()
+    whole = report_of()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
-        died = told(until=until)
+        died = report_of(until=until)
         page = run_page(died)
         assert "not yet, or its controller died" in page
         assert all(at <= max(until, 0.0) for at, _ in died.fleet)
@@ -117,7 +119,7 @@ def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
 
 
 def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
-    report = told()
+    report = report_of()
     odd: list[dict[str, Any]] = [
         {"optimizer": {"name": "sgd", "lr": 1e-4}, "x": 1},
         {"optimizer": {"name": "adam"}, "x": float("nan")},
@@ -135,7 +137,7 @@ def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
 
 def evil() -> Report:
     """Return the report of a run in which every text that a user has a say in is markup."""
-    report = told(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
+    report = report_of(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
     for trial in report.policy.trials.values():
         trial.trial = replace(trial.trial, config={EVIL: EVIL, "x": 3})
     experiment = report.job.experiment.model_copy(update={"name": EVIL})
@@ -175,7 +177,7 @@ def test_many_trials_make_a_page_hardly_larger_than_the_library() -> None:
     page = run_page(report)
     assert len(page) - len(library()) < 100 * 1500
     assert page.count("<option>") == 100
-    assert all(len(each.data) < 12 for each in figures(report).values())
+    assert all(len(value.data) < 12 for value in figures(report).values())
 
 
 @pytest.fixture
@@ -211,7 +213,7 @@ def test_report_writes_a_page(home: Path, capsys: pytest.CaptureFixture[str]) ->
         ("plan x.yaml --html plan.png", "--html plan.png: name a file that ends in .html"),
     ],
 )
-def test_a_mistake_is_told_at_once(
+def test_a_mistake_is_reported_at_once(
     home: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     said = called(capsys, *arguments.split())
@@ -255,8 +257,8 @@ in_a_browser = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def browser(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with started(tmp_path_factory.mktemp("chromium")) as found:
-        yield found
+    with started(tmp_path_factory.mktemp("chromium")) as result:
+        yield result
 
 
 def opened(browser: Browser, folder: Path, text: str) -> Page:
@@ -271,11 +273,11 @@ def check_quiet(page: Page) -> None:
     """Pass if nothing went wrong, nothing was asked for but the file, and no button sends it."""
     buttons = page("[...document.querySelectorAll('.modebar-btn')].map(e => e.dataset.title)")
     assert {"Download plot as a PNG", "Zoom"} <= set(buttons)
-    assert not [each for each in buttons if "hare" in each or "loud" in each]
+    assert not [item for item in buttons if "hare" in item or "loud" in item]
     assert page("document.querySelectorAll('a[href], [src]').length") == 0
     assert page.complaints == []
-    assert [each for each in page.asked if not each.startswith(("file:", "data:", "blob:"))] == []
-    assert len([each for each in page.asked if each.startswith("file:")]) == 1
+    assert [item for item in page.asked if not item.startswith(("file:", "data:", "blob:"))] == []
+    assert len([item for item in page.asked if item.startswith("file:")]) == 1
 
 
 @in_a_browser
@@ -306,7 +308,7 @@ def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_p
 
 
 def check_followed(page: Page) -> None:
-    """Pass if the trial that is chosen is marked in each chart of trials, and told of as text."""
+    """Pass if the trial that is chosen is marked in each chart of trials, and named as text."""
     marked = "[0, 1, 2, 4].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
     assert page(marked) == [0, 0, 0, 0]
     page("Plotly.Fx.hover('figure-0', [{curveNumber: 0, pointNumber: 0}])")
@@ -342,8 +344,8 @@ def test_markup_put_into_a_page_does_not_run(browser: Browser, tmp_path: Path) -
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"
     path = tmp_path / "page.html"
-    path.write_text(run_page(told()).replace("<main>", put, 1).replace(library(), ""))
+    path.write_text(run_page(report_of()).replace("<main>", put, 1).replace(library(), ""))
     page = browser.open(path)
     assert page("window.hurt") is None
-    refused = [each for each in page.complaints if "Content Security Policy" in each]
+    refused = [complaint for complaint in page.complaints if "Content Security Policy" in complaint]
     assert len(refused) == 2

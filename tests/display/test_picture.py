@@ -11,24 +11,24 @@ import pytest
 from cloudtune.model.events import TrialFailed
 from docs import picture
 from tests.builders import play, write_ledger
-from tests.display.test_pages import PLAN, SETTING, told
+from tests.display.test_pages import PLAN, SETTING, report_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def texts(svg: Element, tag: str) -> list[str]:
-    return [each.text or "" for each in svg.iter(f"{SVG}{tag}")]
+    return [item.text or "" for item in svg.iter(f"{SVG}{tag}")]
 
 
 @pytest.mark.parametrize("theme", [picture.LIGHT, picture.DARK])
 def test_a_picture_shows_each_trial_and_nothing_private(theme: picture.Theme) -> None:
-    report = told(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
+    report = report_of(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
     drawn = picture.picture(report, theme)
     svg = ET.fromstring(drawn)
     assert set(report.policy.trials) <= set(texts(svg, "title"))
     assert len(drawn.encode()) < 60_000
     assert svg.attrib["width"] == "800"
-    tags = {each.tag.removeprefix(SVG) for each in svg.iter()}
+    tags = {item.tag.removeprefix(SVG) for item in svg.iter()}
     assert not tags & {"script", "image", "foreignObject", "style"}
     assert "score" in texts(svg, "text")
 

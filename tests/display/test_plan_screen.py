@@ -14,7 +14,7 @@ from tests.display.test_run_screen import printed as piped
 printed = partial(piped, soft_wrap=False)
 
 
-def told(given: Proposal) -> list[str]:
+def lines_of(given: Proposal) -> list[str]:
     return printed(lambda out: show_all(out, given))
 
 
@@ -24,20 +24,20 @@ def brief(given: Proposal, columns: int = 100) -> list[str]:
 
 
 def line(lines: list[str], begin: str) -> str:
-    words = (" ".join(each.split()) for each in lines)
-    [found] = [each for each in words if each.startswith(begin)]
-    return found
+    words = (" ".join(item.split()) for item in lines)
+    [result] = [item for item in words if item.startswith(begin)]
+    return result
 
 
 def test_a_piped_plan_takes_no_more_than_100_columns() -> None:
     given = proposal()
     whole = piped(lambda out: show_all(out, given))
-    assert whole == told(given)
+    assert whole == lines_of(given)
     assert max(map(len, whole)) <= 100
 
 
 def test_the_header_says_what_was_asked_and_why() -> None:
-    lines = told(proposal())
+    lines = lines_of(proposal())
     assert lines[0] == "Plan of digits"
     assert line(lines, "job") == "job 16 trials (random sampler), epochs 1 to 16, eta 4"
     assert line(lines, "strategy") == "strategy sha: 3 stages, up to epoch 16"
@@ -50,18 +50,20 @@ def test_the_header_says_what_was_asked_and_why() -> None:
     assert "derived, not measured: speed uncertain by 20 %" in " ".join(" ".join(lines).split())
 
 
-def test_old_prices_are_told_as_old() -> None:
-    assert "2026-03-31 (4 months old: they may have changed)" in line(told(proposal()), "prices")
+def test_old_prices_are_reported_as_old() -> None:
+    assert "2026-03-31 (4 months old: they may have changed)" in line(
+        lines_of(proposal()), "prices"
+    )
     fresh = replace(proposal().prices, age_days=1, warnings=("p9.big: refused a price of $0",))
-    lines = told(proposal(prices=fresh))
+    lines = lines_of(proposal(prices=fresh))
     assert line(lines, "prices").endswith("2026-03-31 (1 day old)")
     assert "p9.big: refused a price of $0" in "\n".join(lines)
 
 
 def test_each_group_of_a_stage_has_a_line() -> None:
-    lines = told(proposal())
-    begin = next(n for n, each in enumerate(lines) if each.startswith(" stage "))
-    rows = [each.split() for each in lines[begin + 2 : begin + 8]]
+    lines = lines_of(proposal())
+    begin = next(n for n, line in enumerate(lines) if line.startswith(" stage "))
+    rows = [line.split() for line in lines[begin + 2 : begin + 8]]
     first, *_ = MIXED.stages
     assert rows[0][:5] == ["1", "12", "1-1", "1/2", "1"]
     assert " ".join(rows[0][5:9]) == "x p9.big spot us-east-1a"
@@ -72,7 +74,7 @@ def test_each_group_of_a_stage_has_a_line() -> None:
 
 
 def test_totals_stand_against_the_limits() -> None:
-    lines = told(proposal())
+    lines = lines_of(proposal())
     assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s 30m 9m 22s 97.3 %"
     assert line(lines, "cost $2.53") == "cost $2.53 $2.84 $3.65 $5.00 $1.35 >99.9 %"
     assert line(lines, "chance") == "chance both limits are kept in 97.3 % of them (asked: 95 %)"
@@ -95,7 +97,7 @@ def test_the_gap_in_words(gap: float | None, status: str, objective: str, text: 
 
 
 def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
-    lines = told(proposal())
+    lines = lines_of(proposal())
     assert line(lines, "best static") == (
         "best static 2 x p9.big 11m 19s $11.33 $14.58 +$8.49, 4m 43s sooner over budget"
     )
@@ -105,8 +107,8 @@ def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
 
 def test_r5_a_plan_that_often_breaks_a_limit_says_so() -> None:
     seldom = run_of(MIXED, in_time=0.817, in_money=1.0, within=0.817)
-    lines = told(proposal(plan=seldom, confidence=None))
-    row = next(each for each in lines if each.split()[:2] == ["this", "plan"])
+    lines = lines_of(proposal(plan=seldom, confidence=None))
+    row = next(line for line in lines if line.split()[:2] == ["this", "plan"])
     assert row.rstrip().endswith("81.7 %")
     assert "kept" not in row
     assert difference(MIXED.estimate, MIXED.estimate) == "the same"
@@ -122,7 +124,7 @@ def test_a_terminal_of_any_width_loses_no_digit(columns: int) -> None:
 
 
 def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
-    lines = told(proposal())
+    lines = lines_of(proposal())
     assert line(lines, "launches") == "launches 1 x p9.big spot us-east-1a at $9.00/h"
     assert line(lines, "4 x g9") == "4 x g9.small on-demand at $0.60/h"
     assert "at most 5 instances at once" in "\n".join(lines)
@@ -134,7 +136,7 @@ def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
 
 
 def test_names_are_no_markup() -> None:
-    lines = told(proposal(name="[red]x[/red]", storage="/tmp/[bold]", worst_why="[/]"))
+    lines = lines_of(proposal(name="[red]x[/red]", storage="/tmp/[bold]", worst_why="[/]"))
     assert lines[0] == "Plan of [red]x[/red]"
     assert "checkpoints /tmp/[bold]" in line(lines, "checkpoints")
     assert line(lines, "worst case").endswith("$6.50: [/]")
@@ -148,7 +150,7 @@ def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
         fleet_rule="naive:4",
         staged=None,
     )
-    lines = told(proposal(plan=plan, alternatives=(), front=(), objective=None, target=0.9))
+    lines = lines_of(proposal(plan=plan, alternatives=(), front=(), objective=None, target=0.9))
     assert line(lines, "strategy").startswith("strategy hypersched: decides as results come in")
     assert line(lines, "GPUs each by the hypersched:SOFTMAX allocator").endswith(
         "instances by the naive:4 fleet rule"

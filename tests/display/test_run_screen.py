@@ -25,7 +25,7 @@ def printed(
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def told_run() -> list[str]:
+def printed_run() -> list[str]:
     def show(out: Console) -> None:
         policy = SETTING.policy(MIXED)
         run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, policy).watch)
@@ -33,20 +33,20 @@ def told_run() -> list[str]:
     return [line[7:] for line in printed(show)]
 
 
-def test_launches_are_told_by_type_market_and_zone() -> None:
-    assert told_run()[0] == "asks for 1 x p9.big spot us-east-1a, 4 x g9.small on-demand"
+def test_launches_are_reported_by_type_market_and_zone() -> None:
+    assert printed_run()[0] == "asks for 1 x p9.big spot us-east-1a, 4 x g9.small on-demand"
 
 
-def test_starts_are_told_by_width() -> None:
+def test_starts_are_reported_by_width() -> None:
     started = Counter[str]()
-    for line in told_run():
-        if found := re.fullmatch("starts (.*) on (.*?)( each)?", line):
-            started[found[2]] += len(found[1].split(", "))
+    for line in printed_run():
+        if result := re.fullmatch("starts (.*) on (.*?)( each)?", line):
+            started[result[2]] += len(result[1].split(", "))
     assert started == {"1/2 GPU": 12, "1 GPU": 4}
 
 
 def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
-    lines = told_run()
+    lines = printed_run()
     second = next(line for line in lines if line.startswith("stage 2"))
     assert second == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"
     after = lines[lines.index(second) :]
@@ -56,7 +56,7 @@ def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
     assert any(" grows from 1/2 to 2 GPUs, from epoch 1" in line for line in lines)
 
 
-def test_trouble_is_told() -> None:
+def test_trouble_is_reported() -> None:
     def show(out: Console) -> None:
         policy = scripted(staged((4, 0, 2, 1, 0.25)))
         screen = RunScreen(out, policy)
@@ -116,7 +116,7 @@ def test_the_dollars_have_what_the_clock_has() -> None:
     assert ") emulated |" in launched
 
 
-def test_what_costs_nothing_is_told_without_dollars() -> None:
+def test_what_costs_nothing_is_reported_without_dollars() -> None:
     assert not [line for line in progress(free=True) if "$" in line]
 
 

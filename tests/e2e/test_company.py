@@ -176,8 +176,8 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     looked = company("dora", "cloudtune", "report", f"s3://{dora}/cloudtune/{run}", "-o", "json")
     assert looked.json["best"] == report["best"], "with keys of a credential_process"
     instances = company.instances()
-    assert {each["team"] for each in instances} == {"vision"}
-    assert {each["state"] for each in instances} == {"terminated"}
+    assert {instance["team"] for instance in instances} == {"vision"}
+    assert {instance["state"] for instance in instances} == {"terminated"}
     done = company("carl", "cloudtune", "aws", "teardown", "--yes", "--bucket")
     assert done.code == 0, done.out + done.err
     assert json.loads(company.python("owner", LEFT)) == []

@@ -26,11 +26,11 @@ cloudtune.run("experiment.yaml", profile="speeds.json", yes=True)
 GOING_ON = """
 import cloudtune, json
 seen = []
-told = cloudtune.resume("{run}", yes=True, on_event=lambda event, commands: seen.append(event))
+result = cloudtune.resume("{run}", yes=True, on_event=lambda event, commands: seen.append(event))
 done = [each for each in seen if type(each).__name__ == "EpochDone"]
 found = {{(each.session[:3], each.epoch) for each in done if each.seconds == 0}}
 twice = [each.session for each in done if each.seconds and (each.session[:3], each.epoch) in found]
-print(json.dumps([told.ended, told.best.epoch, told.best.checkpoint, bool(done), twice]))
+print(json.dumps([result.ended, result.best.epoch, result.best.checkpoint, bool(done), twice]))
 """
 
 INTRUDER = """#!/bin/bash
@@ -81,14 +81,16 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert "$0.1075 an hour, controls the run" in done.out
     assert outside.alive() == []
 
-    told = outside("ann", "cloudtune", "report", "-o", "json").json
-    heads = [each for each in outside.instances() if each["run"] == f"{told['run']}.head"]
+    result = outside("ann", "cloudtune", "report", "-o", "json").json
+    heads = [
+        instance for instance in outside.instances() if instance["run"] == f"{result['run']}.head"
+    ]
     assert len(heads) == 1
     assert "Name" in heads[0]
-    assert told["ended"] == "done"
-    assert told["best"]["epoch"] == 8
+    assert result["ended"] == "done"
+    assert result["best"]["epoch"] == 8
     assert "this is epoch=8" in outside("ann", "cloudtune", "logs").out
-    assert told["run"] in outside("ann", "cloudtune", "runs").out
+    assert result["run"] in outside("ann", "cloudtune", "runs").out
     again = outside("ann", "cloudtune", "plan", "experiment.yaml")
     assert again.code == 0, "the profile that the head measured is here"
     left = outside("ann", "cloudtune", "status", "--region", "us-east-1")
@@ -122,25 +124,25 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
             break
     else:
         raise AssertionError(watching.stderr.read() if watching.stderr else "")
-    (head,) = (each for each in outside.alive() if each.get("run") == f"{run}.head")
+    (head,) = (item for item in outside.alive() if item.get("run") == f"{run}.head")
     outside.python("owner", END.format(instance=head["id"]))
     outside.world.cut("bob")
     watching.communicate()
 
-    told = json.loads(outside.python("bob", GOING_ON.format(run=run)).splitlines()[-1])
-    ended, epoch, checkpoint, heard, twice = told
+    data = json.loads(outside.python("bob", GOING_ON.format(run=run)).splitlines()[-1])
+    ended, epoch, checkpoint, heard, twice = data
     assert (ended, epoch) == ("done", 8)
     assert checkpoint.startswith(where)
     assert heard
-    assert not twice, "what was saved while nobody was there isn't paid for again"
+    assert not twice, "what was saved while no laptop followed isn't paid for again"
     wait_for_console(console, "InvalidAuthToken", "it is in")
     assert "it is in" not in console.read_text()
     outside.python("owner", END.format(instance=intruder))
 
     report: Done = outside("bob", "cloudtune", "report", run, "-o", "json")
     assert len({trial["trial"] for trial in report.json["trials"]}) == 4
-    nodes = [each for each in outside.instances() if each.get("run") == run]
-    assert {each["state"] for each in nodes} == {"terminated"}
+    nodes = [item for item in outside.instances() if item.get("run") == run]
+    assert {item["state"] for item in nodes} == {"terminated"}
     asked = outside.world.asked().values()
     assert all(f"{BUCKET}.s3.us-east-1.amazonaws.com" in names for names in asked)
     heads = [names for names in asked if "ec2.us-east-1.amazonaws.com" in names]
@@ -150,16 +152,20 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
 def wait_for_nodes(
     outside: Outside, count: int, begun_by: subprocess.Popen[str]
 ) -> list[dict[str, str]]:
-    """Return the instances of a run other than its head, once there are so many."""
+    """Return the instances of a run other than its head, once there are n."""
     give_up = time.monotonic() + 240
     while True:
-        found = [each for each in outside.alive() if not each.get("run", ".head").endswith(".head")]
-        if len(found) >= count:
-            return found
+        result = [
+            instance
+            for instance in outside.alive()
+            if not instance.get("run", ".head").endswith(".head")
+        ]
+        if len(result) >= count:
+            return result
         if begun_by.poll() is not None or time.monotonic() > give_up:
             begun_by.kill()
             out, err = begun_by.communicate()
-            raise AssertionError(f"no node was launched\n{out}\n{err}\n{outside.told()}")
+            raise AssertionError(f"no node was launched\n{out}\n{err}\n{outside.consoles()}")
         time.sleep(0.5)
 
 
@@ -174,7 +180,7 @@ def wait_for_console(path: Path, *words: str) -> None:
 
 def launching(of_a_node: str, token: str) -> str:
     """Return what launches an intruder, who knows all that a node knows but for the token."""
-    found = re.search(r"--address ([\d.]+:\d+)", of_a_node)
-    assert found is not None
-    script = INTRUDER.format(address=found[1], token=token)
+    result = re.search(r"--address ([\d.]+:\d+)", of_a_node)
+    assert result is not None
+    script = INTRUDER.format(address=result[1], token=token)
     return LAUNCH.format(script=script)

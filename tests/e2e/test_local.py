@@ -45,9 +45,9 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     second = bench("run", experiment)
     assert second.code == 2
     assert "another run has this machine" in second.err
-    told = bench.here("status")
-    assert machine["id"] in told.out
-    assert "$0.00" in told.out
+    result = bench.here("status")
+    assert machine["id"] in result.out
+    assert "$0.00" in result.out
     # What the workers print can be read while they train.
     wait_for(lambda: "epoch 2 of rank 0" in bench.here("logs").out)
 
@@ -74,13 +74,15 @@ def machines(bench: Bench) -> list[dict[str, Any]]:
     emulator = find_emulator(bench.home / "local")
     if emulator is None:
         return []
-    found = EmulatorControl(emulator.access).instances()
-    return [each for each in found if each["state"] == "running"]
+    result = EmulatorControl(emulator.access).instances()
+    return [item for item in result if item["state"] == "running"]
 
 
 def renewed_after_boot(bench: Bench) -> bool:
     lease = 60 * LEASE_MINUTES
-    began = [each["power_off_at"] - lease for each in machines(bench) if each["power_off_at"]]
-    booted = [each["booted_at"] for each in machines(bench)]
+    began = [
+        machine["power_off_at"] - lease for machine in machines(bench) if machine["power_off_at"]
+    ]
+    booted = [machine["booted_at"] for machine in machines(bench)]
     assert not began or began[0] < time.time() + 1
     return bool(began) and began[0] > booted[0] + 1.0

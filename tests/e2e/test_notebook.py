@@ -31,15 +31,15 @@ class Kernel:
         )
 
     def begin(self, code: str) -> str:
-        found: str = self.client.execute(code)
-        return found
+        result: str = self.client.execute(code)
+        return result
 
     def does(self, code: str) -> list[dict[str, Any]]:
         """Run a cell, and return its outputs; one that is renewed stands there each time."""
         said: list[dict[str, Any]] = []
         reply = self.client.execute_interactive(code, timeout=240, output_hook=said.append)
         assert reply["content"]["status"] == "ok", (reply["content"], said)
-        return [each for each in said if each["msg_type"] not in {"status", "execute_input"}]
+        return [item for item in said if item["msg_type"] not in {"status", "execute_input"}]
 
     def ended(self, begun: str) -> None:
         """Wait until a cell that was begun is over; it raised nothing."""
@@ -73,12 +73,12 @@ def test_the_notebook_runs_and_gives_everything_back(bench: Bench, kernel: Kerne
         if cell["cell_type"] == "code"
         for output in kernel.does("".join(cell["source"]))
     ]
-    told = [each["content"]["text"] for each in said if each["msg_type"] == "stream"]
-    assert not [text for text in told if "arning" in text]
+    result = [item["content"]["text"] for item in said if item["msg_type"] == "stream"]
+    assert not [text for text in result if "arning" in text]
     # The run's panel is one output, renewed in place.
-    shown = [each for each in said if "display_data" in each["msg_type"]]
-    assert {each["msg_type"] for each in shown} == {"display_data", "update_display_data"}
-    assert len({each["content"]["transient"]["display_id"] for each in shown}) == 1
+    shown = [item for item in said if "display_data" in item["msg_type"]]
+    assert {item["msg_type"] for item in shown} == {"display_data", "update_display_data"}
+    assert len({item["content"]["transient"]["display_id"] for item in shown}) == 1
     last = shown[-1]["content"]["data"]
     assert "ending (done)" in last["text/plain"]
     assert "\x1b" not in last["text/plain"]

@@ -80,29 +80,29 @@ def test_a_run_that_loses_its_spot_goes_on_elsewhere(bench: Bench) -> None:
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "replans: " in out
-    told = bench.last_report()
-    assert {trial["epoch"] for trial in told["trials"]} == {20, 10}
-    longest = max(told["trials"], key=lambda trial: int(trial["epoch"]))
+    report = bench.last_report()
+    assert {trial["epoch"] for trial in report["trials"]} == {20, 10}
+    longest = max(report["trials"], key=lambda trial: int(trial["epoch"]))
     assert sorted(map(int, longest["history"])) == list(range(1, 21)), "no epoch is missing"
-    assert max(size["instances"] for size in told["fleet"]) == 1, "never more than one"
-    assert {i["instance_type"] for i in told["instances"]} == set(TYPES)
-    assert {i["state"] for i in told["instances"]} == {"terminated"}
+    assert max(size["instances"] for size in report["fleet"]) == 1, "never more than one"
+    assert {i["instance_type"] for i in report["instances"]} == set(TYPES)
+    assert {i["state"] for i in report["instances"]} == {"terminated"}
     # Each is billed at its own price, and for a minute at least.
     [ledger] = bench.home.glob("runs/*/ledger.jsonl")
     offers = asked_for(ledger)
     assert offers[0] == (TYPES[0], "spot")
     # A dry pool is asked where EC2 likes and in us-east-1a to f, without a storm of retries.
-    asked = [c["intent"] for c in told["provider_calls"] if c["what"] == "asking"]
+    asked = [c["intent"] for c in report["provider_calls"] if c["what"] == "asking"]
     assert len(asked) == len(set(asked)), "each intent is asked for once"
     assert 2 + 7 <= len(asked) <= 40, asked
-    launched = [c["intent"] for c in told["provider_calls"] if c["what"] == "launched"]
-    assert len(launched) == len(told["instances"]) == 2
+    launched = [c["intent"] for c in report["provider_calls"] if c["what"] == "launched"]
+    assert len(launched) == len(report["instances"]) == 2
     known = catalog("us-east-1", ("on-demand", "spot"))
     by_hand = 0.0
-    for each, (name, market) in zip(told["instances"], [offers[0], offers[-1]], strict=True):
+    for item, (name, market) in zip(report["instances"], [offers[0], offers[-1]], strict=True):
         offer = known.offer(name, "spot" if market == "spot" else "on-demand")
-        by_hand += offer.charge(each["ended_at"] - each["launched_at"])
-    assert told["dollars"]["actual"] == pytest.approx(by_hand, rel=0.05)
+        by_hand += offer.charge(item["ended_at"] - item["launched_at"])
+    assert report["dollars"]["actual"] == pytest.approx(by_hand, rel=0.05)
 
 
 def asked_for(ledger: Path) -> list[tuple[str, str]]:

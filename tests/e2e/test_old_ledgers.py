@@ -70,7 +70,7 @@ def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ([], "not a ledger: its first line isn't a header"),
         (
@@ -81,8 +81,8 @@ def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> 
         (['{"cloudtune_ledger": "x"}'], "written by another cloudtune (ledger version x; this"),
     ],
 )
-def test_a_ledger_that_is_none(bench: Bench, run: Path, lines: list[str], told: str) -> None:
+def test_a_ledger_that_is_none(bench: Bench, run: Path, lines: list[str], message: str) -> None:
     (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
     done = bench.here("report", "r1")
     check_refused(done, code=1, start=str(run / "ledger.jsonl"))
-    assert told in done.err
+    assert message in done.err

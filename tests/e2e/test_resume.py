@@ -36,10 +36,10 @@ def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
     launched = [e.event.intent for e in entries if isinstance(e.event, InstanceLaunched)]
     assert len(asked) == len(set(asked)), "no intent is bought twice"
     assert sorted(launched) == sorted(asked)
-    told = bench.last_report()
-    best = told["best"]
+    report = bench.last_report()
+    best = report["best"]
     assert (best["trial"], best["epoch"]) == (winner(ledger), 32)
-    assert sorted(trial["epoch"] for trial in told["trials"]) == [8, 8, 16, 32]
+    assert sorted(trial["epoch"] for trial in report["trials"]) == [8, 8, 16, 32]
 
 
 def winner(ledger: Path) -> str:
@@ -75,12 +75,12 @@ def test_a_saved_plan_goes_on_after_ctrl_c(bench: Bench) -> None:
     assert "0 instances left (checked " in out
     assert "Traceback" not in err
     check_refused(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
-    told = epochs(ledger)
+    result = epochs(ledger)
     check_refused(bench.here("resume", "--trials", "3"), "as in --trials +16")
     done = bench("resume", "--deadline", f"+{MORE}s")
     assert done.code == 5, done.out + done.err
     assert "Continue: cloudtune resume" in done.out
-    assert epochs(ledger) > told
+    assert epochs(ledger) > result
     entries = list(read_entries(ledger))
     [begins] = [n for n, entry in enumerate(entries) if isinstance(entry.event, RunContinued)]
     starts = [c for e in entries[begins:] for c in e.commands if isinstance(c, StartTrial)]

@@ -25,60 +25,63 @@ def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     done = bench("run", path, "--objective", "time", *limits)
     assert done.code == 0, done.out + done.err
     assert "0 instances left (checked " in done.out
-    told = bench.last_report()
-    check_outcome(told)
-    assert f"checkpoint: {told['best']['folder']}" in done.out
-    check_limits(told)
-    check_elasticity(told)
-    check_who_launched(told)
-    check_replay(bench.home / "runs" / told["run"])
+    report = bench.last_report()
+    check_outcome(report)
+    assert f"checkpoint: {report['best']['folder']}" in done.out
+    check_limits(report)
+    check_elasticity(report)
+    check_who_launched(report)
+    check_replay(bench.home / "runs" / report["run"])
     assert bench.machines() == [], "an idle emulator ends with the run"
 
 
-def check_outcome(told: dict[str, Any]) -> None:
-    assert told["ended"] == "done"
-    assert told["best"]["value"] == min(
-        value for trial in told["trials"] for value in trial["history"].values()
+def check_outcome(report: dict[str, Any]) -> None:
+    assert report["ended"] == "done"
+    assert report["best"]["value"] == min(
+        value for trial in report["trials"] for value in trial["history"].values()
     )
-    assert (Path(told["best"]["checkpoint"]) / "manifest.json").exists()
-    best = Path(told["best"]["folder"])
-    assert best == Path(told["best"]["checkpoint"]).parents[1] / "best"
+    assert (Path(report["best"]["checkpoint"]) / "manifest.json").exists()
+    best = Path(report["best"]["folder"])
+    assert best == Path(report["best"]["checkpoint"]).parents[1] / "best"
     assert set(torch.load(best / "state.pt")) == {"weight", "bias"}, "as the script wrote it"
     noted = json.loads((best / "cloudtune.json").read_text())
-    assert (noted["trial"], noted["config"]) == (told["best"]["trial"], told["best"]["config"])
-    assert [trial["epoch"] for trial in told["trials"]] == [60, 30, 15, 15]
+    assert (noted["trial"], noted["config"]) == (
+        report["best"]["trial"],
+        report["best"]["config"],
+    )
+    assert [trial["epoch"] for trial in report["trials"]] == [60, 30, 15, 15]
 
 
-def check_limits(told: dict[str, Any]) -> None:
+def check_limits(report: dict[str, Any]) -> None:
     """By the emulator's own record of its machines, not by our books."""
     offer = catalog("us-east-1", ("on-demand",)).offer("g7.12xlarge", "on-demand")
-    lives = [(each["launched_at"], each["ended_at"]) for each in told["instances"]]
+    lives = [(item["launched_at"], item["ended_at"]) for item in report["instances"]]
     bill = sum(offer.charge(ended - launched) for launched, ended in lives)
     assert 0 < bill <= BUDGET
-    assert bill == pytest.approx(told["dollars"]["actual"], rel=0.1)
+    assert bill == pytest.approx(report["dollars"]["actual"], rel=0.1)
     assert max(ended for _, ended in lives) - min(begun for begun, _ in lives) < DEADLINE
 
 
-def check_elasticity(told: dict[str, Any]) -> None:
-    assert [size["instances"] for size in told["fleet"]][-1] == 0
-    assert {size["instances"] for size in told["fleet"]} == {0, 1, 2}
-    assert told["width_changes"], "somebody grew"
-    for change in told["width_changes"]:
+def check_elasticity(report: dict[str, Any]) -> None:
+    assert [size["instances"] for size in report["fleet"]][-1] == 0
+    assert {size["instances"] for size in report["fleet"]} == {0, 1, 2}
+    assert report["width_changes"], "somebody grew"
+    for change in report["width_changes"]:
         assert change["next_epoch"] == change["last_epoch"] + 1
         assert (change["before"], change["after"]) == (1.0, 2.0)
-    for checked in told["parameters_equal"].values():
+    for checked in report["parameters_equal"].values():
         assert checked["equal"] == checked["epochs"] > 0
 
 
-def check_who_launched(told: dict[str, Any]) -> None:
+def check_who_launched(report: dict[str, Any]) -> None:
     """Ray's autoscaler decided it, our provider asked for it, EC2 had it: the same instances."""
-    added = [e["message"] for e in told["autoscaler_events"] if "Adding" in e["message"]]
+    added = [e["message"] for e in report["autoscaler_events"] if "Adding" in e["message"]]
     launched = {
-        c["intent"]: c["instance"] for c in told["provider_calls"] if c["what"] == "launched"
+        c["intent"]: c["instance"] for c in report["provider_calls"] if c["what"] == "launched"
     }
     assert {f"Adding 1 node(s) of type {intent}." for intent in launched} == set(added)
-    assert {i["id"] for i in told["instances"]} == set(launched.values())
-    assert {i["state"] for i in told["instances"]} == {"terminated"}
+    assert {i["id"] for i in report["instances"]} == set(launched.values())
+    assert {i["state"] for i in report["instances"]} == {"terminated"}
 
 
 def check_replay(folder: Path) -> None:

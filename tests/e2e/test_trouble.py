@@ -43,7 +43,9 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.communicate()
     process.send_signal(signal.SIGHUP)
-    other, *_ = [each for each in bench.alive() if each["tags"]["cloudtune:run"] != dead]
+    other, *_ = [
+        instance for instance in bench.alive() if instance["tags"]["cloudtune:run"] != dead
+    ]
 
     cleaned = bench("gc")
     assert cleaned.code == 0, cleaned.out + cleaned.err
@@ -54,8 +56,8 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert not list(bench.home.glob("runs/*/screen.log"))
-    told = bench.last_report()
-    trials = {trial["trial"]: trial for trial in told["trials"]}
+    report = bench.last_report()
+    trials = {trial["trial"]: trial for trial in report["trials"]}
     assert trials["t01"]["status"] == "failed"
     assert trials["t01"]["epoch"] == 2
     assert trials["t01"]["error"] == "ValueError: \u00fc\\udcff"
@@ -65,8 +67,8 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     assert "returned without ever calling cloudtune.report()" in trials["t03"]["error"]
     assert "report() gave {accuracy}; the experiment's metric is 'loss'" in trials["t04"]["error"]
     assert {trials["t00"]["epoch"], trials["t05"]["epoch"]} == {8}
-    assert told["ended"] == "done"
-    assert told["best"]["trial"] in {"t00", "t05"}
+    assert report["ended"] == "done"
+    assert report["best"]["trial"] in {"t00", "t05"}
     shown = bench("report")
     assert shown.code == 0, shown.err
     assert "\\xfc\\udcff" in shown.out
@@ -122,13 +124,13 @@ def test_a_full_storage_takes_finished_trials_room(bench: Bench) -> None:
     assert "No space left on device" in done.out
     assert "0 instances left" in done.out
     assert "error: the best model could not be saved to storage" in done.err
-    told = bench.last_report()
-    assert told["exit_code"] == 8
-    assert told["ended"] == "done"
-    assert told["best"]["epoch"] == 4
-    assert told["best_lost"]["epoch"] == 8
-    assert told["best_lost"]["value"] < told["best"]["value"]
-    rescued = told["best_lost"]["rescued"]
+    report = bench.last_report()
+    assert report["exit_code"] == 8
+    assert report["ended"] == "done"
+    assert report["best"]["epoch"] == 4
+    assert report["best_lost"]["epoch"] == 8
+    assert report["best_lost"]["value"] < report["best"]["value"]
+    rescued = report["best_lost"]["rescued"]
     assert f"its files are kept on this machine: {rescued}" in done.out
     with Checkpoint.from_storage(rescued).as_directory() as folder:
         assert [path.name for path in Path(folder).iterdir()] == ["state.pt"]
@@ -180,7 +182,7 @@ def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
     assert said.startswith("raised 7 ")
     assert "the run can't go on: " in said
     assert f"the cloud did not confirm the end of {frozen}; they may still bill" in said
-    assert [each["id"] for each in bench.alive()] == [frozen]
+    assert [instance["id"] for instance in bench.alive()] == [frozen]
     bench.control.clear()
     assert bench("gc").code == 0
     out, err = process.communicate("\n", timeout=600)

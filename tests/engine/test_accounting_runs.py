@@ -22,36 +22,36 @@ from cloudtune.policy.run import RunPolicy
 from tests.builders import Setting, jobs, play
 
 
-def adds_up(found: Accounting, policy: RunPolicy) -> None:
+def adds_up(result: Accounting, policy: RunPolicy) -> None:
     """The categories, the instances and the trials come to what the books of the policy say."""
     now = policy.now
-    rented = [each for each in policy.fleet if each.launched]
+    rented = [item for item in policy.fleet if item.launched]
     lived = [(now if r.gone_at is None else r.gone_at) - r.began_at for r in rented]
     seconds = math.fsum(
         r.offer.gpus * max(0.0, life) for r, life in zip(rented, lived, strict=True)
     )
-    whole, hourly = found.whole, found.amounts["hourly"].dollars
+    whole, hourly = result.whole, result.amounts["hourly"].dollars
     assert whole.dollars == pytest.approx(policy.spent(policy.over_at), rel=1e-9, abs=1e-12)
     assert whole.gpu_seconds == pytest.approx(seconds, rel=1e-9, abs=1e-9)
-    by_instance = math.fsum(each.whole.dollars for each in found.instances)
+    by_instance = math.fsum(item.whole.dollars for item in result.instances)
     assert by_instance + hourly == pytest.approx(whole.dollars, rel=1e-9, abs=1e-12)
-    amounts = [a for each in found.instances for a in each.amounts.values()]
-    amounts += [a for each in found.trials.values() for a in each.values()]
+    amounts = [a for item in result.instances for a in item.amounts.values()]
+    amounts += [a for item in result.trials.values() for a in item.values()]
     assert all(amount.gpu_seconds >= 0 and amount.dollars >= 0 for amount in amounts)
     for name in USES:
-        held = math.fsum(amounts[name].gpu_seconds for amounts in found.trials.values())
-        booted = found.boot.gpu_seconds if name == "start-up" else 0.0
-        assert held + booted == pytest.approx(found.amounts[name].gpu_seconds, abs=1e-6)
+        held = math.fsum(amounts[name].gpu_seconds for amounts in result.trials.values())
+        booted = result.boot.gpu_seconds if name == "start-up" else 0.0
+        assert held + booted == pytest.approx(result.amounts[name].gpu_seconds, abs=1e-6)
 
 
-def fills(found: Accounting) -> None:
+def fills(result: Accounting) -> None:
     """F17: never more GPUs train than there are, and the series comes to the average."""
-    for each in found.instances:
-        assert all(0 <= gpus <= each.offer.gpus + 1e-6 for _, gpus in each.busy)
-        assert [gpus for _, gpus in each.busy[-1:]] in ([], [0.0])
-        steps = zip(each.busy, each.busy[1:], strict=False)
+    for instance in result.instances:
+        assert all(0 <= gpus <= instance.offer.gpus + 1e-6 for _, gpus in instance.busy)
+        assert [gpus for _, gpus in instance.busy[-1:]] in ([], [0.0])
+        steps = zip(instance.busy, instance.busy[1:], strict=False)
         area = math.fsum(gpus * (until - since) for (since, gpus), (until, _) in steps)
-        assert area == pytest.approx(each.amounts["training"].gpu_seconds, rel=1e-6, abs=1e-6)
+        assert area == pytest.approx(instance.amounts["training"].gpu_seconds, rel=1e-6, abs=1e-6)
 
 
 JOBS = jobs(
@@ -94,34 +94,34 @@ def test_a_run_by_a_plan_adds_up_to_its_bill(
         assume(False)
     charged = setting.but(limits=limits, trouble=trouble, saves_every=saves_every)
     played = play(charged, plan)
-    offers = [each.offer for each in setting.rentables]
-    found = account(played.entries, offers, setting.charges)
-    adds_up(found, played.policy)
-    fills(found)
+    offers = [item.offer for item in setting.rentables]
+    result = account(played.entries, offers, setting.charges)
+    adds_up(result, played.policy)
+    fills(result)
     if not trouble:
-        assert held(found) == pytest.approx(audit(played.entries, offers, "score", "max").held)
+        assert held(result) == pytest.approx(audit(played.entries, offers, "score", "max").held)
         taught = math.fsum(epoch_gpu_seconds(played.entries))
-        assert found.amounts["training"].gpu_seconds <= taught + 1e-6
+        assert result.amounts["training"].gpu_seconds <= taught + 1e-6
         if saves_every == 1 and limits == Limits():
-            assert found.amounts["training"].gpu_seconds == pytest.approx(taught, abs=1e-6)
-            assert found.amounts["lost"].gpu_seconds == 0.0
+            assert result.amounts["training"].gpu_seconds == pytest.approx(taught, abs=1e-6)
+            assert result.amounts["lost"].gpu_seconds == 0.0
     part = played.entries[: math.ceil(cut * len(played.entries))]
     policy = charged.policy(plan)
-    for each in part:
-        policy.handle(each.event)
+    for item in part:
+        policy.handle(item.event)
     adds_up(account(part, offers, setting.charges), policy)
 
 
-def held(found: Accounting) -> float:
-    return math.fsum(a.gpu_seconds for each in found.trials.values() for a in each.values())
+def held(result: Accounting) -> float:
+    return math.fsum(a.gpu_seconds for trial in result.trials.values() for a in trial.values())
 
 
 def epoch_gpu_seconds(entries: Iterable[Entry]) -> Iterable[float]:
     widths: dict[str, float] = {}
-    for each in entries:
-        if isinstance(each.event, events.EpochDone):
-            yield each.event.seconds * widths[each.event.session]
-        for command in each.commands:
+    for entry in entries:
+        if isinstance(entry.event, events.EpochDone):
+            yield entry.event.seconds * widths[entry.event.session]
+        for command in entry.commands:
             if isinstance(command, StartTrial):
                 widths[command.session] = command.width
 
@@ -131,8 +131,8 @@ def test_runs_that_outlive_their_controllers_add_up_to_their_bill(first: int) ->
     """Both policies; losses, refusals, notices, interruptions and up to three deaths each."""
     for seed in range(first, first + 20):
         drawn = case(seed)
-        found = survive(drawn.policy, drawn.world(), drawn.kills)
-        offers: list[Offer] = [each.offer for each in drawn.rentables]
-        told = account(found.entries, offers, found.policy.state.charges)
-        adds_up(told, found.policy)
-        fills(told)
+        actual = survive(drawn.policy, drawn.world(), drawn.kills)
+        offers: list[Offer] = [rentable.offer for rentable in drawn.rentables]
+        result = account(actual.entries, offers, actual.policy.state.charges)
+        adds_up(result, actual.policy)
+        fills(result)

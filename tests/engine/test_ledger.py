@@ -142,5 +142,5 @@ def test_what_people_write_stays_in_one_line(tmp_path: Path) -> None:
     ledger.append(odd, ())
     ledger.append(odd, ())
     ledger.close()
-    told = replace(odd, traceback="line 1\r\nline 2\x0b\x1c?")
-    assert [entry.event for entry in entries(tmp_path / "ledger.jsonl")] == [told, told]
+    result = replace(odd, traceback="line 1\r\nline 2\x0b\x1c?")
+    assert [entry.event for entry in entries(tmp_path / "ledger.jsonl")] == [result, result]

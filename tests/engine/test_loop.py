@@ -20,7 +20,7 @@ ANSWERS: dict[Event, tuple[Command, ...]] = {
 class Story:
     """A world, a policy and a ledger in one, that writes down who is asked what."""
 
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=lambda: list(EVENTS))
     fails_at: str = ""
 
@@ -28,22 +28,22 @@ class Story:
         return self.events.pop(0) if self.events else None
 
     def handle(self, event: Event) -> tuple[Command, ...]:
-        self.told.append(f"handle {type(event).__name__}")
+        self.calls.append(f"handle {type(event).__name__}")
         return ANSWERS[event]
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
-        self.told.append(f"record {len(commands)}")
+        self.calls.append(f"record {len(commands)}")
 
     def apply(self, command: Command) -> None:
-        self.told.append(f"apply {type(command).__name__}")
+        self.calls.append(f"apply {type(command).__name__}")
         if self.fails_at == type(command).__name__:
             raise OSError("the world broke")
 
 
 def test_every_decision_is_on_record_before_it_is_carried_out() -> None:
     story = Story()
-    run(story, story, story, lambda event, _: story.told.append(f"watch {event.at:g}"))
-    assert story.told == [
+    run(story, story, story, lambda event, _: story.calls.append(f"watch {event.at:g}"))
+    assert story.calls == [
         *("handle RunStarted", "record 2", "apply SetTimer", "apply SetTimer", "watch 0"),
         *("handle TimerFired", "record 1", "apply EndRun", "watch 1"),
     ]

@@ -44,10 +44,10 @@ def test_sessions_are_outstanding_with_the_epoch_they_may_train_to() -> None:
     left = left_by(*JOINED)
     goals = {name: it.start.until_epoch for name, it in left.sessions.items()}
     assert goals == {"t00.1": 1, "t01.1": 1}
-    told = (epoch(25.0, "t00.1", 1, 0.9), epoch(26.0, "t01.1", 1, 0.1))
-    sessions = left_by(*JOINED, *told).sessions
+    result = (epoch(25.0, "t00.1", 1, 0.9), epoch(26.0, "t01.1", 1, 0.1))
+    sessions = left_by(*JOINED, *result).sessions
     assert {name for name, it in sessions.items() if it.stopping} == {"t00.1", "t01.1"}
-    over = left_by(*JOINED, *told, TrialStopped(26.1, "t01.1"))
+    over = left_by(*JOINED, *result, TrialStopped(26.1, "t01.1"))
     assert list(over.sessions) == ["t00.1"]
 
 
@@ -90,11 +90,11 @@ SETTING = Setting(trials=8, max_epochs=8, eta=2)
 def test_wherever_it_dies_the_winner_is_the_same(boundary: int, workers: bool) -> None:
     alone = survive(SETTING.policy, SETTING.world(), ())
     deaths = [Kill(boundary, 7.0, workers=workers), Kill(boundary + 5, 60.0)]
-    found = survive(SETTING.policy, SETTING.world(), deaths)
-    assert found.deaths == (2 if boundary + 5 <= found.cloud.fuse.passed else 0)
-    assert fates(found.policy) == fates(alone.policy)
-    assert found.policy.best == alone.policy.best
-    assert found.cloud.world.alive() == []
+    result = survive(SETTING.policy, SETTING.world(), deaths)
+    assert result.deaths == (2 if boundary + 5 <= result.cloud.fuse.passed else 0)
+    assert fates(result.policy) == fates(alone.policy)
+    assert result.policy.best == alone.policy.best
+    assert result.cloud.world.alive() == []
 
 
 def fates(policy: object) -> dict[str, tuple[str, int]]:
@@ -102,18 +102,18 @@ def fates(policy: object) -> dict[str, tuple[str, int]]:
 
 
 def test_nothing_is_started_twice_that_goes_on() -> None:
-    found = survive(SETTING.policy, SETTING.world(), [Kill(60, 3.0)])
-    starts = [c.session for e in found.entries for c in e.commands if isinstance(c, StartTrial)]
+    result = survive(SETTING.policy, SETTING.world(), [Kill(60, 3.0)])
+    starts = [c.session for e in result.entries for c in e.commands if isinstance(c, StartTrial)]
     assert len(starts) == len(set(starts)), "its workers outlived the controller"
-    assert any(isinstance(entry.event, RunResumed) for entry in found.entries)
+    assert any(isinstance(entry.event, RunResumed) for entry in result.entries)
 
 
-def test_leases_keep_the_limits_while_nobody_is_there() -> None:
+def test_leases_keep_the_limits_while_none_is_there() -> None:
     """An hour away: on the money that is left, the instances end by themselves in time."""
     dear = replace(SETTING, limits=Limits(deadline=300.0, budget=4.0))
-    found = survive(dear.policy, dear.world(), [Kill(300, 3600.0)])
-    gone = [e.event for e in found.entries if isinstance(e.event, InstanceGone)]
+    result = survive(dear.policy, dear.world(), [Kill(300, 3600.0)])
+    gone = [e.event for e in result.entries if isinstance(e.event, InstanceGone)]
     assert gone
     assert max(event.gone_at for event in gone) <= 300.0
-    assert found.policy.spent(found.policy.now) <= 4.0
-    assert found.policy.best is not None, "what was reported is found"
+    assert result.policy.spent(result.policy.now) <= 4.0
+    assert result.policy.best is not None, "what was reported is found"

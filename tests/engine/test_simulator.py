@@ -135,7 +135,7 @@ class TestCommands:
         assert after(made, LAUNCH, *[EndRun(EndReason.DONE)] * times) == []
 
 
-def test_a_timer_set_anew_fires_at_its_new_time_only() -> None:
+def test_a_timer_set_again_fires_at_its_new_time_only() -> None:
     later = after(world(), SetTimer("tick", 5.0), SetTimer("tick", 7.0), SetTimer("other", 6.0))
     assert later == [TimerFired(6.0, "other"), TimerFired(7.0, "tick")]
 
@@ -180,7 +180,7 @@ def _epoch(event: Event) -> TypeGuard[EpochDone]:
 
 
 def lives(per_hour: float, count: int = 400, seed: int = 0) -> list[float]:
-    """Return how long instances live when nobody gives them back."""
+    """Return how long instances live when they aren't given back."""
     taken_back = offer(market="spot", interruptions_per_hour=per_hour)
     shy = Rentable(taken_back, profile(LINEAR, launch=0.0, boot=60.0), count)
     made = SimWorld((shy,), "score", by_epoch, seed)
@@ -193,12 +193,12 @@ def lives(per_hour: float, count: int = 400, seed: int = 0) -> list[float]:
     return sorted(gone.values())
 
 
-def test_spot_instances_live_for_a_time_that_nobody_knows() -> None:
-    found = lives(4.0)
-    assert len(found) == 400
-    assert sum(found) / 400 == pytest.approx(900.0, rel=0.15), "four an hour"
-    assert found[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
-    assert found == lives(4.0) != lives(4.0, seed=1)
+def test_spot_instances_live_for_a_time_that_none_knows() -> None:
+    result = lives(4.0)
+    assert len(result) == 400
+    assert sum(result) / 400 == pytest.approx(900.0, rel=0.15), "four an hour"
+    assert result[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
+    assert result == lives(4.0) != lives(4.0, seed=1)
     assert lives(0.0) == []
 
 

@@ -35,8 +35,8 @@ def test_a_trace_bounds_the_room_and_repeats() -> None:
 def test_a_drawn_pool_behaves_as_it_is_said_to() -> None:
     """Over many of its own comings and goings, within what chance allows."""
     said = SpotBehaviour(losses_per_hour=0.5, availability=0.6)
-    found = [drawn("p", said, random.Random(seed)) for seed in range(30)]
-    traces = [SpotTrace(**asdict(trace)) for trace in found if trace is not None]
+    result = [drawn("p", said, random.Random(seed)) for seed in range(30)]
+    traces = [SpotTrace(**asdict(trace)) for trace in result if trace is not None]
     assert len(traces) == 30
     mean = sum(trace.availability for trace in traces) / 30
     losses = sum(trace.losses for trace in traces) / 30
@@ -47,25 +47,25 @@ def test_a_drawn_pool_behaves_as_it_is_said_to() -> None:
     assert drawn("p", SpotBehaviour(0.5), random.Random(0)) is None
 
 
-def told(world: SimWorld, *launches: Launch) -> list[Event]:
-    for each in launches:
-        world.apply(each)
-    found = []
+def events_of(world: SimWorld, *launches: Launch) -> list[Event]:
+    for launch in launches:
+        world.apply(launch)
+    result = []
     while (event := world.next_event()) is not None and event.at < 1000:
-        found.append(event)
-    return found
+        result.append(event)
+    return result
 
 
 def test_a_full_pool_refuses_and_takes_back_the_latest() -> None:
     rentable = Rentable(SPOT, profile(LINEAR, name="s.4x"), 9)
     world = SimWorld((rentable,), "score", lambda _c, _e: 0.5, pools={POOL: DAY})
     asked = [Launch(f"i{n}", "s.4x", "spot") for n in range(3)]
-    found = told(world, *asked)
-    assert [e.intent for e in found if isinstance(e, InstanceLaunched)] == ["i0", "i1"]
-    (refused,) = [e for e in found if isinstance(e, LaunchFailed)]
+    result = events_of(world, *asked)
+    assert [e.intent for e in result if isinstance(e, InstanceLaunched)] == ["i0", "i1"]
+    (refused,) = [e for e in result if isinstance(e, LaunchFailed)]
     assert (refused.intent, refused.kind, refused.at) == ("i2", "capacity", 1.0)
-    lost = [(e.intent, e.at) for e in found if isinstance(e, NodeLost)]
-    gone = [(e.intent, e.gone_at) for e in found if isinstance(e, InstanceGone)]
+    lost = [(e.intent, e.at) for e in result if isinstance(e, NodeLost)]
+    gone = [(e.intent, e.gone_at) for e in result if isinstance(e, InstanceGone)]
     assert lost == gone == [("i0", 100.0), ("i1", 100.0)]
 
 
@@ -73,8 +73,8 @@ def test_only_the_excess_goes_an_idle_pool_ends_it_all() -> None:
     fewer = PoolTrace("fewer", (0.0, 100.0, 200.0), (3, 1, 3), 300.0)
     rentable = Rentable(SPOT, profile(LINEAR, name="s.4x"), 9)
     world = SimWorld((rentable,), "score", lambda _c, _e: 0.5, pools={POOL: fewer})
-    found = told(world, *(Launch(f"i{n}", "s.4x", "spot") for n in range(3)))
-    assert [(e.intent, e.at) for e in found if isinstance(e, NodeLost)] == [
+    result = events_of(world, *(Launch(f"i{n}", "s.4x", "spot") for n in range(3)))
+    assert [(e.intent, e.at) for e in result if isinstance(e, NodeLost)] == [
         *(("i1", 100.0), ("i2", 100.0))
     ]
     assert world.next_event() is None, "nothing is left to happen, though the trace goes on"

@@ -29,7 +29,7 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
     """Return what is said of an experiment with these fields, which is beside a script."""
     (tmp_path / "main.py").write_text("pass")
 
-    def told(**fields: Any) -> str:
+    def error_of(**fields: Any) -> str:
         path = tmp_path / "experiment.yaml"
         path.write_text(json.dumps({**FIELDS, **fields}))
         try:
@@ -38,7 +38,7 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
             return str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), "HERE")
         return ""
 
-    return told
+    return error_of
 
 
 @pytest.mark.parametrize(

@@ -389,7 +389,7 @@ def test_a_training_function_is_missing(file: Path, source: str | bytes, message
     assert message in check(file, source)
 
 
-def test_a_training_file_that_is_not_there_is_told(file: Path) -> None:
+def test_a_training_file_that_is_not_there_is_reported(file: Path) -> None:
     (file.parent / "trian.py").touch()
     with pytest.raises(ExperimentError) as error:
         Experiment.load(file).check_train()

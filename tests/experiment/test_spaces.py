@@ -71,7 +71,7 @@ def test_every_configuration_has_the_parameters_of_its_branches_alone(space: Spa
     assert all(is_of_a_branch(config) for config in configs)
     names = Counter(config["optimizer/name"] for config in configs)
     assert min(names["sgd"], names["adam"]) > 70
-    assert all(("schedule" in each) != ("schedule/gamma" in each) for each in configs)
+    assert all(("schedule" in item) != ("schedule/gamma" in item) for item in configs)
 
 
 def test_the_script_gets_nested_mappings() -> None:
@@ -114,8 +114,8 @@ def test_grids_count_each_branch_with_its_own(tmp_path: Path) -> None:
     assert configs[-1] == {"batch": 32, "optimizer": "none"}
     for kind in SAMPLERS:
         sampler = SpaceSampler(space, kind, most=50)
-        found = [trial.config for trial in iter(sampler.ask, None)]
-        assert found == list(configs), kind
+        result = [trial.config for trial in iter(sampler.ask, None)]
+        assert result == list(configs), kind
 
 
 def test_a_grid_of_branches_goes_round_the_rest_is_drawn(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def goodness(config: Mapping[str, Any]) -> float:
 def test_every_sampler_asks_for_its_branches_and_is_pure(space: Space, kind: str) -> None:
     def played() -> list[dict[str, object]]:
         sampler = SpaceSampler(space, kind, mode="max", seed=1)
-        found = []
+        result = []
         for _ in range(12):
             trial = present(sampler.ask())
-            found.append(dict(trial.config))
-            sampler.tell(trial, 1, goodness(trial.config) if len(found) % 9 else None)
-        return found
+            result.append(dict(trial.config))
+            sampler.tell(trial, 1, goodness(trial.config) if len(result) % 9 else None)
+        return result
 
     configs = played()
     assert all(is_of_a_branch(config) for config in configs)
@@ -159,14 +159,14 @@ def test_every_sampler_asks_for_its_branches_and_is_pure(space: Space, kind: str
 
 def test_tpe_learns_which_branch_is_good(space: Space) -> None:
     sampler = SpaceSampler(space, "tpe", mode="max", seed=0)
-    found = []
+    result = []
     for _ in range(60):
         trial = present(sampler.ask())
-        found.append(trial.config)
+        result.append(trial.config)
         sampler.tell(trial, 1, goodness(trial.config))
-    late = found[30:]
-    assert sum(each["optimizer/name"] == "adam" for each in late) > 20
-    assert sum("optimizer/decay/warmup" in each for each in late) > 15
+    late = result[30:]
+    assert sum(item["optimizer/name"] == "adam" for item in late) > 20
+    assert sum("optimizer/decay/warmup" in item for item in late) > 15
 
 
 def test_pbt_changes_what_is_active_and_keeps_its_branches(space: Space) -> None:
@@ -197,7 +197,7 @@ def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) ->
 
 
 @pytest.mark.parametrize(
-    ("search", "line", "field", "told"),
+    ("search", "line", "field", "expected"),
     [
         ("  opt:\n    lr:\n      uniform: [1, 0]", 9, "search.opt.lr.uniform", "below the high"),
         (
@@ -218,16 +218,16 @@ def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) ->
         ("  opt/lr: 1", 7, "search.opt/lr", "without a slash; to nest, write a mapping"),
     ],
 )
-def test_a_mistakes_line(tmp_path: Path, search: str, line: int, field: str, told: str) -> None:
+def test_a_mistakes_line(tmp_path: Path, search: str, line: int, field: str, expected: str) -> None:
     file = written(tmp_path, f"{search}\n")
     with pytest.raises(ExperimentError) as caught:
         Experiment.load(file)
     message = str(caught.value)
     assert message.startswith(f"{file}:{line}: {field}: ")
-    assert told in message
+    assert expected in message
 
 
 def test_branches_that_differ_in_their_parameters_need_no_name() -> None:
     space = Space({"reg": parse_parameter({"choice": [{"l1": 0.1}, {"l2": 0.1}, None]})})
-    assert {tuple(each) for each in sample(space, 50, 0)} == {("reg/l1",), ("reg/l2",), ("reg",)}
-    assert all(allows(space, each) for each in sample(space, 50, 0))
+    assert {tuple(item) for item in sample(space, 50, 0)} == {("reg/l1",), ("reg/l2",), ("reg",)}
+    assert all(allows(space, item) for item in sample(space, 50, 0))

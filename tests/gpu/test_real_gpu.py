@@ -32,12 +32,12 @@ needs_mps = pytest.mark.skipif(not shutil.which(CONTROL), reason=f"{CONTROL} is 
 
 
 def test_the_zygote_has_no_cuda_its_workers_have_it() -> None:
-    found = Findings()
+    result = Findings()
     with Bench(spares=True) as bench:
         bench.start("one.1", 1.0, until=1)
         bench.hear("one.1", Epoch)
-        zygote._look_into(found, int(bench.hello["zygote"]), "zygote")
-        assert found.failed == {}
+        zygote._look_into(result, int(bench.hello["zygote"]), "zygote")
+        assert result.failed == {}
         assert bench.hello["note"] == "warm"
         assert bench.noted("one.1", "stepped")[1]["device"] == "cuda:0"
         bench.end("one.1")
@@ -50,17 +50,17 @@ def test_the_zygote_has_no_cuda_its_workers_have_it() -> None:
 def test_one_worker_may_have_a_process_group_of_nccl() -> None:
     with Bench() as bench:
         bench.start("one.1", 1.0, nccl=True)
-        report = bench.hear("one.1", Epoch).body
-        assert isinstance(report, Epoch)
+        epoch = bench.hear("one.1", Epoch).body
+        assert isinstance(epoch, Epoch)
         assert bench.noted("one.1", "joined")[1]["right"]
-        assert report.report.memory_mib
+        assert epoch.report.memory_mib
         bench.end("one.1")
 
 
-def test_two_workers_on_one_gpu_are_told_what_to_write() -> None:
-    found = Findings()
-    nccl._two_on_one(found, gpus()[0].uuid)
-    assert found.failed == {}
+def test_two_workers_on_one_gpu_are_reported_what_to_write() -> None:
+    result = Findings()
+    nccl._two_on_one(result, gpus()[0].uuid)
+    assert result.failed == {}
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def test_mps_as_in_its_manual(
     daemons: MpsDaemons, part: Callable[[Findings, MpsDaemons], None]
 ) -> None:
     assert daemons.notice == ""
-    found = Findings()
-    part(found, daemons)
-    assert found.failed == {}, found
+    result = Findings()
+    part(result, daemons)
+    assert result.failed == {}, result
 
 
 def session(rank: int, width: int) -> Session:
@@ -94,12 +94,12 @@ def test_a_step_is_the_same_at_any_width(batch: int, width: int) -> None:
     def gradients(rank: int, of: int) -> list[torch.Tensor]:
         with session(rank, of).activate() as made:
             given = DataLoader(data, batch_size=batch, shuffle=True, pin_memory=True)
-            found: list[torch.Tensor] = []
+            result: list[torch.Tensor] = []
             for (inputs,) in cloudtune.prepare_data_loader(given):
                 assert inputs.is_cuda
                 loss = model(inputs).square().mean() * made.batch_weight
-                found += torch.autograd.grad(loss, [model.weight])
-            return found
+                result += torch.autograd.grad(loss, [model.weight])
+            return result
 
     alone = gradients(0, 1)
     together = zip(*(gradients(rank, width) for rank in range(width)), strict=True)
@@ -120,9 +120,9 @@ def test_the_parameters_of_a_gpu_are_compared_there(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch.Tensor, "cpu", cpu)
     first = digest(parameters)
-    assert digest([each.clone() for each in parameters]) == first
+    assert digest([parameter.clone() for parameter in parameters]) == first
     assert sum(copied) < 50, "sums, and no parameters"
-    for number, each in enumerate(parameters):
+    for number, parameter in enumerate(parameters):
         other = [it.clone() for it in parameters]
         other[number].view(torch.uint8)[-1] ^= 1
-        assert digest(other) != first, each.shape
+        assert digest(other) != first, parameter.shape

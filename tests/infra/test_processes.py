@@ -1,4 +1,4 @@
-"""Whose processes are ended by a record: those that are proved to be its own, and nobody else's."""
+"""Whose processes are ended by a record: those that are proved to be its own, and no other's."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def group(tmp_path: Path) -> Iterator[ProcessGroup]:
 
 
 def sleepers(group: ProcessGroup) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if in_session(each, group.pid)]
+    return [item for item in psutil.process_iter() if in_session(item, group.pid)]
 
 
 def in_session(process: psutil.Process, session: int) -> bool:
@@ -84,7 +84,7 @@ def test_no_record_leads_to_the_kernel_or_init(pid: object, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1])
-def test_nobody_is_in_a_group_that_can_be_none(pid: int) -> None:
+def test_none_is_in_a_group_that_can_be_none(pid: int) -> None:
     group = ProcessGroup(pid, time.time())
     assert (group.members(), group.alive()) == ([], False)
 
@@ -106,4 +106,4 @@ def test_a_file_is_on_disk_before_its_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "fsync", fsync)
     write_atomically(tmp_path / "a", "text")
     assert seen == [(False, False), (True, True)]
-    assert [each.name for each in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

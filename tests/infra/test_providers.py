@@ -111,7 +111,7 @@ def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_option_offers_every_cloud_there_is() -> None:
     command = experiment_options(lambda: None)
-    (option,) = [each for each in command.__click_params__ if each.name == "provider"]  # type: ignore[attr-defined]
+    (option,) = [item for item in command.__click_params__ if item.name == "provider"]  # type: ignore[attr-defined]
     assert list(option.type.choices) == list(PROVIDERS)
 
 
@@ -129,17 +129,17 @@ def test_only_a_cloud_itself_looks_at_its_name() -> None:
         if f"cloudtune/{path.relative_to(ROOT).with_suffix('')}" not in own
     }
     assert len(files) - len(others) == len(PROVIDERS)
-    found = {name for name, tree in others.items() if any(map(looks_at_a_name, ast.walk(tree)))}
+    result = {name for name, tree in others.items() if any(map(looks_at_a_name, ast.walk(tree)))}
     packages = {"infra/environments/spec.py", "benchmarks/gpu/resizing.py"}  # ray is one
     file_systems = {"cloudtune/train/storage.py"}  # pyarrow calls one local
-    assert found == packages | file_systems
+    assert result == packages | file_systems
 
 
 def looks_at_a_name(node: ast.AST) -> bool:
     """Whether an expression compares with a cloud's name, or a `provider` with anything."""
     match node:
         case ast.Compare():
-            sides = [each for side in (node.left, *node.comparators) for each in ast.walk(side)]
+            sides = [item for side in (node.left, *node.comparators) for item in ast.walk(side)]
         case ast.MatchValue():
             sides = [node.value]
         case ast.Match():
@@ -147,7 +147,7 @@ def looks_at_a_name(node: ast.AST) -> bool:
         case _:
             return False
     return any(
-        (isinstance(each, ast.Constant) and each.value in list(PROVIDERS))
-        or (isinstance(each, ast.Attribute) and each.attr == "provider")
-        for each in sides
+        (isinstance(item, ast.Constant) and item.value in list(PROVIDERS))
+        or (isinstance(item, ast.Attribute) and item.attr == "provider")
+        for item in sides
     )

@@ -1,4 +1,4 @@
-"""A cloud on this machine that somebody uses, and machines that nobody answers for."""
+"""A cloud on this machine that somebody uses, and machines left behind."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_killed_users_cloud_does_no_more(tmp_path: Path) -> None:
 
 
 def recorded_pids(instances: Path) -> list[int]:
-    records = [json.loads(each.read_text()) for each in instances.glob("*/process.json")]
+    records = [json.loads(path.read_text()) for path in instances.glob("*/process.json")]
     return [record["pid"] for record in records if record["pid"] is not None]
 
 
@@ -67,13 +67,13 @@ def test_an_emulator_outlives_overlapping_runs_and_machines_outlive_it(
 
     ended, beginning = claim(tmp_path, opened), claim(tmp_path, opened)
     ended.close()
-    found = find_emulator(tmp_path)
-    assert found is not None, "it isn't idle: another run is beginning"
+    result = find_emulator(tmp_path)
+    assert result is not None, "it isn't idle: another run is beginning"
     calls_to(beginning.endpoint).run_instance("t", {"cloudtune:run": "r"}, SLEEPER)
     # Before the pid is there, the emulator may be killed ahead of the machine's first process.
     eventually(lambda: recorded_pids(tmp_path / "instances"))
     assert abandoned(tmp_path, end=True) == [], "its emulator answers for it"
-    os.kill(found.pid, signal.SIGKILL)
+    os.kill(result.pid, signal.SIGKILL)
     eventually(lambda: find_emulator(tmp_path) is None)
     eventually(lambda: abandoned(tmp_path, end=False))
     (machine,) = abandoned(tmp_path, end=True)

@@ -47,8 +47,8 @@ def test_the_recipe_trains_at_each_width(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "train.py").write_text(BEFORE + textwrap.indent(body, "    "))
     monkeypatch.chdir(tmp_path)
     store = str(tmp_path / "store")
-    told = Training("train.py:train", "val_accuracy", "max", 3, store, 0)
-    node = Node(tmp_path, told, spares=False)
+    result = Training("train.py:train", "val_accuracy", "max", 3, store, 0)
+    node = Node(tmp_path, result, spares=False)
     try:
         node.agent.start(part_of("a.1", 1.0, until=2))
         first, second = (reports(node.hear("a.1", Epoch, 240.0))[0] for _ in range(2))

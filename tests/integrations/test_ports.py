@@ -41,7 +41,7 @@ def lines_changed(name: str) -> tuple[int, int]:
         (PORTS / name / f"{which}.py").read_text().splitlines() for which in ("before", "after")
     )
     changes = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
-    return sum(each[0] == "+" for each in changes), sum(each[0] == "-" for each in changes)
+    return sum(change[0] == "+" for change in changes), sum(change[0] == "-" for change in changes)
 
 
 def test_every_port_is_tested() -> None:
@@ -66,8 +66,8 @@ def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
     old = Experiment.load(PORTS / "fashion_mnist" / "experiment.yaml", asked)
     with pytest.raises(ExperimentError) as caught:
         old.check_train()
-    told = [line.partition("before.py:")[2] for line in str(caught.value).splitlines()]
-    assert [line.partition(";")[2] for line in told if "is Ray's" in line] == [
+    result = [line.partition("before.py:")[2] for line in str(caught.value).splitlines()]
+    assert [line.partition(";")[2] for line in result if "is Ray's" in line] == [
         f" write cloudtune.{name}"
         for name in (
             *("enable_reproducibility", "prepare_data_loader", "prepare_data_loader"),
@@ -95,9 +95,9 @@ def node(
 
 
 def epoch_of(node: Node, session: str) -> dict[str, Any]:
-    told = node.hear(session, Epoch, 240.0)  # Lightning is 10 s of imports on a free core
-    assert told, node.log(session)
-    (report,) = reports(told)
+    reported = node.hear(session, Epoch, 240.0)  # Lightning is 10 s of imports on a free core
+    assert reported, node.log(session)
+    (report,) = reports(reported)
     return report
 
 
@@ -125,7 +125,7 @@ def test_a_port_trains_and_goes_on_wider_from_its_checkpoint(node: Node, name: s
     assert metric in wider["metrics"]
     for file in Path(wider["checkpoint"]).rglob("*.pt"):
         names = torch.load(file).get("model", {})
-        assert not [each for each in names if each.startswith("module.")], "names of one width"
+        assert not [item for item in names if item.startswith("module.")], "names of one width"
     node.agent.grant("a.2", 3)
     assert epoch_of(node, "a.2")["epoch"] == 3
     node.agent.stop("a.2")

@@ -40,8 +40,8 @@ def test_what_is_alive_wanted_and_usable() -> None:
 def test_what_is_to_stay_is_counted_by_offer() -> None:
     book, other = FleetBook(), offer(1, name="p.1x")
     book.request(other, 0.0).surplus = True
-    for each in (offer(), other, offer()):
-        book.request(each, 0.0)
+    for item in (offer(), other, offer()):
+        book.request(item, 0.0)
     assert book.held() == {offer(): 2, other: 1}
 
 

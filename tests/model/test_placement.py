@@ -11,7 +11,7 @@ WIDTHS = st.sampled_from([1 / 7, 1 / 4, 1 / 3, 1 / 2, 1.0, 2.0, 3.0, 4.0, 5.0, 8
 
 
 def free(**whole: int) -> dict[str, Room]:
-    """Give instances with so many whole GPUs free."""
+    """Give instances with n whole GPUs free."""
     return {name: Room(count) for name, count in whole.items()}
 
 
@@ -52,15 +52,15 @@ def test_a_share_goes_on_the_fullest_gpu_that_has_room() -> None:
     left = rooms({"a": 4, "b": 4}, [Slice("a", 0.5, 0), Slice("b", 0.25, 0), Slice("b", 0.6, 2)])
     assert place(0.25, 4, left) == (Slice("b", 0.25, 2),)
     assert place(0.5, 4, left) == (Slice("a", 0.5, 0),)
-    assert place(0.9, 4, left) == (Slice("b", 0.9, 1),), "the lowest number that is nobody's"
+    assert place(0.9, 4, left) == (Slice("b", 0.9, 1),), "the lowest number that is free"
 
 
 def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
-    left, found = {"a": Room(2)}, []
+    left, result = {"a": Room(2)}, []
     while (placed := place(0.5, 2, left)) is not None:
         left["a"].take(placed[0])
-        found.append(placed[0].gpu)
-    assert found == [0, 0, 1, 1]
+        result.append(placed[0].gpu)
+    assert result == [0, 0, 1, 1]
 
 
 @given(width=WIDTHS, gpus=st.integers(1, 8), instances=st.integers(0, 5))
@@ -68,10 +68,10 @@ def test_each_slot_is_a_place_for_a_trial(width: float, gpus: int, instances: in
     machines = {f"i{n}": gpus for n in range(instances)}
     taken: list[Slice] = []
     placed = 0
-    while (found := place(width, gpus, rooms(machines, taken))) is not None:
-        assert math.isclose(sum(piece.gpus for piece in found), width)
-        assert len(found) == (1 if width <= gpus else math.ceil(width / gpus))
-        taken += found
+    while (result := place(width, gpus, rooms(machines, taken))) is not None:
+        assert math.isclose(sum(piece.gpus for piece in result), width)
+        assert len(result) == (1 if width <= gpus else math.ceil(width / gpus))
+        taken += result
         placed += 1
     assert placed == slots(width, gpus, instances)
     assert not any(room.overfull() for room in rooms(machines, taken).values())

@@ -82,9 +82,9 @@ def test_counts_of_live_trials_match_a_pass_over_them(
             order.remove(trial)
         else:
             live.become(trial, change)
-        resting = [each for each in order if each.status == "at rung"]
+        resting = [item for item in order if item.status == "at rung"]
         assert list(live) == order
         assert (len(live), live.at_rung) == (len(order), len(resting))
-        assert [each in live for each in known] == [each.live for each in known]
-        assert live.gpus == sum(each.width for each in order)
-        assert live.busy_gpus == live.gpus - sum(each.width for each in resting)
+        assert [item in live for item in known] == [item.live for item in known]
+        assert live.gpus == sum(item.width for item in order)
+        assert live.busy_gpus == live.gpus - sum(item.width for item in resting)

@@ -27,5 +27,5 @@ def test_as_many_as_share_a_gpu_must_fit() -> None:
     made = replace(profile(SUBLINEAR), memory={1.0: 1000.0})
     assert made.fits(1 / 3, 3000.0)
     assert not made.fits(1 / 3, 2999.0)
-    assert made.fits(1 / 16, 0.0), "nobody knows what the GPU has"
+    assert made.fits(1 / 16, 0.0), "what the GPU has is unknown"
     assert made.fits(1.0, 999.0), "it did train"

@@ -44,7 +44,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values, inner))
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
-        fields = {each.name: values(hints[each.name]) for each in dataclasses.fields(hint)}
+        fields = {field.name: values(hints[field.name]) for field in dataclasses.fields(hint)}
         return st.builds(hint, **fields)  # type: ignore[arg-type]
     return st.from_type(hint)
 
@@ -68,8 +68,8 @@ def test_a_kind_says_what_it_is() -> None:
 
 
 def test_metrics_that_are_no_numbers_survive() -> None:
-    told = events.EpochDone(1.0, "t00.1", 1, {"a": float("nan"), "b": float("inf")}, None, 1.0)
-    again = decode_kind(through_json(encode_kind(told)))
+    result = events.EpochDone(1.0, "t00.1", 1, {"a": float("nan"), "b": float("inf")}, None, 1.0)
+    again = decode_kind(through_json(encode_kind(result)))
     assert again.metrics["a"] != again.metrics["a"]
     assert again.metrics["b"] == float("inf")
 

@@ -110,8 +110,8 @@ def test_the_page_reckons_right(line: str) -> None:
     expression, _, result = line.rpartition(": ")[2].partition(" = ")
     assert re.fullmatch(r"[\d.+×/() -]+", expression), "a calculation that a calculator can do"
     places = len(result.partition(".")[2])
-    found = eval(expression.replace("×", "*"))  # digits and signs alone
-    assert round(found, places) == pytest.approx(float(result), abs=1e-12)
+    actual = eval(expression.replace("×", "*"))  # digits and signs alone
+    assert round(actual, places) == pytest.approx(float(result), abs=1e-12)
 
 
 @pytest.mark.parametrize("number", [*range(1, 9), 10])
@@ -132,14 +132,14 @@ def test_what_it_prints_bold_is_worked_out_there(number: int) -> None:
 def test_its_prices_are_our_tables(name: str, gpus: int, an_hour: float, saving: float) -> None:
     assert pricing.AS_OF == "2026-07-20", "with new prices docs/bills.md is to be worked out again"
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` | {gpus} "))
-    _, _, _, hour, second, told, _ = (cell.strip() for cell in row.split("|"))
+    _, _, _, hour, second, result, _ = (cell.strip() for cell in row.split("|"))
     assert hour == f"${an_hour:g}"
-    assert told == f"{saving:.0%}".replace("%", " %")
-    found = on(name)
-    assert found.gpus == gpus
-    assert found.usd_per_hour == an_hour
-    assert found.usd_per_second == pytest.approx(float(second.strip("$")), abs=1e-7)
-    assert (found.minimum_seconds, found.granularity_seconds) == (60, 1)
+    assert result == f"{saving:.0%}".replace("%", " %")
+    actual = on(name)
+    assert actual.gpus == gpus
+    assert actual.usd_per_hour == an_hour
+    assert actual.usd_per_second == pytest.approx(float(second.strip("$")), abs=1e-7)
+    assert (actual.minimum_seconds, actual.granularity_seconds) == (60, 1)
     assert on(name, "spot").usd_per_hour == pytest.approx(an_hour * (1 - saving))
 
 
@@ -186,27 +186,27 @@ def test_4_several_types_at_once() -> None:
     assert 2 * G4DN.charge(337) == pytest.approx(0.732413, abs=EXACT)
     assert P3.charge(337) == pytest.approx(1.1458)
     assert P3.charge(337) - P3.charge(237) == pytest.approx(0.34)
-    found = billed(job([Stage(12, 0, 5)], *SPEEDS), BOTH)
-    assert found.plan.stages[0].seconds == 345
-    assert found.dollars == cost(1.878213)
+    result = billed(job([Stage(12, 0, 5)], *SPEEDS), BOTH)
+    assert result.plan.stages[0].seconds == 345
+    assert result.dollars == cost(1.878213)
 
 
 def test_6_charges_by_the_launch_and_by_the_hour() -> None:
     assert printed(6) == ["$2.66", "$2.67"]
     asked = job([Stage(12, 0, 5)], *SPEEDS, charges=Charges(0.25, 0.36 / 3600))
-    found = billed(asked, BOTH)
-    assert found.plan.estimate.seconds == 347
-    assert found.dollars == cost(2.662913)
-    assert found.policy.fleet.launches == 3
+    result = billed(asked, BOTH)
+    assert result.plan.estimate.seconds == 347
+    assert result.dollars == cost(2.662913)
+    assert result.policy.fleet.launches == 3
 
 
 def test_6_hourly_charges_are_billed_like_their_instance() -> None:
     disks = [replace(offer, added_usd_per_hour=0.016) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(disks, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds, charges=Charges(0.25, 0.36 / 3600))
-    found = billed(asked, (group(disks[0], 2, 1.0, 8), group(disks[1], 1, 1.0, 4)))
-    assert found.dollars == cost(2.667406)
-    entries = found.ledger.entries
+    result = billed(asked, (group(disks[0], 2, 1.0, 8), group(disks[1], 1, 1.0, 4)))
+    assert result.dollars == cost(2.667406)
+    entries = result.ledger.entries
     books = account(entries, disks, Charges(0.25, 0.36 / 3600))
     assert books.added == pytest.approx(0.004493, abs=EXACT)
     assert books.whole.dollars == pytest.approx(2.667406, abs=EXACT)
@@ -227,10 +227,10 @@ def test_5_spot_is_on_demand_less_the_saving() -> None:
 def test_5_a_plan_adds_what_reclaims_cost_on_average() -> None:
     assert SPOT.interruptions_per_hour == pytest.approx(0.000394, abs=1e-6)
     asked = job([Stage(1, 0, 41)], (SPOT, {4.0: 43.0}))
-    found = billed(asked, (group(SPOT, 1, 4.0, 1),))
-    assert found.plan.estimate.seconds - 1810 == pytest.approx(0.0128, abs=1e-4)
+    result = billed(asked, (group(SPOT, 1, 4.0, 1),))
+    assert result.plan.estimate.seconds - 1810 == pytest.approx(0.0128, abs=1e-4)
     # None of the draws and of the simulation's lives happens to end so early.
-    assert found.dollars == pytest.approx((0.857276, 0.8568, 0.8568, 0.8568))
+    assert result.dollars == pytest.approx((0.857276, 0.8568, 0.8568, 0.8568))
 
 
 def test_5_an_instance_is_reclaimed() -> None:
@@ -239,11 +239,11 @@ def test_5_an_instance_is_reclaimed() -> None:
         NodeLost(610.0, "i000", "reclaimed"),
         InstanceGone(610.0, "i000", 610.0, "reclaimed"),
     )
-    found = billed(asked, (group(SPOT, 1, 4.0, 1),), trouble=reclaimed)
-    first, second = found.policy.fleet
+    result = billed(asked, (group(SPOT, 1, 4.0, 1),), trouble=reclaimed)
+    first, second = result.policy.fleet
     assert (first.dollars(0.0), second.dollars(0.0)) == pytest.approx((0.2856, 0.590716))
-    assert found.dollars[-1] == pytest.approx(0.876316)
-    assert found.policy.over_at == 1861
+    assert result.dollars[-1] == pytest.approx(0.876316)
+    assert result.policy.over_at == 1861
 
 
 STAGES = (Stage(8, 0, 3), Stage(4, 3, 4), Stage(1, 4, 24))
@@ -263,11 +263,11 @@ def whole_run(*, charges: Charges = CHARGES, p3_boot: float = 30.0, **but: float
 
 def test_7_a_whole_run() -> None:
     assert printed(7) == ["$1.09", "$1.03", "$0.99", "$1.32", "$0.98"]
-    found = whole_run()
-    assert found.dollars == cost(1.090713)
-    assert found.plan.estimate.seconds == 303
-    assert found.policy.over_at == 303
-    assert itinerary_of(found.policy).stage_began == [0, 165, 216]
+    result = whole_run()
+    assert result.dollars == cost(1.090713)
+    assert result.plan.estimate.seconds == 303
+    assert result.policy.over_at == 303
+    assert itinerary_of(result.policy).stage_began == [0, 165, 216]
 
 
 def test_7_stage_by_stage() -> None:
@@ -306,8 +306,8 @@ LAST = (Stage(1, 0, 20),)
 
 
 def test_8_its_epochs_are_those_of_a_bundled_profile() -> None:
-    found = bundled.load("resnet50-cifar10@v100", P3.instance_type)
-    assert {width: round(found.epoch_seconds(width)) for width in V100S} == V100S
+    result = bundled.load("resnet50-cifar10@v100", P3.instance_type)
+    assert {width: round(result.epoch_seconds(width)) for width in V100S} == V100S
 
 
 @pytest.mark.parametrize(
@@ -316,10 +316,10 @@ def test_8_its_epochs_are_those_of_a_bundled_profile() -> None:
 )
 def test_8_an_instance_is_paid_for_whole(width: float, dollars: float, in_use: float) -> None:
     assert printed(8) == ["$4.95", "$2.71", "$1.55", "$1.24", "$1.21", "$1.29", "$1.43"]
-    found = billed(job(LAST, (P3, V100S)), (group(P3, 1, width, 1),))
-    assert found.dollars == cost(dollars)
+    result = billed(job(LAST, (P3, V100S)), (group(P3, 1, width, 1),))
+    assert result.dollars == cost(dollars)
     until_done = dollars - 2 * 0.0034
-    assert found.plan.stages[0].busy * until_done == pytest.approx(in_use)
+    assert result.plan.stages[0].busy * until_done == pytest.approx(in_use)
 
 
 def test_8_so_the_cheapest_plan_takes_the_whole_or_less() -> None:
@@ -350,16 +350,16 @@ def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Of
     ],
 )
 def test_10_each_way_to_bill(unit: BillingUnit, minimum: float | None, dollars: float) -> None:
-    found, offers = by(unit, minimum)
-    assert found.dollars == cost(dollars)
-    entries = found.ledger.entries
+    result, offers = by(unit, minimum)
+    assert result.dollars == cost(dollars)
+    entries = result.ledger.entries
     assert account(entries, offers).whole.dollars == pytest.approx(dollars, abs=EXACT)
     assert audit(entries, offers, "x", "max").dollars == pytest.approx(dollars, abs=EXACT)
 
 
 def test_10_by_the_function_waiting_and_booting_cost_nothing() -> None:
-    found, offers = by("function")
-    books = account(found.ledger.entries, offers).amounts
+    result, offers = by("function")
+    books = account(result.ledger.entries, offers).amounts
     assert books["barrier"].gpu_seconds == pytest.approx(4 * 100)
     assert books["training"].dollars == pytest.approx(8 * 300 * 0.978 / 3600 + 4 * 200 * 0.00085)
     assert books["start-up"].dollars == pytest.approx(5 * (8 * 0.978 / 3600 + 4 * 0.00085))
@@ -371,9 +371,9 @@ def test_10_a_whole_run_by_the_function() -> None:
     assert printed(10) == [
         *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45")
     ]
-    found = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)
-    assert found.dollars == cost(0.745767)
-    stages = tuple(stage.dollars for stage in found.plan.stages)
+    result = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)
+    assert result.dollars == cost(0.745767)
+    stages = tuple(stage.dollars for stage in result.plan.stages)
     assert stages[0] == pytest.approx(0.271667 + 0.04 + 0.0165, abs=EXACT)
 
 
@@ -386,6 +386,6 @@ def test_10_billing_decides_the_width_of_the_last_trial(
 ) -> None:
     offer = P3.billed(unit)
     asked = job([Stage(1, 0, 20)], (offer, {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}))
-    found = planner.plan(replace(asked, rentables=(replace(asked.rentables[0], most=1),)))
-    assert found.stages[0].groups[0].width == width
-    assert found.estimate.dollars == pytest.approx(dollars)
+    result = planner.plan(replace(asked, rentables=(replace(asked.rentables[0], most=1),)))
+    assert result.stages[0].groups[0].width == width
+    assert result.estimate.dollars == pytest.approx(dollars)

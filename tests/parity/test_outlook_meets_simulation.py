@@ -99,17 +99,17 @@ def simulated(case: Case) -> tuple[Forecast, Floats]:
 @pytest.mark.parametrize("name", CASES)
 def test_runs_are_as_foretold(name: str) -> None:
     case = CASES[name]
-    told, (seconds, dollars, gpu_hours) = simulated(case)
-    agree(told.seconds, seconds, case.luck)
-    agree(told.dollars, dollars, case.luck)
-    agree(told.gpu_hours, gpu_hours, case.luck)
+    result, (seconds, dollars, gpu_hours) = simulated(case)
+    agree(result.seconds, seconds, case.luck)
+    agree(result.dollars, dollars, case.luck)
+    agree(result.gpu_hours, gpu_hours, case.luck)
 
 
-def agree(told: Spread, runs: Floats, luck: float) -> None:
+def agree(printed: Spread, runs: Floats, luck: float) -> None:
     error = float(runs.std(ddof=1)) / math.sqrt(len(runs))
-    off = float(runs.mean()) - told.mean
-    assert -4 * error - luck * told.mean <= off <= 4 * error
-    covered = float(np.mean((told.p5 <= runs) & (runs <= told.p95)))
-    # 90 % but for chance: four standard errors of a share of so many runs.
+    off = float(runs.mean()) - printed.mean
+    assert -4 * error - luck * printed.mean <= off <= 4 * error
+    covered = float(np.mean((printed.p5 <= runs) & (runs <= printed.p95)))
+    # 90 % but for chance: four standard errors of a share of n runs.
     assert covered >= 0.9 - 4 * math.sqrt(0.9 * 0.1 / len(runs))
-    assert 0.6 <= float(runs.std(ddof=1)) / ((told.p95 - told.p5) / 3.29) <= 1.6
+    assert 0.6 <= float(runs.std(ddof=1)) / ((printed.p95 - printed.p5) / 3.29) <= 1.6

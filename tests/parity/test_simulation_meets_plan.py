@@ -66,7 +66,7 @@ def chosen(draw: st.DrawFn) -> tuple[Setting, Plan]:
 
     setting = setting.but(
         offer=billed(setting.offer),
-        others=tuple(replace(each, offer=billed(each.offer)) for each in setting.others),
+        others=tuple(replace(other, offer=billed(other.offer)) for other in setting.others),
     )
     return setting, price(setting.request(), draw(choices(setting)), "drawn")
 
@@ -122,7 +122,7 @@ def may_lag(setting: Setting, plan: Plan) -> tuple[float, float]:
     """Return the seconds and dollars by which a run may be behind its plan.
 
     While fresh instances boot, trials take turns on those that are there. One that made room so has
-    to be started anew in the next stage, where the plan has it train on where it is.
+    to be started again in the next stage, where the plan has it train on where it is.
     """
     seconds, dollars = 0.0, 0.0
     for before, after, stage in zip(plan.stages, plan.stages[1:], plan.stages[2:], strict=False):
@@ -165,16 +165,16 @@ def test_stage_by_stage(planned: tuple[Setting, Plan]) -> None:
     assume(not has_luck(plan))
     job = setting.job(plan)
     played = play(setting, job.policy())
-    assume(not any(isinstance(c, PlanAnew) for each in played.entries for c in each.commands))
-    told = build(job, played.entries)
-    assert told.seconds == pytest.approx(plan.estimate.seconds, abs=1e-6)
-    assert told.dollars == pytest.approx(plan.estimate.dollars, abs=1e-6)
+    assume(not any(isinstance(c, PlanAnew) for entry in played.entries for c in entry.commands))
+    report = build(job, played.entries)
+    assert report.seconds == pytest.approx(plan.estimate.seconds, abs=1e-6)
+    assert report.dollars == pytest.approx(plan.estimate.dollars, abs=1e-6)
     now = 0.0
-    for stage in told.stages[:-1]:
+    for stage in report.stages[:-1]:
         assert stage.seconds == pytest.approx(stage.plan.seconds, abs=1e-6)
         assert stage.dollars == pytest.approx(stage.plan.dollars, abs=1e-6)
         now += stage.plan.seconds
-    last = told.stages[-1]
+    last = report.stages[-1]
     assert last.seconds == pytest.approx(plan.estimate.seconds - now, abs=1e-6)
     assert last.dollars == pytest.approx(last.plan.dollars, abs=1e-6)
 

@@ -206,7 +206,7 @@ def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
 
 
 def untouched(cloud: Cloud, stage: Stage, way: Way, before: dict[Offer, int]) -> bool:
-    """Whether nobody moves: one offer, one wave, one width, and each survivor is at home."""
+    """Whether no trial moves: one offer, one wave, one width, and each survivor is at home."""
     if len(before) != 1 or len(way) != 1:
         return False
     (offer, held), (group,) = *before.items(), way

@@ -26,10 +26,12 @@ UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")
 
 def billed(request: PlanRequest, unit: BillingUnit) -> PlanRequest:
     """Return the same question with every offer billed by a unit."""
-    mine = {each.offer: each.offer.billed(unit) for each in request.rentables}
+    mine = {rentable.offer: rentable.offer.billed(unit) for rentable in request.rentables}
     return replace(
         request,
-        rentables=tuple(replace(each, offer=mine[each.offer]) for each in request.rentables),
+        rentables=tuple(
+            replace(rentable, offer=mine[rentable.offer]) for rentable in request.rentables
+        ),
         fleet=tuple(replace(live, offer=mine[live.offer]) for live in request.fleet),
     )
 
@@ -54,17 +56,20 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
     assert measure(program, request.objective) == pytest.approx(best, rel=1e-7, abs=1e-9)
     if exact.status == "optimal":
         a_grain = sum(
-            2 * each.offer.usd_per_second * each.offer.granularity_seconds * request.max_instances
-            for each in request.rentables
+            2
+            * rentable.offer.usd_per_second
+            * rentable.offer.granularity_seconds
+            * request.max_instances
+            for rentable in request.rentables
         )
         assert best - 1e-9 <= mine <= best * (1 + 1e-7) + 1e-9 + a_grain * (unit == "second")
     else:
         assert best * (1 - 1e-9) - 1e-9 <= mine
         assert mine <= best * (1 + (exact.gap or 0.0)) + 1e-9
     if unit == "function":
-        found = search_of(request).best(request.limits, "cost")
-        assert found is not None
-        assert found.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
+        result = search_of(request).best(request.limits, "cost")
+        assert result is not None
+        assert result.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
     bound = fluid(request)
     one = data.draw(st.sampled_from(plans))
     assert bound.dollars_within(one.seconds) <= one.dollars * (1 + 1e-9) + 1e-9
@@ -79,19 +84,19 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
 def test_two_offers_at_once_are_billed_by_the_function(request: PlanRequest) -> None:
     units = ("function", "second")
     mine = {
-        each.offer: each.offer.billed(unit)  # type: ignore[arg-type]
-        for each, unit in zip(request.rentables, units, strict=False)
+        item.offer: item.offer.billed(unit)  # type: ignore[arg-type]
+        for item, unit in zip(request.rentables, units, strict=False)
     }
     request = replace(
         request,
         rentables=tuple(
-            replace(each, offer=replace(mine[each.offer], granularity_seconds=0.0))
-            for each in request.rentables
+            replace(item, offer=replace(mine[item.offer], granularity_seconds=0.0))
+            for item in request.rentables
         ),
         fleet=(),
     )
     plans = few(request, 2, most=1500)
     best = of(plans, request.objective)
     for planner in (ExactPlanner(), IlpPlanner()):
-        found = measure(planner.plan(request), request.objective)
-        assert found == pytest.approx(best, rel=1e-7, abs=1e-9)
+        result = measure(planner.plan(request), request.objective)
+        assert result == pytest.approx(best, rel=1e-7, abs=1e-9)

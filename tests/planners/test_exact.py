@@ -87,8 +87,8 @@ class TestExactPlanner(PlannerContract):
         assert cheapest.estimate.dollars == pytest.approx(min(p.dollars for p in every))
         span = cheapest.estimate.seconds - fastest.estimate.seconds
         deadline = fastest.estimate.seconds + share * span + 1e-6
-        found = setting.plan(self.planner, Limits(deadline)).estimate.dollars
-        assert found == pytest.approx(min(p.dollars for p in every if p.seconds <= deadline))
+        result = setting.plan(self.planner, Limits(deadline)).estimate.dollars
+        assert result == pytest.approx(min(p.dollars for p in every if p.seconds <= deadline))
         budget = fastest.estimate.dollars + share * (
             cheapest.estimate.dollars - fastest.estimate.dollars
         )
@@ -106,9 +106,9 @@ class TestExactPlanner(PlannerContract):
             work = tuple(Stage(s.trials, s.start_epoch + 1, s.end_epoch + 1) for s in request.work)
             request = replace(request, fleet=(live,), work=work)
         expected = undominated(list(every_plan(request, setting.mix)))
-        found = [(label.seconds, label.dollars) for label in Search(request).front()]
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
+        result = [(label.seconds, label.dollars) for label in Search(request).front()]
+        assert len(result) == len(expected)
+        for mine, theirs in zip(result, expected, strict=True):
             assert mine == pytest.approx(theirs)
 
     @settings(deadline=None, max_examples=25)
@@ -152,11 +152,11 @@ def test_the_front_has_the_cheapest_at_evenly_spread_deadlines() -> None:
     fastest, cheapest = every[0][0], every[-1][0]
     deadlines = [fastest + (cheapest - fastest) * n / 7 + 1e-6 for n in range(8)]
     # Of plans that no other one beats, the slowest in time is the cheapest in time.
-    expected = sorted({max(each for each in every if each[0] <= d) for d in deadlines})
+    expected = sorted({max(item for item in every if item[0] <= d) for d in deadlines})
     front = ExactPlanner().front(job.request(), 8)
-    found = [(plan.estimate.seconds, plan.estimate.dollars) for plan in front]
-    assert len(found) == len(expected) == 6
-    for mine, theirs in zip(found, expected, strict=True):
+    result = [(plan.estimate.seconds, plan.estimate.dollars) for plan in front]
+    assert len(result) == len(expected) == 6
+    for mine, theirs in zip(result, expected, strict=True):
         assert mine == pytest.approx(theirs)
 
 
@@ -164,7 +164,7 @@ def test_hourly_bills_are_proven_where_every_partial_plan_was_kept() -> None:
     hourly = replace(offer(), granularity_seconds=3600.0)
     job = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR))
     plan = job.plan(ExactPlanner())
-    cheapest = min(every_plan(job.request()), key=lambda each: each.dollars)
+    cheapest = min(every_plan(job.request()), key=lambda item: item.dollars)
     assert plan.estimate.dollars == pytest.approx(cheapest.dollars)
     assert plan.gap == 0.0
 
@@ -202,7 +202,7 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
     bound = price(job.but(vcpu_quotas={"on-demand p": 16}).request(), choices, "by hand")
     assert free.stages[1].overhead == 1.0 + 20.0 + 6.0
     assert bound.stages[1].overhead == 2.0 + 1.0 + 20.0 + 6.0
-    assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nobody waits for money"
+    assert bound.estimate.dollars == pytest.approx(free.estimate.dollars), "nothing waits for money"
     assert bound.vcpu_quotas == {"on-demand p": 16}
     late = bound.estimate.seconds
     for deadline, instances in ((late + 0.5, {big, small}), (late - 0.5, {big})):
@@ -218,7 +218,7 @@ def test_a_quota_with_room_makes_nothing_wait() -> None:
     wide = profile({1.0: 8.0}, release=60.0)
     job = Setting(4, 2, 8, 4, offer=big, profile=wide, others=(slow,), max_instances=2)
     ample = job.but(vcpu_quotas={"on-demand p": 999})
-    plans = [each.plan(ExactPlanner(), Limits(180.0)) for each in (job, ample)]
+    plans = [item.plan(ExactPlanner(), Limits(180.0)) for item in (job, ample)]
     assert set(plans[0].offers) == {big, small}
     assert plans[0].stages == plans[1].stages
 
@@ -245,8 +245,8 @@ def test_a_fleet_of_a_size_that_no_stage_asks_for() -> None:
     work = (Stage(1, 1, 2), Stage(5, 2, 3))
     request = replace(job.request(), work=work, fleet=(live,))
     best = min(every_plan(request), key=lambda plan: plan.dollars)
-    found = ExactPlanner().plan(request)
-    assert found.estimate.dollars == pytest.approx(best.dollars)
+    result = ExactPlanner().plan(request)
+    assert result.estimate.dollars == pytest.approx(best.dollars)
 
 
 def test_a_twin_in_another_zone_may_be_cheaper_than_growing() -> None:
@@ -350,5 +350,5 @@ def test_it_knows_how_old_instances_are(least: float, share: float) -> None:
     plans = list(every_plan(request))
     limits = Limits(share * min(plan.seconds for plan in plans))
     best = min(plan.dollars for plan in plans if plan.seconds <= (limits.deadline or 0))
-    found = ExactPlanner().plan(replace(request, limits=limits))
-    assert found.estimate.dollars == pytest.approx(best)
+    result = ExactPlanner().plan(replace(request, limits=limits))
+    assert result.estimate.dollars == pytest.approx(best)

@@ -40,12 +40,12 @@ def feasible(setting: Setting, limits: Limits, trials: int) -> bool:
 @pytest.mark.parametrize(("deadline", "budget"), [(220.0, 6.0), (180.0, 4.0), (400.0, 12.0)])
 def test_one_more_would_not_fit(curve: dict[float, float], deadline: float, budget: float) -> None:
     setting, limits = Setting(profile=profile(curve), max_instances=4), Limits(deadline, budget)
-    found = explored(setting, limits)
-    assert found.epochs == 16
-    assert limits.admit(found.plan.estimate)
-    assert found.plan.stages[0].stage.trials == found.trials
+    result = explored(setting, limits)
+    assert result.epochs == 16
+    assert limits.admit(result.plan.estimate)
+    assert result.plan.stages[0].stage.trials == result.trials
     fits = [feasible(setting, limits, n) for n in range(1, 41)]
-    assert fits == [n <= found.trials for n in range(1, 41)], "a search by halves needs this order"
+    assert fits == [n <= result.trials for n in range(1, 41)], "a search by halves needs this order"
 
 
 def test_more_time_or_money_never_means_fewer_trials() -> None:

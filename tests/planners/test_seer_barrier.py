@@ -43,15 +43,15 @@ def plan_of(request: PlanRequest) -> Plan | None:
 def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
     """A bound that counts parts of waves lets more in than any plan can train.
 
-    Two GPUs; so many waves of two trials and two epochs, then four epochs of the best. Of two:
+    Two GPUs; n waves of two trials and two epochs, then four epochs of the best. Of two:
     20 boot + (4 start + 2 x 8), and 4 x 8 where it is, make 72 s; of 3 or 4: 20 + 2 x 20 +
     6 resize + 4 x 8 = 98 s; of 5 or 6: 20 s more.
     """
     delays = profile({1.0: 8.0}, launch=0.0, boot=20.0, start=4.0, resize=6.0, release=0.0)
     setting = Setting(4, 2, 6, 3, offer=offer(2), profile=delays, max_instances=1)
-    found = planned(setting, Limits(deadline), most=6)
-    assert (found.trials, found.epochs) == (trials, 6)
-    assert found.plan.estimate.seconds <= deadline
+    result = planned(setting, Limits(deadline), most=6)
+    assert (result.trials, result.epochs) == (trials, 6)
+    assert result.plan.estimate.seconds <= deadline
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_it_finds_what_trying_all_finds(setting: Setting, deadline: float, budge
     limits = Limits(deadline, budget)
     ask = asking(setting, limits)
     try:
-        found = explore(ExactPlanner(), ask, max_trials=9, max_epochs=setting.max_epochs)
+        result = explore(ExactPlanner(), ask, max_trials=9, max_epochs=setting.max_epochs)
     except InfeasibleError:
         assert plan_of(ask(1, 1)) is None
         return
-    assert found.plan == plan_of(ask(found.trials, found.epochs))
+    assert result.plan == plan_of(ask(result.trials, result.epochs))
     epochs = setting.max_epochs
     in_full = [n for n in range(1, 10) if plan_of(ask(n, epochs)) is not None]
     if in_full:
-        assert (found.trials, found.epochs) == (max(in_full), epochs)
+        assert (result.trials, result.epochs) == (max(in_full), epochs)
     else:
         as_far = [n for n in range(1, epochs) if plan_of(ask(1, n)) is not None]
-        assert (found.trials, found.epochs) == (1, max(as_far))
+        assert (result.trials, result.epochs) == (1, max(as_far))
 
 
 def test_a_reserve_is_kept_of_both_limits() -> None:

@@ -1,4 +1,4 @@
-"""What is told of a run before it begins: by its stages, or by its own policy."""
+"""What is forecast of a run before it begins: by its stages, or by its own policy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,15 +28,15 @@ def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
 
 
 def test_the_forecast_is_the_policys_own_and_repeatable() -> None:
-    found = forecast(problem(), LIMITS)
-    assert found == forecast(problem(), LIMITS)
-    assert (found.samples, found.results) == (RUNS, 1.0)
-    assert found.seconds.p5 <= found.seconds.p50 <= found.seconds.p95 <= DEADLINE
-    assert 0 < found.dollars.p95 <= BUDGET
-    assert (found.in_time, found.in_money, found.within) == (1.0, 1.0, 1.0)
-    assert found.source == "policy"
-    assert found.trials.p95 <= 12
-    assert found.instances.p95 <= 3
+    result = forecast(problem(), LIMITS)
+    assert result == forecast(problem(), LIMITS)
+    assert (result.samples, result.results) == (RUNS, 1.0)
+    assert result.seconds.p5 <= result.seconds.p50 <= result.seconds.p95 <= DEADLINE
+    assert 0 < result.dollars.p95 <= BUDGET
+    assert (result.in_time, result.in_money, result.within) == (1.0, 1.0, 1.0)
+    assert result.source == "policy"
+    assert result.trials.p95 <= 12
+    assert result.instances.p95 <= 3
 
 
 def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,8 @@ def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     asked = problem({"name": "sha"}, trials=16)
     unsure = tuple(
-        replace(each, profile=replace(each.profile, error=0.2)) for each in asked.rentables
+        replace(rentable, profile=replace(rentable.profile, error=0.2))
+        for rentable in asked.rentables
     )
     asked = replace(asked, rentables=unsure)
     free = make_plan(asked, Limits(), runs=1).plan.estimate
@@ -87,8 +88,8 @@ def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(Learner, "propose", lambda *_: asked.append(1))
-    found = forecast(problem("bohb"), LIMITS)
-    assert found.epochs.p50 > 0
+    result = forecast(problem("bohb"), LIMITS)
+    assert result.epochs.p50 > 0
     assert not asked
 
 
@@ -126,8 +127,8 @@ def test_stages_replanned_at_each_rung_are_forecast_by_playing() -> None:
     assert made.plan.followed is None
     assert made.plan.forecast.source == "policy"
     assert made.plan.peak_instances == 3
-    told = report_of(elastic_job("seer-barrier"))
-    assert told.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
+    report = report_of(elastic_job("seer-barrier"))
+    assert report.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
 
 
 def test_rubberband_plans_for_the_deadline_and_ends_by_the_budget() -> None:
@@ -139,9 +140,9 @@ def test_rubberband_plans_for_the_deadline_and_ends_by_the_budget() -> None:
     assert present(made.plan.followed).planner == "greedy"
     assert made.plan.estimate.seconds <= DEADLINE
     assert made.plan.forecast.in_money == 0.0
-    told = report_of(elastic_job("rubberband", poor))
-    assert present(told.policy.ending).value == "budget"
-    assert told.figures.dollars <= 1.0
+    report = report_of(elastic_job("rubberband", poor))
+    assert present(report.policy.ending).value == "budget"
+    assert report.figures.dollars <= 1.0
 
 
 @pytest.mark.parametrize("strategy", ["sha", "asha", "seer-barrier"])
@@ -187,11 +188,11 @@ def test_a_spot_plan_is_forecast_on_changing_pools() -> None:
     assert plan.forecast.source == "pools"
     assert plan.forecast.dollars.p95 > 2 * plan.estimate.dollars, "on-demand stands in"
     assert plan.forecast.within == 1.0
-    found = propose(made, others="none")
-    (told,) = [text for text in found.assumptions if text.startswith("spot: available")]
-    assert "assumed, as public traces" in told
-    assert "17% to 99% of the time" in told
-    assert "on spot that comes and goes" in plan_tables.forecast(found).title
+    actual = propose(made, others="none")
+    (result,) = [text for text in actual.assumptions if text.startswith("spot: available")]
+    assert "assumed, as public traces" in result
+    assert "17% to 99% of the time" in result
+    assert "on spot that comes and goes" in plan_tables.forecast(actual).title
 
 
 def test_spot_is_left_where_outages_keep_it_from_the_work() -> None:
@@ -281,7 +282,7 @@ def test_stages_on_spot_are_not_called_proven() -> None:
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
 
 
-def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
+def test_what_is_known_of_the_pools_is_forecast_and_reported() -> None:
     sure = on_spot(**{"cloud.spot": {"losses_per_hour": 0.0, "availability": 1.0}})
     spread, planned = sure.plan.forecast.dollars, sure.plan.estimate.dollars
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
@@ -295,7 +296,7 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         ({"availability": 0.5}, "say both losses_per_hour and availability"),
         ({"losses_per_hour": 0.0, "availability": 0.5}, "a pool that is empty at times loses"),
@@ -303,8 +304,8 @@ def test_what_is_known_of_the_pools_is_forecast_and_told() -> None:
         ({"losses_per_hour": 1.0, "availability": 0.0}, "0.0 is too small"),
     ],
 )
-def test_mistakes_about_pools_are_told(said: dict[str, float], told: str) -> None:
-    with pytest.raises(ExperimentError, match=told):
+def test_mistakes_about_pools_are_reported(said: dict[str, float], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
         spot_problem(**{"cloud.spot": said})
 
 

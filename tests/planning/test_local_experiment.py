@@ -1,4 +1,4 @@
-"""Provider local in an experiment and in a plan: this machine, for nothing unless one is told."""
+"""Provider local in an experiment and in a plan: this machine, at no cost unless one is set."""
 
 import io
 from collections.abc import Callable
@@ -137,9 +137,9 @@ def problem(experiment: Experiment) -> stages.Problem:
 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_goes_by_time_where_nothing_costs(tmp_path: Path, planner: str) -> None:
-    found = problem(load(tmp_path))
+    result = problem(load(tmp_path))
     plans = [
-        make.make_plan(found, Limits(600.0), stages.PlanOptions(objective, planner)).plan
+        make.make_plan(result, Limits(600.0), stages.PlanOptions(objective, planner)).plan
         for objective in ("cost", "time")
     ]
     assert [plan.estimate.dollars for plan in plans] == [0.0, 0.0]
@@ -158,8 +158,8 @@ def test_a_deadline_alone_says_how_much_can_be_tried(tmp_path: Path) -> None:
 
 
 def test_a_price_of_its_own_is_planned_with(tmp_path: Path) -> None:
-    found = problem(load(tmp_path, with_cloud("price: $3.60/h")))
-    plan = make.make_plan(found, Limits(600.0, 1.0)).plan
+    result = problem(load(tmp_path, with_cloud("price: $3.60/h")))
+    plan = make.make_plan(result, Limits(600.0, 1.0)).plan
     assert plan.estimate.dollars == pytest.approx(plan.estimate.seconds / 1000, rel=0.3)
 
 
@@ -183,7 +183,7 @@ def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> No
     assert "Where the time went" in text
     machine = this_machine(2)
     slots = f"{machine.name} has no GPU: what is called one here is a slot of its CPU"
-    assert (slots in text) == (machine.gpu == "cpu"), "nobody is told of GPUs that aren't there"
+    assert (slots in text) == (machine.gpu == "cpu"), "GPUs that aren't there aren't mentioned"
     priced = make.make_plan(
         problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
     )
@@ -196,7 +196,7 @@ def shown(show: Callable[[Console], None]) -> str:
     return file.getvalue()
 
 
-def test_what_an_instance_hour_costs_is_planned_billed_and_told(tmp_path: Path) -> None:
+def test_what_an_instance_hour_costs_is_planned_billed_and_reported(tmp_path: Path) -> None:
     text = with_cloud("price: $1/h") + "charges: {per_instance_hour: $2.60}\n"
     dear = make.make_plan(problem(load(tmp_path, text)), Limits(600.0, 1.0))
     alone = with_cloud("price: $1/h")

@@ -11,15 +11,15 @@ from tests.builders.proposals import MIXED, STATIC, proposal, run_of
 
 
 def test_json_is_strict_and_holds_the_plan_itself() -> None:
-    told = proposal(worst_dollars=math.inf)
-    text = json.dumps(to_json(told), allow_nan=False)
+    result = proposal(worst_dollars=math.inf)
+    text = json.dumps(to_json(result), allow_nan=False)
     data = json.loads(text)
     assert decode(Plan, data["plan"]["staged"]) == MIXED
     names = {name: data[name] for name in ("strategy", "allocator", "fleet_rule")}
     assert names == {"strategy": "sha", "allocator": "planned", "fleet_rule": "planned"}
     expected = data["plan"].pop("estimate")["dollars"]
     assert expected == data["plan"]["forecast"]["dollars"]["p50"], "what the run will come to"
-    assert decode(RunPlan, data["plan"]) == told.plan
+    assert decode(RunPlan, data["plan"]) == result.plan
     assert data["worst"]["dollars"] is None
     assert data["plan"]["forecast"]["dollars"]["p95"] == pytest.approx(MIXED.estimate.dollars * 1.3)
 

@@ -1,4 +1,4 @@
-"""What `setup:` adds to a plan, and what of it is told before anything is rented."""
+"""What `setup:` adds to a plan, and what is reported before anything is rented."""
 
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ def experiment(folder: Path, **more: Any) -> Experiment:
 def test_published_figures_get_a_fetch(tmp_path: Path, setup: dict[str, Any], more: bool) -> None:
     wanted = experiment(tmp_path, setup=setup)
     profiles = stored_profiles(wanted, "resnet50-cifar10@v100")
-    found, notes = _with_fetch(profiles, wanted)
+    result, notes = _with_fetch(profiles, wanted)
     longer = [
-        after.boot.mean - before.boot.mean for before, after in zip(profiles, found, strict=True)
+        after.boot.mean - before.boot.mean for before, after in zip(profiles, result, strict=True)
     ]
     assert longer == [26.0 if more else 0.0]
     assert [note.partition(":")[0] for note in notes] == (["setup"] if more else [])

@@ -74,8 +74,8 @@ def profile_of(policy: MeasurePolicy) -> ScalingProfile:
 
 def starts_in(entries: Sequence[Entry]) -> list[list[StartTrial]]:
     """Return the sessions of each phase, which begin together."""
-    found = [[c for c in e.commands if isinstance(c, StartTrial)] for e in entries]
-    return [phase for phase in found if phase]
+    result = [[c for c in e.commands if isinstance(c, StartTrial)] for e in entries]
+    return [phase for phase in result if phase]
 
 
 def crews(entries: Sequence[Entry]) -> list[tuple[float, int]]:
@@ -92,7 +92,7 @@ def begun(policy: MeasurePolicy) -> dict[str, StartTrial]:
     return {c.session: c for c in said if isinstance(c, StartTrial)}
 
 
-def told(
+def epoch_done(
     at: float, session: str, number: int, seconds: float, mib: float | None = None
 ) -> EpochDone:
     return EpochDone(at, session, number, {}, f"{session}/{number}", seconds, memory_mib=mib)

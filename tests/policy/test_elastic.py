@@ -83,7 +83,7 @@ class Restless(RandomSearch):
 
 
 def policy(count: int = 2, last: int = 3, **changes: Any) -> RunPolicy:
-    """Return a policy that trains so many trials, on one instance of four GPUs if not told else."""
+    """Return a policy that trains n trials, on one instance of four GPUs unless set otherwise."""
     kind, anytime = changes.pop("kind", RandomSearch), changes.pop("anytime", False)
     strategy = kind(Given(trials(count)), max_epochs=last)
     strategy.anytime = anytime

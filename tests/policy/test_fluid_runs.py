@@ -29,17 +29,17 @@ def named(name: str) -> Allocator:
 
 
 def game(budgets: list[int], *, allocator: Callable[[], Allocator], **changes: object) -> Setting:
-    """Return a game in which trial n is trained for so many epochs, on one instance of 5 GPUs."""
+    """Return a game in which trial n is trained for n epochs, on one instance of 5 GPUs."""
     caps = dict(enumerate(budgets))
     base = Setting(len(budgets), caps=caps, offer=offer(5), max_instances=1, profile=FREE)
     return base.but(allocator=allocator, **changes)
 
 
 def widths(played: Played) -> dict[TrialId, list[Width]]:
-    found: dict[TrialId, list[Width]] = {}
+    result: dict[TrialId, list[Width]] = {}
     for start in played.starts:
-        found.setdefault(start.trial, []).append(start.width)
-    return found
+        result.setdefault(start.trial, []).append(start.width)
+    return result
 
 
 def ends(played: Played) -> float:
@@ -154,10 +154,10 @@ def test_f07_idle_growth_does_not_shrink_without_need() -> None:
 
 def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
     played = play(game([30, 30], allocator=lambda: DynamicFluid(published=True)), GRID)
-    assert all(found[0] == 1.0 for found in widths(played).values())
-    assert any(found[-1] > 1.0 for found in widths(played).values()), "then by what it measured"
+    assert all(result[0] == 1.0 for result in widths(played).values())
+    assert any(result[-1] > 1.0 for result in widths(played).values()), "then by what it measured"
     ours = play(game([30, 30], allocator=DynamicFluid), GRID)
-    assert all(found[0] == 2.0 for found in widths(ours).values()), "the profile is good enough"
+    assert all(result[0] == 2.0 for result in widths(ours).values()), "the profile is good enough"
 
 
 def test_f11_times_are_converted_by_the_curve() -> None:
@@ -167,7 +167,7 @@ def test_f11_times_are_converted_by_the_curve() -> None:
     played = play(
         game([6, 6, 6, 6, 6, 6, 6, 6, 6, 6], allocator=DynamicFluid, profile=curved), GRID
     )
-    first = [found[0] for found in widths(played).values()]
+    first = [result[0] for result in widths(played).values()]
     assert first.count(0.5) == 10
 
 
@@ -215,9 +215,9 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
     ).but(allocator=kind)
     played = play(many, by_name("sha", eta=3, max_epochs=9, trials=9))
     (best,) = (name for name, epochs in played.epochs.items() if epochs == 9)
-    found = widths(played)[best]
-    assert found[0] == 1.0
-    assert found[-1] == 4.0
+    result = widths(played)[best]
+    assert result[0] == 1.0
+    assert result[-1] == 4.0
     assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
 
 
@@ -235,9 +235,9 @@ def test_f20_idle(allocator: Callable[[], Allocator], grown: dict[TrialId, list[
     """
     flat = profile({1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.6}, start=0.0, resize=0.0)
     played = play(game([10, 30], allocator=allocator, profile=flat), GRID)
-    found = widths(played)
-    assert found["t00"] == grown["t00"]
-    assert found["t01"][: len(grown["t01"])] == grown["t01"]
+    result = widths(played)
+    assert result["t00"] == grown["t00"]
+    assert result["t01"][: len(grown["t01"])] == grown["t01"]
 
 
 def test_f20_as_published_longest_is_time_at_one_gpu() -> None:
@@ -270,7 +270,7 @@ def test_f20_as_published_ten_seconds_are_the_least_to_widen() -> None:
             [10, 30], allocator=lambda: DynamicFluid(published=True, idle=True), profile=small
         )
         played = play(idle, GRID)
-        beside = {each.trial: each.width for each in played.starts if each.start_epoch < 10}
+        beside = {start.trial: start.width for start in played.starts if start.start_epoch < 10}
         assert (beside["t01"] == 4.0) is widened, "while the other still trains"
 
 

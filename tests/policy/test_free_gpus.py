@@ -15,31 +15,31 @@ ONE = offer(1, name="s.1x")
 
 
 def free_gpus(**usable: int) -> FreeGpus:
-    found = FreeGpus()
-    found.follow({name: FOUR if gpus == 4 else ONE for name, gpus in usable.items()}, ())
-    return found
+    result = FreeGpus()
+    result.follow({name: FOUR if gpus == 4 else ONE for name, gpus in usable.items()}, ())
+    return result
 
 
 def test_only_offers_that_have_the_width_are_looked_at() -> None:
-    found = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
-    found.follow({"a": FOUR, "b": ONE}, ())
-    assert found.find(1.0) == (ONE, (Slice("b", 1.0),))
-    assert found.find(4.0) is None
+    result = FreeGpus({FOUR: {2.0}, ONE: {1.0}})
+    result.follow({"a": FOUR, "b": ONE}, ())
+    assert result.find(1.0) == (ONE, (Slice("b", 1.0),))
+    assert result.find(4.0) is None
 
 
 def test_the_first_offer_is_preferred_and_the_others_will_do() -> None:
-    found = free_gpus(a=4, b=1)
-    assert found.find(1.0, ONE) == (ONE, (Slice("b", 1.0),))
-    found.take([Slice("b", 1.0)])
-    assert found.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
+    result = free_gpus(a=4, b=1)
+    assert result.find(1.0, ONE) == (ONE, (Slice("b", 1.0),))
+    result.take([Slice("b", 1.0)])
+    assert result.find(1.0, ONE) == (FOUR, (Slice("a", 1.0),))
 
 
 def test_a_growing_share_alone_on_a_gpu_stays_there() -> None:
     """Another GPU would do as well, but there is none while it still sits on its own."""
-    found = free_gpus(a=4)
+    result = free_gpus(a=4)
     own = (Slice("a", 0.25, 2),)
-    found.take((*own, Slice("a", 3.0)))
-    placement = found.move(0.5, FOUR, own)
+    result.take((*own, Slice("a", 3.0)))
+    placement = result.move(0.5, FOUR, own)
     assert placement is not None
     assert placement[1] == (Slice("a", 0.25, 2),)
 
@@ -49,9 +49,9 @@ class Machines:
 
     def __init__(self, *offers: Offer) -> None:
         self.free = FreeGpus()
-        usable = {f"i{n}": each for n, each in enumerate(offers)}
+        usable = {f"i{n}": item for n, item in enumerate(offers)}
         self.free.follow(usable, ())
-        self.agents = {name: GpuSlots(each.gpus) for name, each in usable.items()}
+        self.agents = {name: GpuSlots(item.gpus) for name, item in usable.items()}
         self.held: dict[int, tuple[Slice, ...]] = {}
         self.reserved: dict[int, tuple[float, Offer, tuple[Slice, ...]]] = {}
         self.session = 0
@@ -70,7 +70,7 @@ class Machines:
         return True
 
     def leave(self, session: int) -> None:
-        """End a session; one that was to move goes on where it was told."""
+        """End a session; one that was to move goes on where it was sent."""
         pieces = self.held.pop(session)
         self.free.give(pieces)
         for piece in pieces:
@@ -84,15 +84,15 @@ class Machines:
         pieces = self.held[session]
         if session in self.reserved:
             return
-        found = self.free.move(width, self.free.offers[pieces[0].instance], pieces)
-        if found is not None:
-            self.reserved[session] = (width, found[0][0], found[1])
+        result = self.free.move(width, self.free.offers[pieces[0].instance], pieces)
+        if result is not None:
+            self.reserved[session] = (width, result[0][0], result[1])
 
     def check(self) -> None:
         """The count has what is held and reserved, and no GPU of them holds more than fits."""
         kept = [piece for _, _, pieces in self.reserved.values() for piece in pieces]
         taken = [piece for pieces in self.held.values() for piece in pieces]
-        has = {name: each.gpus for name, each in self.free.offers.items()}
+        has = {name: offer.gpus for name, offer in self.free.offers.items()}
         for name, room in rooms(has, [*taken, *kept]).items():
             assert not room.overfull()
             assert room.matches(self.free.rooms[self.free.offers[name]][name])

@@ -34,7 +34,7 @@ PAUSE = 20.0 + 60.0
 
 @dataclass(frozen=True)
 class Wavering(Unplanned):
-    """A fleet that wants so many instances from these seconds on, whatever is needed."""
+    """A fleet that wants n instances from these seconds on, whatever is needed."""
 
     wants: Mapping[float, int]
     name: str = "wavering"

@@ -89,7 +89,7 @@ def test_what_is_refused_for_good_is_not_asked_again() -> None:
     assert policy.ending is None
 
 
-def test_a_return_that_nobody_confirms_is_repeated() -> None:
+def test_a_return_that_none_confirms_is_repeated() -> None:
     policy = scripted(
         by_hand(grouped(0, 1, group(A, 1, 1.0, 1)), grouped(1, 2, group(B, 1, 1.0, 1)))
     )

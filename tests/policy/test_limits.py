@@ -208,12 +208,12 @@ def test_nothing_is_rented_that_would_join_too_late() -> None:
 def keeper(limits: Limits, rented: int = 0) -> LimitKeeper:
     """Return what keeps limits at second 0, with instances at a cent a second each."""
     bills = {"usd_per_second": 0.01, "minimum_seconds": 60.0, "granularity_seconds": 10.0}
-    each = SimpleNamespace(offer=SimpleNamespace(**bills))
+    item = SimpleNamespace(offer=SimpleNamespace(**bills))
     state = SimpleNamespace(
         limits=limits,
         brakes=Brakes(tick=1.0, drain=6.0),
         charges=Charges(),
-        fleet=SimpleNamespace(alive=lambda: [each] * rented),
+        fleet=SimpleNamespace(alive=lambda: [item] * rented),
         now=0.0,
         spent=lambda at: 0.01 * rented * max(60.0, at),
     )

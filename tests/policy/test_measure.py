@@ -43,12 +43,12 @@ from tests.policy.measuring import (
     TRUTH,
     begun,
     crews,
+    epoch_done,
     failing,
     measure,
     measuring,
     profile_of,
     starts_in,
-    told,
 )
 
 
@@ -57,24 +57,24 @@ def test_the_figures_are_the_world_s(epochs: int) -> None:
     policy = measuring(epochs=epochs)
     measure(policy)
     policy.raise_if_failed()
-    found = profile_of(policy)
-    assert found.widths == TRUTH.widths
+    result = profile_of(policy)
+    assert result.widths == TRUTH.widths
     for width in TRUTH.widths:
-        assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean, abs=1e-6)
-        assert found.epoch[width].sd == pytest.approx(0.0, abs=1e-6)
+        assert result.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean, abs=1e-6)
+        assert result.epoch[width].sd == pytest.approx(0.0, abs=1e-6)
     for what in ("launch", "boot", "start", "resize", "release"):
-        measured = getattr(found, what).mean
+        measured = getattr(result, what).mean
         assert measured == pytest.approx(getattr(TRUTH, what).mean, abs=1e-6), what
-    assert found.epoch[1.0].n == 4 * (epochs - 1), "four trials fill the instance"
-    assert found.epoch[4.0].n == epochs - 1
+    assert result.epoch[1.0].n == 4 * (epochs - 1), "four trials fill the instance"
+    assert result.epoch[4.0].n == epochs - 1
 
 
 def test_a_resize_is_measured_even_where_there_is_one_width() -> None:
     policy = measuring(gpus=1)
     assert policy.last_epoch == 8
     assert crews(measure(policy)) == [(1.0, 1)] * 2
-    found = profile_of(policy)
-    assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
+    result = profile_of(policy)
+    assert (result.resize.mean, result.start.mean) == pytest.approx((6.5, 4.25))
 
 
 @pytest.mark.parametrize(("gpus", "max_epochs"), [(1, 3), (1, 4), (1, 5), (4, 4), (4, 100)])
@@ -83,9 +83,9 @@ def test_no_trial_is_trained_beyond_the_last_epoch(gpus: int, max_epochs: int) -
     assert policy.last_epoch <= max_epochs
     starts = itertools.chain(*starts_in(measure(policy)))
     assert max(start.until_epoch for start in starts) <= max_epochs
-    found = profile_of(policy)
-    assert found.widths == TRUTH.only(widths_of(gpus)).widths
-    assert found.resize.mean > 0
+    result = profile_of(policy)
+    assert result.widths == TRUTH.only(widths_of(gpus)).widths
+    assert result.resize.mean > 0
 
 
 def test_a_trial_by_itself_comes_first_where_that_is_wanted() -> None:
@@ -94,8 +94,8 @@ def test_a_trial_by_itself_comes_first_where_that_is_wanted() -> None:
     assert policy.figures.alone == pytest.approx([8.0] * 4)
     assert policy.figures.core_seconds == pytest.approx(8.0)
     assert policy.figures.epoch[1.0] == pytest.approx([8.0] * 12), "none of them is of that one"
-    found = profile_of(policy)
-    assert (found.resize.mean, found.start.mean) == pytest.approx((6.5, 4.25))
+    result = profile_of(policy)
+    assert (result.resize.mean, result.start.mean) == pytest.approx((6.5, 4.25))
 
 
 def test_a_busy_machine_does_not_make_a_script_dearer() -> None:
@@ -134,16 +134,19 @@ def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
     first = begun(policy)
     assert [start.placement for start in first.values()] == [(Slice("i-1", 1.0),)] * 2
     for session in first:
-        policy.handle(told(40.0, session, 1, 6.0))
-    assert policy.handle(told(45.0, "t00.1", 2, 5.0)) == (), "t01 still trains beside it"
-    assert policy.handle(told(46.0, "t01.1", 2, 5.0)) == (StopTrial("t00.1"), StopTrial("t01.1"))
+        policy.handle(epoch_done(40.0, session, 1, 6.0))
+    assert policy.handle(epoch_done(45.0, "t00.1", 2, 5.0)) == (), "t01 still trains beside it"
+    assert policy.handle(epoch_done(46.0, "t01.1", 2, 5.0)) == (
+        StopTrial("t00.1"),
+        StopTrial("t01.1"),
+    )
     assert policy.handle(TrialStopped(47.0, "t00.1")) == (), "nothing is stopped twice"
     assert policy.handle(TimerFired(48.0, "tick")) == (SetTimer("tick", 49.0),)
     assert policy.handle(TrialStopped(48.0, "t01.1")) == (
         StartTrial("t00.2", "t00", {"x": 0}, 2.0, (Slice("i-1", 2.0),), "t00.1/2", 2, 4),
     )
-    policy.handle(told(56.0, "t00.2", 3, 3.0))
-    assert policy.handle(told(59.0, "t00.2", 4, 3.0)) == (StopTrial("t00.2"),)
+    policy.handle(epoch_done(56.0, "t00.2", 3, 3.0))
+    assert policy.handle(epoch_done(59.0, "t00.2", 4, 3.0)) == (StopTrial("t00.2"),)
     returned = (Release("i000"), SetTimer("cleanup", 90.0))
     assert policy.handle(TrialStopped(60.0, "t00.2")) == returned
     assert policy.handle(InstanceGone(64.0, "i000", 63.0, "released")) == (EndRun(EndReason.DONE),)
@@ -223,7 +226,7 @@ def test_what_is_charged_besides_the_instance_counts_as_well() -> None:
     assert bill <= 0.9
 
 
-def test_what_nobody_drives_any_more_ends_within_both_limits() -> None:
+def test_what_none_drives_any_more_ends_within_both_limits() -> None:
     policy = measuring(Limits(deadline=5000.0, budget=0.9))
     policy.handle(RunStarted(0.0))
     policy.handle(InstanceLaunched(5.0, "i000", "i-1", 4.0))
@@ -244,7 +247,7 @@ def test_a_failing_configuration_is_reported_the_others_measured() -> None:
     entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
     policy.raise_if_failed()
     assert list(map(str, policy.failed)) == ["t00 (x=0) failed on 1 GPU: ValueError: lr"]
-    counts = {width: len(found) for width, found in policy.figures.epoch.items()}
+    counts = {width: len(result) for width, result in policy.figures.epoch.items()}
     assert counts == {1.0: 3 * 3, 2.0: 2 * 3, 4.0: 3}
     later = itertools.chain(*starts_in(entries)[1:])
     assert "t00" not in {start.trial for start in later}, "it isn't tried again"
@@ -254,7 +257,7 @@ def test_others_are_tried_where_all_of_a_width_fail() -> None:
     policy = measuring()
     failing(policy, lambda start: BOOM if start.trial < "t04" else None)
     policy.raise_if_failed()
-    assert [each.trial.id for each in policy.failed] == ["t00", "t01", "t02", "t03"]
+    assert [item.trial.id for item in policy.failed] == ["t00", "t01", "t02", "t03"]
     assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
     assert policy.figures.start == pytest.approx([4.25] * 4)
     assert policy.left_out == ""
@@ -306,7 +309,7 @@ def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
     policy.raise_if_failed()
     stops = [c for e in entries for c in e.commands if isinstance(c, StopTrial)]
     assert stops[0] == StopTrial("t00.1", stacks=True)
-    assert not any(each.stacks for each in stops[1:])
+    assert not any(stop.stacks for stop in stops[1:])
     assert "stalled: it reported nothing for 1m 2" in str(policy.failed[0])
     assert entries[-1].event.at < 300.0
 
@@ -342,10 +345,10 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
     assert policy.ending is EndReason.INTERRUPTED
     assert policy.cut_short == "stopped: interrupted"
     policy.raise_if_failed()
-    found = profile_of(policy)
-    for width in found.widths:
-        assert found.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean)
-    assert found.start.mean == pytest.approx(4.25)
+    result = profile_of(policy)
+    for width in result.widths:
+        assert result.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean)
+    assert result.start.mean == pytest.approx(4.25)
 
 
 def test_an_unconfirmed_release_is_repeated_and_at_last_given_up() -> None:

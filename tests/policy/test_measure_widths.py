@@ -34,12 +34,12 @@ from tests.policy.measuring import (
     WIDE,
     begun,
     crews,
+    epoch_done,
     failing,
     measure,
     measuring,
     profile_of,
     starts_in,
-    told,
 )
 
 
@@ -57,11 +57,11 @@ def test_all_gpus_are_filled_at_every_share(count: int) -> None:
 def test_the_shares_figures_are_the_world_s() -> None:
     policy = measuring(count=16, pack=4)
     measure(policy, truth=SHARED)
-    found = profile_of(policy)
-    assert found.widths == tuple(SHARES)
-    assert [found.epoch_seconds(width) for width in SHARES] == pytest.approx([*SHARES.values()])
-    assert found.epoch[0.25].n == 16 * 3
-    assert found.memory == {}, "no GPU, no figures of its memory"
+    result = profile_of(policy)
+    assert result.widths == tuple(SHARES)
+    assert [result.epoch_seconds(width) for width in SHARES] == pytest.approx([*SHARES.values()])
+    assert result.epoch[0.25].n == 16 * 3
+    assert result.memory == {}, "no GPU, no figures of its memory"
     assert policy.left_out == ""
     whole = measuring(count=16)
     measure(whole, truth=SHARED)
@@ -82,12 +82,12 @@ class Bench:
         for number, mib in enumerate(memory, start=1):
             self.at += 5.0
             for start in self.starts:
-                done = told(self.at, start.session, start.start_epoch + number, 5.0, mib)
+                done = epoch_done(self.at, start.session, start.start_epoch + number, 5.0, mib)
                 self.policy.handle(done)
 
     def stop(self) -> None:
         """Have all that has begun stopped, and take what begins then."""
-        said = [self.policy.handle(TrialStopped(self.at, each.session)) for each in self.starts]
+        said = [self.policy.handle(TrialStopped(self.at, start.session)) for start in self.starts]
         self.starts = [c for c in said[-1] if isinstance(c, StartTrial)]
 
 
@@ -111,9 +111,9 @@ def test_a_shared_gpu_trains_on_until_the_last_is_measured() -> None:
     assert (first.start_epoch, first.until_epoch) == (4, 7), "an epoch to spare"
     assert (second.trial, second.start_epoch, second.until_epoch) == ("t00-2", 0, 3)
     for number in (5, 6, 7):
-        assert bench.policy.handle(told(60.0, first.session, number, 5.0)) == ()
-    bench.policy.handle(told(61.0, second.session, 1, 5.0))
-    said = bench.policy.handle(told(62.0, second.session, 2, 5.0))
+        assert bench.policy.handle(epoch_done(60.0, first.session, number, 5.0)) == ()
+    bench.policy.handle(epoch_done(61.0, second.session, 1, 5.0))
+    said = bench.policy.handle(epoch_done(62.0, second.session, 2, 5.0))
     assert said == (StopTrial(first.session), StopTrial(second.session))
     assert bench.policy.figures.epoch[0.5] == [5.0, 5.0], "the spare one is in no figure"
     bench.stop()
@@ -185,9 +185,9 @@ def test_a_width_beyond_an_instance_is_measured_on_two() -> None:
     ((wide,),) = starts_in(entries)[2:]
     assert [piece.gpus for piece in wide.placement] == [4, 4]
     assert len({piece.instance for piece in wide.placement}) == 2
-    found = profile_of(policy)
-    assert (found.launch.n, found.boot.n, found.release.n) == (2, 2, 2)
-    assert found.epoch[8.0].mean == pytest.approx(6.0)
+    result = profile_of(policy)
+    assert (result.launch.n, result.boot.n, result.release.n) == (2, 2, 2)
+    assert result.epoch[8.0].mean == pytest.approx(6.0)
 
 
 def test_where_the_second_instance_is_refused_the_rest_is_measured() -> None:
@@ -232,7 +232,7 @@ def experiment(**fields: object) -> Experiment:
 
 
 @pytest.mark.parametrize(
-    ("widths", "fields", "told"),
+    ("widths", "fields", "message"),
     [
         ((8, 3, 3), {}, (3.0, 8.0)),
         ((), {}, (1.0, 2.0, 4.0)),
@@ -243,10 +243,10 @@ def experiment(**fields: object) -> Experiment:
     ],
 )
 def test_which_widths_are_measured(
-    widths: tuple[int, ...], fields: dict[str, object], told: tuple[float, ...] | str
+    widths: tuple[int, ...], fields: dict[str, object], message: tuple[float, ...] | str
 ) -> None:
-    if isinstance(told, str):
-        with pytest.raises(UsageError, match=told):
+    if isinstance(message, str):
+        with pytest.raises(UsageError, match=message):
             widths_to_measure(experiment(**fields), offer(4), widths)
     else:
-        assert widths_to_measure(experiment(**fields), offer(4), widths) == told
+        assert widths_to_measure(experiment(**fields), offer(4), widths) == message

@@ -39,7 +39,7 @@ def run(
     resize: float = 1.0,
     really: float | None = None,
 ) -> Played:
-    """Play an experiment file whose trial n is so many times slower than its profile says.
+    """Play an experiment file whose trial n is n times slower than its profile says.
 
     `really` is what a resize takes, where that isn't what the profile says.
     """
@@ -64,20 +64,20 @@ def run(
 
 
 def widths(played: Played) -> list[list[float]]:
-    found: dict[str, list[float]] = {}
-    for each in played.starts:
-        found.setdefault(each.trial, []).append(each.width)
-    return [found[name] for name in sorted(found)]
+    result: dict[str, list[float]] = {}
+    for start in played.starts:
+        result.setdefault(start.trial, []).append(start.width)
+    return [result[name] for name in sorted(result)]
 
 
 def test_each_of_fluids_names_is_a_rule_of_its_own(tmp_path: Path) -> None:
-    """Six GPUs; the first trial is twice as slow as the others, and nobody knows beforehand."""
-    found = {
+    """Six GPUs; the first trial is twice as slow as the others, which is unknown beforehand."""
+    result = {
         name: widths(run(tmp_path, name, [3.0, 1.5, 1.5], gpus=6, curve=LINEAR))
         for name in ALLOCATORS
         if "fluid" in name or name == "same"
     }
-    assert found == {
+    assert result == {
         "same": [[1], [1], [1]],
         # By the profile alone, for what it is to learn comes after they have begun.
         "static-fluid": [[2], [2], [2]],
@@ -113,12 +113,12 @@ def test_f06_resizes_that_were_seen_count_more_than_the_profile(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["dynamic-fluid:published", "dynamic-fluid:published-idle"])
-def test_f07_as_published_a_trial_shrinks_for_nobody(tmp_path: Path, name: str) -> None:
+def test_f07_as_published_a_trial_shrinks_for_none(tmp_path: Path, name: str) -> None:
     """Of four GPUs three are in use; the first trial's share is a quarter, so that saves some."""
     published = run(tmp_path, name, [0.5, 1, 1], gpus=4)
     assert widths(published)[0][:2] == [1, 0.25]
     ours = run(tmp_path, "dynamic-fluid", [0.5, 1, 1], gpus=4)
-    assert all(later > one for found in widths(ours) for one, later in pairwise(found))
+    assert all(later > one for result in widths(ours) for one, later in pairwise(result))
     assert ours.seconds < published.seconds
 
 
@@ -148,6 +148,6 @@ def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None
 def test_f10_a_slow_trial_is_planned_as_slow(tmp_path: Path, name: str, after: int) -> None:
     """Once it has been measured, and not when others end."""
     played = run(tmp_path, name, [1, 1, 1, 10], gpus=8)
-    slow = [each for each in played.starts if each.trial == played.starts[3].trial]
-    assert [each.start_epoch for each in slow] == [0, after]
+    slow = [item for item in played.starts if item.trial == played.starts[3].trial]
+    assert [item.start_epoch for item in slow] == [0, after]
     assert slow[-1].width == 4

@@ -66,7 +66,7 @@ class Algorithm2:
         self.paused: set[str] = set()
 
     def job(self) -> tuple[int, set[str]]:
-        """Return the rung that is left, and who may leave it; -1 and nobody for a new trial."""
+        """Return the rung that is left, and who may leave it; -1 and none for a new trial."""
         for level in range(len(self.epochs) - 2, -1, -1):
             rung = self.rungs[level]
             ranked = sorted(rung, key=lambda name: -rung[name])[: len(rung) // self.eta]
@@ -148,7 +148,7 @@ def test_f15_kept_gpus_stay_kept_behind_a_new_one() -> None:
 
 
 def test_nothing_is_kept_for_what_no_instance_could_hold() -> None:
-    """Eight GPUs, where instances have four: the others go on as if nobody waited for that."""
+    """Eight GPUs, where instances have four: the others go on as if none waited for that."""
     limits = Limits(400.0)
     played = play(game(allocator=lambda: WideAfterwards(8.0), limits=limits), ASHA)
     begun = [start for start in played.starts if start.start_epoch == 0]

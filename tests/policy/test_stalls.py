@@ -37,7 +37,7 @@ def test_a_trial_that_hangs_ends_and_the_run_continues(by: str | None) -> None:
         assert again.trials["t00"].error == stuck.error
 
 
-def test_nobody_is_ended_who_is_only_slow() -> None:
+def test_none_is_ended_who_is_only_slow() -> None:
     played = play(Setting(rules=RULES, pace=lambda _config, _epoch: 7.4))
     assert not any(trial.error for trial in played.policy.trials.values())
     assert played.seconds == play(Setting(pace=lambda _config, _epoch: 7.4)).seconds
@@ -67,7 +67,7 @@ def test_a_trials_time_begins_when_asked_to_train() -> None:
     assert "stalled" in policy.trials["t00"].error
 
 
-def test_what_nobody_heard_of_is_no_stall() -> None:
+def test_what_none_heard_of_is_no_stall() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)), rules=RULES)
     begun(policy, "i000")
     policy.handle(TrialStarted(20.0, "t00.1"))
@@ -75,7 +75,7 @@ def test_what_nobody_heard_of_is_no_stall() -> None:
     assert policy.handle(TimerFired(900.0, "stall")) == (SetTimer("stall", 980.0),)
 
 
-def test_nothing_is_expected_where_nobody_knows_the_script() -> None:
+def test_nothing_is_expected_where_none_knows_the_script() -> None:
     """By published figures of another script: until the run has seen an epoch of this one."""
     setting = Setting(trials=2, max_instances=1, pace=lambda _c, epoch: 1e3 if epoch == 1 else 1.0)
     published = replace(setting.profile, script_hash="")

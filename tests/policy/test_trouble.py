@@ -171,7 +171,7 @@ def test_with_something_rented_the_run_makes_do() -> None:
         assert policy.handle(dry(at + 1.0, f"i00{number}")) == ()
     said = policy.handle(epoch(150.0, "t00.1", 1))
     assert said == (commands.StopTrial("t00.1"),), (
-        "t01 takes its place; another one would be for nobody"
+        "t01 takes its place; another one would have no use"
     )
 
 

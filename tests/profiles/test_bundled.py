@@ -49,8 +49,8 @@ def test_a_batch_too_big_for_one_gpu_takes_several_steps() -> None:
 )
 def test_they_agree_with_the_research(name: str, speed_ups: tuple[float, ...]) -> None:
     profile = bundled.load(name, G4)
-    found = [speed_up(profile, width) for width in (2.0, 4.0, 8.0, 16.0)]
-    assert found == pytest.approx(speed_ups, abs=0.012)
+    result = [speed_up(profile, width) for width in (2.0, 4.0, 8.0, 16.0)]
+    assert result == pytest.approx(speed_ups, abs=0.012)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_several_nodes_with_as_many_gpus_as_measured(gpus: int, widths: tuple[fl
 
 
 def test_what_was_published_for_a_gpu_goes_before_a_ratio() -> None:
-    found = bundled.load("bert-squad@t4", machine("a100", 8))
-    assert found == bundled.load("bert-squad@a100", machine("a100", 8))
-    assert "DGX A100" in found.source
+    result = bundled.load("bert-squad@t4", machine("a100", 8))
+    assert result == bundled.load("bert-squad@a100", machine("a100", 8))
+    assert "DGX A100" in result.source
 
 
 def test_another_gpu_is_derived() -> None:
@@ -75,7 +75,7 @@ def test_another_gpu_is_derived() -> None:
 
 
 @pytest.mark.parametrize("other", [machine("l40s", 4), machine("v100", 0)])
-def test_nothing_is_made_up_for_a_gpu_that_nobody_compared(other: InstanceType) -> None:
+def test_nothing_is_made_up_for_a_gpu_that_none_compared(other: InstanceType) -> None:
     assert bundled.find("resnet50-cifar10@v100", other) is None
     with pytest.raises(UsageError, match=r"nothing is published that compares .*; take instances"):
         bundled.load("resnet50-cifar10@v100", other)

@@ -1,4 +1,4 @@
-"""What earlier runs saw, put together with a profile: precision, age, widths that nobody saw."""
+"""What earlier runs saw, put together with a profile: precision, age, widths that none saw."""
 
 import math
 from dataclasses import replace
@@ -39,9 +39,9 @@ def after(
     *runs: RunTimes, of: ScalingProfile | None = MEASURED, **options: object
 ) -> ScalingProfile:
     given = {"machine": P3, "market": "on-demand", "where": "aws", **options}
-    found = with_earlier_runs(of, runs=runs, **given)  # type: ignore[arg-type]
-    assert found is not None
-    return found
+    result = with_earlier_runs(of, runs=runs, **given)  # type: ignore[arg-type]
+    assert result is not None
+    return result
 
 
 def test_what_tells_more_counts_for_more() -> None:
@@ -57,17 +57,17 @@ def test_what_tells_more_counts_for_more() -> None:
 
 def test_the_forecast_is_surer_with_every_run() -> None:
     runs = [saw(10.5, run=f"r{n}", at=f"2026-11-21T1{n}:00:00Z") for n in range(5)]
-    found = [believed(after(*runs[:n]), "aws") for n in range(6)]
-    for figures in ([f.error for f in found], [f.boot.error / f.boot.mean for f in found]):
+    result = [believed(after(*runs[:n]), "aws") for n in range(6)]
+    for figures in ([f.error for f in result], [f.boot.error / f.boot.mean for f in result]):
         assert figures == sorted(figures, reverse=True)
         assert figures[-1] < 0.9 * figures[0]
 
 
 def test_an_unseen_width_is_off_as_much_as_seen() -> None:
-    found = after(saw(13.0, 40))
-    factor = found.epoch_seconds(1.0) / 10.0
-    assert found.epoch_seconds(4.0) == pytest.approx(4.0 * factor)
-    assert found.widths == MEASURED.widths
+    result = after(saw(13.0, 40))
+    factor = result.epoch_seconds(1.0) / 10.0
+    assert result.epoch_seconds(4.0) == pytest.approx(4.0 * factor)
+    assert result.widths == MEASURED.widths
 
 
 def test_a_run_by_another_strategy_says_nothing_of_a_width() -> None:
@@ -83,8 +83,8 @@ def test_a_width_few_went_on_at_is_compared_itself() -> None:
     narrow = EpochTimes(P3, 1.0, Measurement(20.0, 0.2, 4))
     others = saw(10.0, 30)
     run = replace(others, trials=(*others.trials, (narrow, wide)))
-    found = after(run)
-    ratio = found.epoch_seconds(2.0) / found.epoch_seconds(1.0)
+    result = after(run)
+    ratio = result.epoch_seconds(2.0) / result.epoch_seconds(1.0)
     assert ratio == pytest.approx(0.6, rel=0.02)
 
 
@@ -100,34 +100,34 @@ def test_first_epochs_count_where_there_are_no_others() -> None:
 def test_what_contradicts_all_that_is_newer_is_out() -> None:
     """The data set has grown since: the script is the same, its epochs take three times as long."""
     long_ago = saw(10.0, 40, run="old", at="2026-10-01T00:00:00Z")
-    found = after(saw(30.0, 40, run="new"), long_ago)
-    assert found.epoch_seconds(1.0) == pytest.approx(30.0)
-    assert found.epoch_seconds(4.0) == pytest.approx(12.0), "the form is still the profile's"
-    assert [(seen.run, seen.share) for seen in found.seen] == [("new", 1.0), ("old", 0.0)]
-    assert origin_text(found, TODAY) == f"seen in 2 runs, the last 1 day ago on {P3}"
+    result = after(saw(30.0, 40, run="new"), long_ago)
+    assert result.epoch_seconds(1.0) == pytest.approx(30.0)
+    assert result.epoch_seconds(4.0) == pytest.approx(12.0), "the form is still the profile's"
+    assert [(seen.run, seen.share) for seen in result.seen] == [("new", 1.0), ("old", 0.0)]
+    assert origin_text(result, TODAY) == f"seen in 2 runs, the last 1 day ago on {P3}"
 
 
 def test_a_newer_measurement_goes_before_older_runs() -> None:
     fresh = replace(MEASURED, measured_at="2026-11-22T10:00:00Z")
-    found = after(saw(30.0, 40), of=fresh)
-    assert found.epoch_seconds(1.0) == pytest.approx(10.0)
-    assert found.seen[0].share == 0.0
-    assert seen_text(found.seen[0], P3, TODAY).endswith("counts for its delays alone")
+    result = after(saw(30.0, 40), of=fresh)
+    assert result.epoch_seconds(1.0) == pytest.approx(10.0)
+    assert result.seen[0].share == 0.0
+    assert seen_text(result.seen[0], P3, TODAY).endswith("counts for its delays alone")
 
 
 def test_what_was_seen_goes_before_what_was_published() -> None:
     published = replace(MEASURED, script_hash="", provenance=Provenance("published", on=P3))
-    found = after(saw(14.0, 3), of=published)
-    assert found.epoch_seconds(1.0) == pytest.approx(14.0, rel=0.05)
-    assert found.boot.mean == pytest.approx(40.0, rel=0.1)
+    result = after(saw(14.0, 3), of=published)
+    assert result.epoch_seconds(1.0) == pytest.approx(14.0, rel=0.05)
+    assert result.boot.mean == pytest.approx(40.0, rel=0.1)
 
 
 def test_delays_alone_make_no_profile() -> None:
     lone = with_earlier_runs(None, runs=[saw(10.0)], machine=P3, market="on-demand", where="aws")
-    assert lone is None, "nobody knows how long a start takes"
-    found = after(replace(saw(10.0), trials=()))
-    assert found.epoch == MEASURED.epoch
-    assert found.boot.mean == pytest.approx(30.0, rel=0.05)
+    assert lone is None, "how long a start takes is unknown"
+    result = after(replace(saw(10.0), trials=()))
+    assert result.epoch == MEASURED.epoch
+    assert result.boot.mean == pytest.approx(30.0, rel=0.05)
 
 
 def test_boots_are_those_of_the_market_and_else_of_any() -> None:

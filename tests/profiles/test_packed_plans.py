@@ -77,7 +77,7 @@ def max_on_one(job: Job) -> int:
     for entry in ledger.entries:
         if type(entry.event).__name__ in {"TrialStopped", "TrialFailed", "TrialLost"}:
             live.discard(entry.event.session)  # type: ignore[union-attr]
-        live |= {each.session for each in entry.commands if isinstance(each, StartTrial)}
+        live |= {command.session for command in entry.commands if isinstance(command, StartTrial)}
         most = max(most, len(live))
     return most
 
@@ -94,15 +94,15 @@ def max_on_one(job: Job) -> int:
     ],
 )
 def test_without_room_no_offer(memory: dict[float, float], widths: tuple[float, ...]) -> None:
-    found = problem(memory)
-    assert {each.profile.widths for each in found.rentables} == {widths}
-    assert bool(found.notes) == (len(widths) < 4)
+    result = problem(memory)
+    assert {rentable.profile.widths for rentable in result.rentables} == {widths}
+    assert bool(result.notes) == (len(widths) < 4)
 
 
 NOTE = f"{TYPE}: no trials at 1/2, 1/4 of a GPU, whose 16,384 MiB they would exceed"
 
 
-def test_what_is_not_offered_is_told_with_the_plan() -> None:
+def test_what_is_not_offered_is_reported_with_the_plan() -> None:
     full = problem({1.0: 9000.0})
     proposal = propose(make_plan(full, LIMITS))
     assert proposal.assumptions.count(NOTE) == 1
@@ -114,6 +114,9 @@ def test_what_is_not_offered_is_told_with_the_plan() -> None:
 def test_the_same_script_on_a_larger_gpu_has_room() -> None:
     """A T4 in another type is derived from; the memory goes by that type's own GPU."""
     wanted = experiment(cloud={"instances": [TYPE, "g4dn.xlarge"], "max_instances": 1})
-    found = problem_of(wanted, [measured({1.0: 5000.0})])
-    assert {each.profile.widths for each in found.rentables} == {(0.5, 1.0, 2.0), (0.5, 1.0)}
-    assert len(found.notes) == 2
+    result = problem_of(wanted, [measured({1.0: 5000.0})])
+    assert {rentable.profile.widths for rentable in result.rentables} == {
+        (0.5, 1.0, 2.0),
+        (0.5, 1.0),
+    }
+    assert len(result.notes) == 2

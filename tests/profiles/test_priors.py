@@ -25,12 +25,12 @@ ONCE = replace(
 @pytest.mark.parametrize("where", ["", "aws", "emulated", "local"])
 @pytest.mark.parametrize("name", DELAYS)
 def test_one_measurement_has_a_spread_between_and_within_runs(name: str, where: str) -> None:
-    measured, found = getattr(ONCE, name), getattr(believed(ONCE, where), name)
+    measured, result = getattr(ONCE, name), getattr(believed(ONCE, where), name)
     known = prior(name, where)
     assert (measured.n, measured.sd) == (1, 0.0)
-    assert (found.mean, found.n) == (measured.mean, 1)
-    assert found.sd == pytest.approx(known.within * measured.mean)
-    assert found.error >= max(known.between * measured.mean, known.floor) > 0
+    assert (result.mean, result.n) == (measured.mean, 1)
+    assert result.sd == pytest.approx(known.within * measured.mean)
+    assert result.error >= max(known.between * measured.mean, known.floor) > 0
 
 
 def test_speed_is_surer_the_more_configurations_were_measured() -> None:
@@ -41,10 +41,10 @@ def test_speed_is_surer_the_more_configurations_were_measured() -> None:
 
 
 def test_means_stay_and_nothing_is_assumed_twice() -> None:
-    found = believed(ONCE, "aws")
-    assert [found.epoch_seconds(w) for w in found.widths] == [*SUBLINEAR.values()]
-    assert found.assumed
-    assert believed(found, "emulated") is found
+    result = believed(ONCE, "aws")
+    assert [result.epoch_seconds(w) for w in result.widths] == [*SUBLINEAR.values()]
+    assert result.assumed
+    assert believed(result, "emulated") is result
 
 
 def test_each_assumption_has_its_source_and_date() -> None:

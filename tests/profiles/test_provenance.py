@@ -20,9 +20,9 @@ P3 = replace(profile({1.0: 8.0}, name="p3.2xlarge"), measured_at=TODAY)
 
 
 def derived(one: ScalingProfile) -> ScalingProfile:
-    found = ratios.derive(one, V100, A100)
-    assert found is not None
-    return found
+    result = ratios.derive(one, V100, A100)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:
     assert origin_text(one, TODAY) == text
 
 
-def test_of_several_each_is_told_and_of_many_their_kinds() -> None:
+def test_of_several_each_is_reported_and_of_many_their_kinds() -> None:
     assert basis([G5, G5], TODAY).text == "measured 3 days ago on g5.xlarge"
     assert basis([G5, P3], TODAY).measured
     two = basis([P3, derived(P3)], TODAY)
@@ -56,9 +56,9 @@ def test_of_several_each_is_told_and_of_many_their_kinds() -> None:
 
 
 def test_what_follows_a_pace_is_emulated_whatever_its_origin() -> None:
-    found = basis([G5], TODAY, paced=True)
-    assert found.text == "emulated by figures measured 3 days ago on g5.xlarge"
-    assert (found.emulated, found.measured) == (True, False)
+    result = basis([G5], TODAY, paced=True)
+    assert result.text == "emulated by figures measured 3 days ago on g5.xlarge"
+    assert (result.emulated, result.measured) == (True, False)
     assert basis([EMULATED], TODAY, paced=True).text == "emulated"
 
 

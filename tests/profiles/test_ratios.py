@@ -21,16 +21,16 @@ EPOCH = {0.5: 12.0, 1.0: 8.0, 2.0: 4.7, 4.0: 2.5, 8.0: 3.8, 12.0: 3.0}
 
 
 def test_a_ratio_is_the_median_with_the_spread_over_programs() -> None:
-    found = present(between("v100", "A100"))
-    assert (found.ratio, found.spread, found.n) == (2.505, 0.413, 10)
-    assert "Lambda" in found.source
+    result = present(between("v100", "A100"))
+    assert (result.ratio, result.spread, result.n) == (2.505, 0.413, 10)
+    assert "Lambda" in result.source
 
 
 def test_two_steps_are_as_uncertain_as_both() -> None:
-    found = present(between("t4", "v100"))
-    assert found.ratio == pytest.approx(3.065 / 2.505)
-    assert found.spread == pytest.approx((0.514**2 + 0.413**2) ** 0.5)
-    assert found.source.startswith("over a100: ")
+    result = present(between("t4", "v100"))
+    assert result.ratio == pytest.approx(3.065 / 2.505)
+    assert result.spread == pytest.approx((0.514**2 + 0.413**2) ** 0.5)
+    assert result.source.startswith("over a100: ")
 
 
 @given(st.sampled_from(GPUS), st.sampled_from(GPUS))
@@ -65,14 +65,14 @@ def test_a_derived_profile_is_faster_and_less_sure() -> None:
     ],
 )
 def test_only_measured_layouts_stay(to_type: InstanceType, widths: tuple[float, ...]) -> None:
-    found = present(derive(profile(EPOCH), V100, to_type))
-    assert found.widths == widths
+    result = present(derive(profile(EPOCH), V100, to_type))
+    assert result.widths == widths
 
 
 def test_the_same_gpu_elsewhere_is_as_fast_within_error() -> None:
-    found = present(derive(profile(EPOCH), V100, machine("V100", 8)))
-    assert found.epoch_seconds(1.0) == 8.0
-    assert found.error == SAME_GPU_SPREAD
+    result = present(derive(profile(EPOCH), V100, machine("V100", 8)))
+    assert result.epoch_seconds(1.0) == 8.0
+    assert result.error == SAME_GPU_SPREAD
 
 
 def test_memory_stays_with_the_widths_that_stay() -> None:
@@ -84,8 +84,8 @@ def test_memory_stays_with_the_widths_that_stay() -> None:
 
 
 def test_a_smaller_memory_is_said() -> None:
-    found = present(derive(profile(EPOCH), V100, machine("k80", 1, memory=12288)))
-    assert "whether the batch fits is not known" in found.source
+    result = present(derive(profile(EPOCH), V100, machine("k80", 1, memory=12288)))
+    assert "whether the batch fits is not known" in result.source
 
 
 @pytest.mark.parametrize("to_type", [machine("l40s", 4), machine("a100", 0)])

@@ -28,8 +28,8 @@ def keep(folder: Path, *profiles: ScalingProfile) -> None:
 
 
 def sources(folder: Path, given: Path | None = None) -> list[str]:
-    found = find(SCRIPT, WANTED, given=given, store=folder / "store", beside=folder)
-    return [f"{one.instance_type} {one.source}" for one in found]
+    result = find(SCRIPT, WANTED, given=given, store=folder / "store", beside=folder)
+    return [f"{one.instance_type} {one.source}" for one in result]
 
 
 def test_profiles_read_back_equal(tmp_path: Path) -> None:
@@ -156,14 +156,14 @@ def resolved(folder: Path, given: str | Path | None, *wanted: InstanceType) -> l
 
 def test_a_bundled_profile_goes_before_what_was_measured(tmp_path: Path) -> None:
     keep(tmp_path, made("stored"))
-    found = resolved(tmp_path, "bert-squad@t4", T4)
-    assert found == [bundled.load("bert-squad@t4", T4)]
+    result = resolved(tmp_path, "bert-squad@t4", T4)
+    assert result == [bundled.load("bert-squad@t4", T4)]
 
 
 def test_it_is_derived_for_other_gpus_where_possible(tmp_path: Path) -> None:
-    found = resolved(tmp_path, "resnet18-cifar10-b2048@t4", L40S, A100, T4)
-    assert [one.instance_type for one in found] == ["g.8x", "g.4x"]
-    assert [one.error for one in found] == [0.514, 0.05]
+    result = resolved(tmp_path, "resnet18-cifar10-b2048@t4", L40S, A100, T4)
+    assert [one.instance_type for one in result] == ["g.8x", "g.4x"]
+    assert [one.error for one in result] == [0.514, 0.05]
 
 
 def test_published_figures_in_a_file_are_of_any_script(tmp_path: Path) -> None:

@@ -133,12 +133,12 @@ class Mixed(Unplanned):
         first = int(drawn(self.seed, int(view.now / 60)) * len(self.offers))
         wanted: dict[Offer, int] = {}
         left = self.instances
-        for each in (*self.offers[first:], *self.offers[:first]):
-            if view.refused(each):
+        for item in (*self.offers[first:], *self.offers[:first]):
+            if view.refused(item):
                 continue
-            wanted[each] = min(left, max(0, math.ceil(needed / each.gpus - 1e-6)))
-            left -= wanted[each]
-            needed -= wanted[each] * each.gpus
+            wanted[item] = min(left, max(0, math.ceil(needed / item.gpus - 1e-6)))
+            left -= wanted[item]
+            needed -= wanted[item] * item.gpus
         return wanted or {self.offers[0]: math.ceil(needed)}
 
     def leaving(self, view: base.View, needed: float) -> Collection[str]:

@@ -54,7 +54,7 @@ class Case:
     trouble: tuple[events.Event, ...] = ()
     mess: Mess = field(default_factory=Mess)
     diverges: int = 0
-    """In one of so many epochs the metric is no number; 0: in none."""
+    """In one of n epochs the metric is no number; 0: in none."""
 
     def decider(self) -> base.Strategy:
         given = trials(self.trials)
@@ -173,7 +173,7 @@ def cases(
         allocator=Jumpy(
             tuple(sorted(options)), draw(st.integers(0, 99)), draw(st.floats(0.0, 1.0))
         ),
-        fleet_rule=draw(fleets(tuple(each.offer for each in rentables))),
+        fleet_rule=draw(fleets(tuple(rentable.offer for rentable in rentables))),
         limits=limits if limited else Limits(),
         max_instances=draw(st.integers(1, 4)),
         seed=draw(st.integers(0, 99)),
@@ -190,7 +190,7 @@ def cases(
 
 def bill(case: Case, entries: Sequence[Entry]) -> tuple[float, float]:
     """Return when the last instance was gone, and what all cost, by the cloud's word alone."""
-    offers = {each.offer.instance_type.name: each.offer for each in case.rentables}
+    offers = {rentable.offer.instance_type.name: rentable.offer for rentable in case.rentables}
     of: dict[str, Offer] = {}
     begins: dict[str, float] = {}
     lives: dict[str, tuple[float, float]] = {}
@@ -235,8 +235,8 @@ class Watch:
                     self._asked[command.intent] = command
                     alive: dict[Offer, int] = {}
                     for launch in self._asked.values():
-                        each = self._offer[launch.instance_type]
-                        alive[each] = alive.get(each, 0) + 1
+                        item = self._offer[launch.instance_type]
+                        alive[item] = alive.get(item, 0) + 1
                     assert admits(self._case.max_instances, self._case.vcpu_quotas, alive)
                 case commands.StartTrial():
                     self._start(command)
@@ -271,7 +271,7 @@ class Watch:
 
     def _start(self, command: commands.StartTrial) -> None:
         assert command.start_epoch < command.until_epoch
-        trials = {each.trial for each in self._seats.values()}
+        trials = {_seat.trial for _seat in self._seats.values()}
         assert command.trial not in trials, f"{command.trial} has two sessions"
         self._seats[command.session] = command
         most = self._case.max_concurrent
@@ -293,7 +293,7 @@ class Watch:
 
 
 def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
-    """None is waited for longer than twice the policy's patience: the run's end begins it anew."""
+    """None is waited for beyond twice the policy's patience: the run's end begins another wait."""
     waiting: dict[str, float] = {}
     for entry in entries:
         if isinstance(entry.event, events.InstanceGone | events.LaunchFailed):

@@ -60,9 +60,9 @@ def cases(draw: st.DrawFn) -> tuple[Delays, float, float, Case]:
 @given(made=cases())
 def test_no_fleet_flaps_and_every_run_ends(made: tuple[Delays, float, float, Case]) -> None:
     *place, case = made
-    found = play(ground(*place), case)
-    assert found.flaps == ()
-    assert found.violations == ()
+    result = play(ground(*place), case)
+    assert result.flaps == ()
+    assert result.violations == ()
 
 
 def test_the_run_that_once_decided_for_ever_at_one_instant() -> None:
@@ -73,5 +73,5 @@ def test_the_run_that_once_decided_for_ever_at_one_instant() -> None:
         curves(60, 27), [scaling], [place], epoch_seconds=3.0, delays=prompt, max_instances=32
     )
     limits = Limits(200.0, 10.7 * 200.0 * 12.0 / 3600.0)
-    found = play(given, Case("seer", limits, seed=57, max_trials=60))
-    assert found.violations == found.flaps == ()
+    result = play(given, Case("seer", limits, seed=57, max_trials=60))
+    assert result.violations == result.flaps == ()

@@ -65,7 +65,7 @@ def on_spot(setting: Setting, per_hour: float) -> Setting:
     def shy(offer: Offer) -> Offer:
         return replace(offer, market="spot", interruptions_per_hour=per_hour)
 
-    others = tuple(replace(each, offer=shy(each.offer)) for each in setting.others)
+    others = tuple(replace(other, offer=shy(other.offer)) for other in setting.others)
     return setting.but(offer=shy(setting.offer), others=others)
 
 
@@ -127,7 +127,7 @@ def never_too_many(played: Played, plan: Plan) -> None:
 
 
 def epochs_follow_each_other(played: Played) -> None:
-    """Every session trains from its checkpoint on, epoch by epoch, and no further than told."""
+    """Every session trains from its checkpoint on, epoch by epoch, and no further than granted."""
     reached: dict[str, int] = {}
     until: dict[str, int] = {}
     saved: dict[str, tuple[str | None, int]] = {}
@@ -176,13 +176,13 @@ def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
 def test_a_report_accounts_for_every_cent_and_second(case: Case) -> None:
     job = case.setting.job(case.plan)
     played = case.play(job.policy())
-    told = build(job, played.entries)
-    assert told.dollars == pytest.approx(played.dollars)
-    begun = [stage for stage in told.stages if stage.seconds is not None]
-    assert sum(stage.seconds or 0.0 for stage in begun) == pytest.approx(told.seconds)
-    assert sum(stage.dollars or 0.0 for stage in begun) == pytest.approx(told.dollars)
-    assert not told.fleet or told.fleet[-1][1] == 0
-    json.dumps(to_json(told), allow_nan=False)
+    report = build(job, played.entries)
+    assert report.dollars == pytest.approx(played.dollars)
+    begun = [stage for stage in report.stages if stage.seconds is not None]
+    assert sum(stage.seconds or 0.0 for stage in begun) == pytest.approx(report.seconds)
+    assert sum(stage.dollars or 0.0 for stage in begun) == pytest.approx(report.dollars)
+    assert not report.fleet or report.fleet[-1][1] == 0
+    json.dumps(to_json(report), allow_nan=False)
 
 
 @settings(deadline=None, max_examples=25)

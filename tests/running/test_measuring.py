@@ -73,12 +73,12 @@ def measured(
 
     monkeypatch.setattr(measuring, "open_cloud", opened)
     monkeypatch.setattr(Runner, "go", go)
-    found = measuring.measure(
+    result = measuring.measure(
         experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
     )
     assert paces == [False], "nothing is paced while the script is timed"
-    measuring.keep_profile(found.profile)
-    return found.profile
+    measuring.keep_profile(result.profile)
+    return result.profile
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
     assert dear.epoch[2.0].mean == pytest.approx(15.0 / 1.854)
     assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 1.5)
     plans = [
-        make.make_plan(problem_of(experiment, [each]), Limits(300.0)).plan.staged
-        for each in (cheap, dear)
+        make.make_plan(problem_of(experiment, [item]), Limits(300.0)).plan.staged
+        for item in (cheap, dear)
     ]
     quick, slow = (plan for plan in plans if plan is not None)
     assert (quick.peak_instances, slow.peak_instances) == (1, 2)
@@ -109,50 +109,50 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
 def test_without_a_pace_the_seconds_are_this_machines(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    found = measured(monkeypatch, emulated(home), 0.5, pace=False)
-    assert found.epoch[1.0].mean == pytest.approx(0.5)
-    assert (found.provenance.origin, found.provenance.core_seconds) == ("emulated", None)
-    assert found.source == "measured on emulated cloud, unpaced"
+    result = measured(monkeypatch, emulated(home), 0.5, pace=False)
+    assert result.epoch[1.0].mean == pytest.approx(0.5)
+    assert (result.provenance.origin, result.provenance.core_seconds) == ("emulated", None)
+    assert result.source == "measured on emulated cloud, unpaced"
 
 
 def test_emulated_seconds_are_no_profile_of_real_gpus(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home)
-    found = measured(monkeypatch, experiment, 0.5)
-    path = measuring.keep_profile(found)
-    assert stored_profiles(experiment) == [found]
+    result = measured(monkeypatch, experiment, 0.5)
+    path = measuring.keep_profile(result)
+    assert stored_profiles(experiment) == [result]
     real = emulated(home, **{"cloud.provider": "aws"})
     assert stored_profiles(real) == []
-    assert stored_profiles(real, str(path)) == [found], "it was named"
+    assert stored_profiles(real, str(path)) == [result], "it was named"
     with pytest.raises(UsageError, match="emulated, not those of real GPUs"):
-        refuse_made_up(real, [found], force=False)
-    refuse_made_up(real, [found], force=True)
-    refuse_made_up(experiment, [found], force=False)
+        refuse_made_up(real, [result], force=False)
+    refuse_made_up(real, [result], force=True)
+    refuse_made_up(experiment, [result], force=False)
 
 
 def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     experiment = emulated(home)
-    found = measured(monkeypatch, experiment, 0.5)
-    made = make.make_plan(problem_of(experiment, [found]), Limits(600.0))
+    actual = measured(monkeypatch, experiment, 0.5)
+    made = make.make_plan(problem_of(experiment, [actual]), Limits(600.0))
     proposal = propose(made)
-    told = to_json(proposal)
-    assert told["provenance"] == {"text": "emulated", "kinds": ["emulated"]}
-    assert told["profiles"][0]["provenance"]["core_seconds"] == 0.5
+    result = to_json(proposal)
+    assert result["provenance"] == {"text": "emulated", "kinds": ["emulated"]}
+    assert result["profiles"][0]["provenance"]["core_seconds"] == 0.5
     assert plan_tables.stages_of(proposal).title == "Stages, emulated"
     quality = {fact.label: fact.text for fact in plan_tables.certainty(proposal)}["quality"]
     assert quality == "proven cheapest (gap 0) of 1 offer, by these figures: emulated"
     job = Job.from_json(job_of(made, 0.0, paced=True).to_json())
-    assert job.profiles[0].provenance == found.provenance, "saved plans and ledgers have it"
+    assert job.profiles[0].provenance == actual.provenance, "saved plans and ledgers have it"
     assert not list(crowded(made.plan, made.rentables, cores=2))
-    [note] = crowded(made.plan, [_hurried(each) for each in made.rentables], cores=2)
+    [note] = crowded(made.plan, [_hurried(rentable) for rentable in made.rentables], cores=2)
     assert "epochs will take longer than planned" in note
 
 
 def _hurried(rentable: Rentable) -> Rentable:
     """Return it as one whose pace is faster than the core that it was timed on."""
-    told = replace(rentable.profile.provenance, core_seconds=12.5)
-    return replace(rentable, profile=replace(rentable.profile, provenance=told))
+    result = replace(rentable.profile.provenance, core_seconds=12.5)
+    return replace(rentable, profile=replace(rentable.profile, provenance=result))
 
 
 def first(
@@ -200,8 +200,8 @@ def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
     experiment = emulated(home, **{"limits.deadline": "2m"})
     seconds, _ = first(monkeypatch, experiment, TRUTH, hangs_in)
     assert seconds <= 30.0
-    [found] = stored_profiles(experiment)
-    assert found.provenance.core_seconds == pytest.approx(2.0)
+    [result] = stored_profiles(experiment)
+    assert result.provenance.core_seconds == pytest.approx(2.0)
 
 
 def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
@@ -226,8 +226,8 @@ def test_a_first_epoch_is_measured_though_it_costs_more(
     experiment = emulated(home, **{"limits.budget": "$0.4"})
     seconds, _ = first(monkeypatch, experiment, TRUTH.slowed(20.0))
     assert 40.0 < seconds < 120.0
-    [found] = stored_profiles(experiment)
-    assert set(found.epoch) == {1.0}, "the other widths are left to the run"
+    [result] = stored_profiles(experiment)
+    assert set(result.epoch) == {1.0}, "the other widths are left to the run"
 
 
 def test_measuring_that_finds_nothing_ends_by_the_deadlines_code(

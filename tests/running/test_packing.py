@@ -74,7 +74,7 @@ class Place:
         return path
 
     def trains(self, one: float, two: float, mib: float | None) -> None:
-        """Have an epoch take so many seconds for one, and for two on a GPU, with that memory."""
+        """Have an epoch take n seconds for one, and for two on a GPU, with that memory."""
         truth = profile({0.5: two, 1.0: one, 2.0: one / 1.8, 4.0: one / 3}, name=T4)
 
         def go(_runner: Any, policy: MeasurePolicy, *_path: Any) -> Swept:

@@ -45,7 +45,12 @@ def second_leg(policy: RunPolicy, world: SimWorld, ledger: MemoryLedger, limits:
 
 
 def starts(entries: Sequence[Entry]) -> list[StartTrial]:
-    return [each for entry in entries for each in entry.commands if isinstance(each, StartTrial)]
+    return [
+        command
+        for entry in entries
+        for command in entry.commands
+        if isinstance(command, StartTrial)
+    ]
 
 
 BY: list[str | None] = [None, "random", "asha", "hyperband", "median", "seer"]
@@ -74,7 +79,7 @@ def test_an_interrupted_run_trains_on_from_its_checkpoints(by: str | None, share
     assert replayed(again, ledger.entries).ended
     timeline = read(ledger.entries)
     assert [leg.ended for leg in timeline.legs] == [EndReason.INTERRUPTED]
-    offers = [each.offer for each in setting.rentables]
+    offers = [rentable.offer for rentable in setting.rentables]
     booked = accounted(timeline, offers, setting.charges)
     assert sum(a.dollars for a in booked.amounts.values()) == pytest.approx(
         policy.spent(policy.now)
@@ -86,13 +91,13 @@ class Late:
 
     def __init__(self, world: SimWorld) -> None:
         self.world = world
-        self.told: list[EpochDone] = []
+        self.delivered: list[EpochDone] = []
         self._late: list[EpochDone] = []
 
     def next_event(self) -> Event | None:
         if self._late:
-            self.told.append(self._late.pop())
-            return self.told[-1]
+            self.delivered.append(self._late.pop())
+            return self.delivered[-1]
         return self.world.next_event()
 
     def apply(self, command: Command) -> None:
@@ -114,12 +119,12 @@ def test_what_was_saved_at_a_stop_is_kept(by: str | None, share: float) -> None:
     world.world.schedule(Interrupted(whole.now * share))
     run(policy, world, ledger)
     ended = [policy.ending]
-    assert world.told or share == 0.4
-    ends = {each.session.rpartition(".")[0]: each.epoch for each in world.told}
+    assert world.delivered or share == 0.4
+    ends = {item.session.rpartition(".")[0]: item.epoch for item in world.delivered}
     first = len(ledger.entries)
     second_leg(policy, world.world, ledger, Limits(deadline=policy.now + PAUSE + 3000.0))
     assert [*ended, policy.ending] == [EndReason.INTERRUPTED, EndReason.DONE]
-    begun = {each.trial: each.start_epoch for each in reversed(starts(ledger.entries[first:]))}
+    begun = {item.trial: item.start_epoch for item in reversed(starts(ledger.entries[first:]))}
     assert {name: begun[name] for name in ends if name in begun} == {
         name: epoch for name, epoch in ends.items() if name in begun
     }
@@ -176,7 +181,7 @@ def unheard_world() -> Any:
     world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"))
     world._acknowledge = world._check_alive = lambda: None
     world._leased_until = world._until_timer = lambda: 0.0
-    world._last, world._told = 0.0, None
+    world._last, world._reported = 0.0, None
     return world
 
 

@@ -1,4 +1,4 @@
-"""What is told of a run at its end, whatever went wrong on the way; nothing is rented."""
+"""What is reported of a run at its end, whatever went wrong on the way; nothing is rented."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_broken_sweep_names_instances(runner: Runner, monkeypatch: pytest.Monk
     Journal(runner.folder / JOURNAL).write(Note(1.0, "launched", "i000", "i-7"))
 
     def broken(*_: object) -> None:
-        raise KeyError("nobody planned this")
+        raise KeyError("unplanned")
 
     monkeypatch.setattr(sweep, "sweep", broken)
     swept = go(runner, OneEvent(), monkeypatch, lambda *_: None)
@@ -127,10 +127,10 @@ def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for entry in entries:
         policy.handle(entry.event)
     assert _conclude(Ended(tmp_path, policy, Swept(0.0))) == 1
-    told = capsys.readouterr()
-    assert "error: every trial failed; the first: t00: KeyError: 'a'\n" in told.err
-    assert "Traceback of a\n" in told.err
-    assert "0 instances left (checked " in told.out
+    printed = capsys.readouterr()
+    assert "error: every trial failed; the first: t00: KeyError: 'a'\n" in printed.err
+    assert "Traceback of a\n" in printed.err
+    assert "0 instances left (checked " in printed.out
 
 
 @pytest.mark.parametrize(("market", "losses"), [("spot", 0.3), ("on-demand", 0.0)])

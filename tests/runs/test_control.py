@@ -35,13 +35,13 @@ def test_a_damaged_record_hides_no_driver(tmp_path: Path, text: str) -> None:
 
 def test_a_terminal_that_goes_away_ends_nothing() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
-    told: list[str] = []
+    result: list[str] = []
     with control.outliving_its_terminal():
         os.kill(os.getpid(), signal.SIGHUP)
         with control.interruptible() as interruption:
-            interruption.tell(lambda: told.append("end"))
+            interruption.tell(lambda: result.append("end"))
             os.kill(os.getpid(), signal.SIGHUP)
-            assert told == []
+            assert result == []
             os.kill(os.getpid(), signal.SIGTERM)
-            assert told == ["end"]
+            assert result == ["end"]
     assert {number: signal.getsignal(number) for number in before} == before

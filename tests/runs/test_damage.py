@@ -75,8 +75,8 @@ def mutant(lines: list[str], chance: random.Random) -> bytes:
     return text
 
 
-def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
-    path, told = tmp_path / "ledger.jsonl", list[str]()
+def test_a_damaged_ledger_is_reported_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
+    path, result = tmp_path / "ledger.jsonl", list[str]()
     path.write_text("".join(f"{line}\n" for line in lines))
     assert load(tmp_path).policy.ended
     for seed in range(MUTANTS):
@@ -85,9 +85,9 @@ def test_a_damaged_ledger_is_told_in_a_line_or_read(lines: list[str], tmp_path: 
             load(tmp_path)
             replayed(job_of_ledger(path).policy(), read_entries(path))
         except CloudtuneError as error:
-            told.append(str(error))
-    assert [text for text in told if len(text.splitlines()) > 1 or "ledger" not in text] == []
-    assert MUTANTS / 2 < len(told) < MUTANTS
+            result.append(str(error))
+    assert [text for text in result if len(text.splitlines()) > 1 or "ledger" not in text] == []
+    assert MUTANTS / 2 < len(result) < MUTANTS
 
 
 def test_a_record_with_too_many_gpus_is_refused(lines: list[str], tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, An
 @pytest.mark.parametrize("name", ["experiment.yaml", "profile.json", "plan.json"])
 def test_a_damaged_file(name: str, readers: dict[str, tuple[str, Any]], tmp_path: Path) -> None:
     text, reader = readers[name]
-    path, told = tmp_path / name, list[str]()
+    path, result = tmp_path / name, list[str]()
     (tmp_path / "train.py").write_text(SCRIPT)
     path.write_text(text)
     assert reader(path) is not None
@@ -172,8 +172,8 @@ def test_a_damaged_file(name: str, readers: dict[str, tuple[str, Any]], tmp_path
         try:
             reader(path)
         except CloudtuneError as error:
-            told.append(str(error))
+            result.append(str(error))
     # What was damaged may be the folder that a plan names.
-    nameless = [line for line in told if str(tmp_path.parent) not in line]
+    nameless = [line for line in result if str(tmp_path.parent) not in line]
     assert [line for line in nameless if "/train.py: no such file" not in line] == []
-    assert MUTANTS / 4 < len(told) < MUTANTS
+    assert MUTANTS / 4 < len(result) < MUTANTS

@@ -1,4 +1,4 @@
-"""Jobs that decide as they go: remade from a ledger's header, replayed, reported, told."""
+"""Jobs that decide as they go: remade from a ledger's header, replayed, reported."""
 
 import json
 import re
@@ -33,13 +33,13 @@ def forecast_by_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_keeps_its_limits_and_is_decided_equally(name: str) -> None:
     made = elastic_job(name)
-    told = report_of(made, [NodeLost(60.0, "i000", "gone")])
-    assert told.figures.seconds <= DEADLINE
-    assert told.figures.dollars <= BUDGET
-    assert told.figures.trials <= 12
+    report = report_of(made, [NodeLost(60.0, "i000", "gone")])
+    assert report.figures.seconds <= DEADLINE
+    assert report.figures.dollars <= BUDGET
+    assert report.figures.trials <= 12
     again = Job.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
-    entries, policy = list(told.entries), again.policy()
+    entries, policy = list(report.entries), again.policy()
     replayed(policy, entries)
     assert policy.ended
 
@@ -55,24 +55,24 @@ def test_the_policy_has_what_the_experiment_says() -> None:
 
 
 def test_the_report_names_its_parts_and_the_targets_time() -> None:
-    told = report_of(
+    report = report_of(
         elastic_job({"name": "random", "target": 0.3, "allocator": "static-fluid:published"})
     )
-    data = to_json(told)
+    data = to_json(report)
     parts = [data[name] for name in ("strategy", "allocator", "fleet_rule")]
     assert parts == ["random", "static-fluid:published", "naive"]
-    last = [e.event for e in told.entries if isinstance(e.event, EpochDone)][-1]
+    last = [e.event for e in report.entries if isinstance(e.event, EpochDone)][-1]
     trial, _, _ = last.session.partition(".")
     where = {"trial": trial, "epoch": last.epoch, "best": last.metrics["score"]}
     assert data["target"] == {"value": 0.3, "reached_at": last.at, **where}
-    lines = printed(lambda out: show_report(out, told))
+    lines = printed(lambda out: show_report(out, report))
     assert lines[0] == "Simulated: random, static-fluid:published allocator, naive fleet rule"
     assert any(line.startswith("Target score 0.3: reached after ") for line in lines)
 
 
 def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
-    told = report_of(elastic_job())
-    data = json.loads(json.dumps(to_json(told), allow_nan=False))
+    report = report_of(elastic_job())
+    data = json.loads(json.dumps(to_json(report), allow_nan=False))
     assert (data["strategy"], data["stages"], data["ended"]) == ("asha", [], "done")
     assert data["seconds"]["planned"] == data["forecast"]["seconds"]["p50"]
     assert data["seconds"]["actual"] == data["figures"]["seconds"]
@@ -82,7 +82,7 @@ def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
     assert data["figures"]["instances"] == max(size["instances"] for size in data["fleet"])
 
 
-def told_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
+def printed_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
     """Return what the screen says, and the report; `taken_over` as that many trials stop."""
     reports = []
 
@@ -104,7 +104,7 @@ def told_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
 
 
 def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
-    lines, told = told_run(elastic_job())
+    lines, result = printed_run(elastic_job())
     assert lines[0].startswith("asks for ")
     started = [
         name
@@ -112,7 +112,7 @@ def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
         if line.startswith("starts ")
         for name in line.split(" on ")[0][7:].split(", ")
     ]
-    assert sorted(started) == sorted(told.policy.trials)
+    assert sorted(started) == sorted(result.policy.trials)
     paused = [line for line in lines if line.startswith("paused: ")]
     assert any(" at epoch 1 (score 0." in line for line in paused)
     assert any(line.startswith("promoted: ") and "on to epoch 3" in line for line in lines)
@@ -123,14 +123,14 @@ def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
 
 def test_a_resumed_runs_screen_knows_its_trials() -> None:
     def restarts(times: int) -> list[str]:
-        lines, _ = told_run(elastic_job(), taken_over=times)
+        lines, _ = printed_run(elastic_job(), taken_over=times)
         return [line for line in lines if re.match(r"resumes|starts|\w+ moves", line)]
 
     assert any(line.startswith("resumes ") for line in restarts(0))
     assert restarts(0) == restarts(3) == restarts(99)
 
 
-def test_a_clone_is_told_with_where_it_begins() -> None:
+def test_a_clone_is_reported_with_where_it_begins() -> None:
     made = elastic_job()
     policy = made.policy()
     start = StartTrial("t09.1", "t09", {}, 1.0, (), "store/t01/epoch-00005", 5, 9)
@@ -141,14 +141,14 @@ def test_a_clone_is_told_with_where_it_begins() -> None:
 
 
 def test_the_report_shows_planned_against_actual() -> None:
-    told = report_of(elastic_job())
-    lines = printed(lambda out: show_report(out, told))
+    report = report_of(elastic_job())
+    lines = printed(lambda out: show_report(out, report))
     [title] = [line for line in lines if line.startswith("Simulated: forecast / simulated, ")]
     assert title.endswith(" on g.4x")
     time = next(line for line in lines if line.split()[:1] == ["time"])
     cost = next(line for line in lines if line.split()[:1] == ["cost"])
     assert len(cost.split()) == 5
-    assert f"${told.figures.dollars:.2f}" == cost.split()[-1]
+    assert f"${report.figures.dollars:.2f}" == cost.split()[-1]
     assert time
     assert "How far the trials came" in lines
     assert any(line.startswith("Best: score") for line in lines)

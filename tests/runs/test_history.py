@@ -59,8 +59,8 @@ class Place:
         (folder / "train.py").write_text("def train(config):\n    pass\n")
         (folder / "other.py").write_text("def train(config):\n    return 1\n")
         machine = [script_profile(folder / "train.py"), script_profile(folder / "other.py")]
-        for each, name in zip(machine, ("train", "other"), strict=True):
-            write(folder / f"{name}.json", [each])
+        for item, name in zip(machine, ("train", "other"), strict=True):
+            write(folder / f"{name}.json", [item])
 
     def __call__(self, *arguments: object) -> Done:
         return called(self._capsys, *arguments)
@@ -104,7 +104,7 @@ class Place:
         folder = self.folder / "home" / "runs" / run_name
         folder.mkdir(parents=True)
         header = {**job.to_json(), "run": run_name, "began": began, "paced": paced}
-        real = [replace(each, profile=really(each.profile)) for each in job.rentables]
+        real = [replace(rentable, profile=really(rentable.profile)) for rentable in job.rentables]
         world = SimWorld(real, "score", metric, 0)
         ledger = FileLedger(folder / "ledger.jsonl", header)
         run(Job.from_json(header).policy(), world, ledger)
@@ -177,15 +177,15 @@ def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch)
     (broken / "ledger.jsonl").write_text("{")
     for path in (broken, broken / "ledger.jsonl"):
         path.chmod(path.stat().st_mode & ~0o077)
-    told = {each["run"]: each for each in json.loads(place("runs", "-o", "json").out)}
-    assert list(told) == ["broken", "tiny", "first-run"]
-    first = told["first-run"]
+    result = {load["run"]: load for load in json.loads(place("runs", "-o", "json").out)}
+    assert list(result) == ["broken", "tiny", "first-run"]
+    first = result["first-run"]
     assert (first["metric"], first["mode"], first["trials"]) == ("score", "max", 40)
     assert (first["state"], first["strategy"]) == ("done", "asha")
     assert 0.9 < first["best"] <= 1.0
     assert first["dollars"] > 0
     assert first["times"] == {"usable": True, "why_not": None}
-    assert "not a ledger" in told["broken"]["times"]["why_not"]
+    assert "not a ledger" in result["broken"]["times"]["why_not"]
     table = place("runs").out
     for words in ("first-run", "score", "done", "no times: unreadable"):
         assert words in table
@@ -199,8 +199,8 @@ def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert "a-name-of-forty-" in lines[-5]
     assert "letters-0417-153012-ab12" in lines[-4], "no letter of a name is lost"
     path = place.experiment()
-    told = {each["run"]: each for each in json.loads(place("runs", path, "-o", "json").out)}
-    assert "its training was not paced" in told["first-run"]["times"]["why_not"]
+    result = {load["run"]: load for load in json.loads(place("runs", path, "-o", "json").out)}
+    assert "its training was not paced" in result["first-run"]["times"]["why_not"]
 
 
 def test_a_record_follows_its_ledger(place: Place) -> None:

@@ -87,7 +87,7 @@ def test_no_plan_too_wide(gpus: dict[str, int], widths: tuple[float, ...], strat
     experiment = Experiment(**{**base, **changed})
     measured = profile({1.0: 8.0, 2.0: 4.1}, name="g7.12xlarge")
     problem = problem_of(experiment, [measured])
-    assert {each.profile.widths for each in problem.rentables} == {widths}
+    assert {rentable.profile.widths for rentable in problem.rentables} == {widths}
     planned = make.make_plan(problem, Limits(), runs=4)
     staged = planned.plan.staged
     for stage in () if staged is None else staged.stages:

@@ -112,11 +112,11 @@ def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
         c.trial for e in ledger.entries[begins:] for c in e.commands if isinstance(c, StartTrial)
     ]
     assert set(began[:5]) == {f"t{n:02d}" for n in range(6, 11)}, "the others wait for them"
-    told = [entry for entry in ledger.entries[begins:] if "PlanAnew" in str(entry.commands)]
-    assert "5 more trials" in str(told[0].commands)
+    result = [entry for entry in ledger.entries[begins:] if "PlanAnew" in str(entry.commands)]
+    assert "5 more trials" in str(result[0].commands)
 
 
-def test_what_is_planned_anew_meanwhile_has_those_that_wait() -> None:
+def test_what_is_planned_again_meanwhile_has_those_that_wait() -> None:
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     whole, *_ = first_leg(setting, None)
     stage_2 = present(whole.itinerary).stage_began[1]
@@ -164,12 +164,12 @@ def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
 )
 def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[str, Grid]) -> None:
     def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
-        found = []
+        result = []
         for _ in range(count):
             trial = present(sampler.ask())
             sampler.tell(trial, 1, float(trial.config["x"]))  # type: ignore[arg-type]
-            found.append(trial)
-        return found
+            result.append(trial)
+        return result
 
     few, many = SpaceSampler(space, kind, most=12), SpaceSampler(space, kind, most=20)
     begun = asked(few, 12)
@@ -192,7 +192,7 @@ def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
 
 
 def refused(strategy: str, more: int, limits: Limits) -> str:
-    """Return what is said where a run of a strategy, that has ended, is to try so many more."""
+    """Return what is said where a run of a strategy, that has ended, is to try n more."""
     job = SETTING.job()
     data = job.experiment.to_json()
     data |= {"strategy": {"name": strategy}, "search": {"x": {"grid": [0, 1, 2, 3, 4, 5, 6]}}}
@@ -231,8 +231,8 @@ def test_a_finished_run_goes_on_with_more_trials() -> None:
     left, job = replayed(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
     with pytest.raises(UsageError, match=r"--trials \+8 tries more"):
         further_limits(job, policy, left, Further("+1h"), policy.now)
-    found = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)
-    assert found == Limits(policy.now + 3600.0, None)
+    result = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)
+    assert result == Limits(policy.now + 3600.0, None)
     assert (Further(trials="+16").more, Further(trials=16).more) == (16, 16)
 
 
@@ -253,8 +253,8 @@ def test_a_report_shows_what_each_leg_was_given() -> None:
     limits = "within 50m, $40.00 in all"
     assert first == f"Leg 1, 0s to {end}: {limits}; {dollars} spent, ended: done"
     assert ", $80.00 in all, with 5 more trials; $" in second
-    found = legs(report.policy, report.timeline, job.limits)
-    assert [leg.dollars for leg in found] == pytest.approx(
+    result = legs(report.policy, report.timeline, job.limits)
+    assert [leg.dollars for leg in result] == pytest.approx(
         [spent, policy.spent(policy.now) - spent]
     )
     assert to_json(report)["legs"][0]["trials"] == MORE

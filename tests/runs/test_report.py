@@ -34,11 +34,11 @@ def report(*trouble: Event) -> Report:
 
 
 def test_planned_against_actual() -> None:
-    told = report()
+    result = report()
     assert shapes(PLAN) == [(3, 1.0), (2, 2.0), (1, 4.0)]
-    assert told.seconds == pytest.approx(told.planned_seconds)
-    assert told.dollars == pytest.approx(PLAN.estimate.dollars)
-    assert [stage.plan for stage in told.stages] == list(PLAN.stages)
+    assert result.seconds == pytest.approx(result.planned_seconds)
+    assert result.dollars == pytest.approx(PLAN.estimate.dollars)
+    assert [stage.plan for stage in result.stages] == list(PLAN.stages)
 
 
 def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path) -> None:
@@ -48,18 +48,18 @@ def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path)
     job = slower.job(plan)
     named = job.experiment.model_copy(update={"strategy": StrategySettings(name="rubberband")})
     job = replace(job, experiment=named)
-    told = load_ended(tmp_path / "run", job, play(slower, job.policy()).entries)
-    assert told.stages
-    for stage, found in zip(plan.stages, to_json(told)["stages"], strict=True):
+    result = load_ended(tmp_path / "run", job, play(slower, job.policy()).entries)
+    assert result.stages
+    for stage, actual in zip(plan.stages, to_json(result)["stages"], strict=True):
         (group,) = stage.groups
         trained = group.waves * stage.stage.epochs * SETTING.profile.epoch_seconds(group.width)
-        late = found["seconds"]["actual"] - found["seconds"]["planned"]
-        assert found["seconds"]["planned"] == pytest.approx(stage.seconds)
+        late = actual["seconds"]["actual"] - actual["seconds"]["planned"]
+        assert actual["seconds"]["planned"] == pytest.approx(stage.seconds)
         assert late == pytest.approx(0.25 * trained + 2.0 * (stage is plan.stages[-1]))
-        assert found["dollars"]["planned"] == pytest.approx(stage.dollars)
-        assert found["dollars"]["actual"] > stage.dollars
-    took = f"{format_seconds(plan.estimate.seconds)} / {format_seconds(told.seconds)}"
-    assert took in shown(told)
+        assert actual["dollars"]["planned"] == pytest.approx(stage.dollars)
+        assert actual["dollars"]["actual"] > stage.dollars
+    took = f"{format_seconds(plan.estimate.seconds)} / {format_seconds(result.seconds)}"
+    assert took in shown(result)
 
 
 def test_trials_that_changed_their_width_lost_no_epoch() -> None:
@@ -72,11 +72,11 @@ def test_trials_that_changed_their_width_lost_no_epoch() -> None:
 
 def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
     """Of a simulated run nothing is said: nothing was trained."""
-    told = report()
-    assert told.timeline.synced() == {}
+    result = report()
+    assert result.timeline.synced() == {}
     wide = {
         c.session
-        for entry in told.entries
+        for entry in result.entries
         for c in entry.commands
         if isinstance(c, StartTrial) and c.width > 1
     }
@@ -84,42 +84,44 @@ def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
         replace(entry, event=replace(entry.event, in_sync=True))
         if isinstance(entry.event, EpochDone) and entry.event.session in wide
         else entry
-        for entry in told.entries
+        for entry in result.entries
     )
     synced = build(SETTING.job(PLAN), entries).timeline.synced()
     assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
 
 
 def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
-    told = report(Interrupted(30.0))
-    assert [stage.seconds for stage in told.stages] == [32.0, None, None]
-    assert [stage.dollars for stage in told.stages] == [pytest.approx(1.80), None, None]
-    data = to_json(told)
+    result = report(Interrupted(30.0))
+    assert [stage.seconds for stage in result.stages] == [32.0, None, None]
+    assert [stage.dollars for stage in result.stages] == [pytest.approx(1.80), None, None]
+    data = to_json(result)
     assert (data["ended"], data["exit_code"], data["best"]) == ("interrupted", 130, None)
 
 
 def test_a_rebalance_recommendation_is_one_line_of_the_report() -> None:
-    told = report(RebalanceRecommended(30.0, "i001"))
+    result = report(RebalanceRecommended(30.0, "i001"))
     out = io.StringIO()
-    show_report(Console(file=out, width=200), told)
+    show_report(Console(file=out, width=200), result)
     (line,) = [line for line in out.getvalue().splitlines() if "take back" in line]
     assert line == "Warned that the cloud might take back sim-i001 (at 30s)"
 
 
 def test_reports_during_a_persons_stop_count() -> None:
-    told = report(Interrupted(30.0))
+    result = report(Interrupted(30.0))
     last = Entry(EpochDone(30.0, "t00.1", 1, {"score": 0.5}, "sim://t00/1", 8.0), ())
-    asked = next(n for n, each in enumerate(told.entries) if isinstance(each.event, Interrupted))
-    told = build(told.job, (*told.entries[: asked + 1], last, *told.entries[asked + 1 :]))
-    assert figures(told.policy).epochs == 1
-    data = to_json(told)
+    asked = next(
+        n for n, entry in enumerate(result.entries) if isinstance(entry.event, Interrupted)
+    )
+    result = build(result.job, (*result.entries[: asked + 1], last, *result.entries[asked + 1 :]))
+    assert figures(result.policy).epochs == 1
+    data = to_json(result)
     assert (data["best"]["trial"], data["best"]["epoch"], data["best"]["value"]) == ("t00", 1, 0.5)
     assert data["trials"][0]["history"] == {"1": 0.5}
-    assert Result(told).trials.loc[0, "best_epoch"] == 1
-    show_report(Console(file=io.StringIO()), told)
+    assert Result(result).trials.loc[0, "best_epoch"] == 1
+    show_report(Console(file=io.StringIO()), result)
 
-    told.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
-    assert figures(told.policy).epochs == 1
+    result.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
+    assert figures(result.policy).epochs == 1
 
 
 def test_the_best_trial_and_all_others_are_in_the_json() -> None:
@@ -142,21 +144,21 @@ def test_the_best_trial_and_all_others_are_in_the_json() -> None:
 def test_charges_are_shown_in_the_stage_they_fall_due() -> None:
     charged = SETTING.but(charges=Charges(usd_per_launch=1.0, usd_per_second=0.1))
     plan = price(charged.request(), PLAN.choices, "by hand")
-    told = build(charged.job(plan), play(charged, plan).entries)
-    for number, (stage, plain) in enumerate(zip(told.stages, report().stages, strict=True)):
+    result = build(charged.job(plan), play(charged, plan).entries)
+    for number, (stage, plain) in enumerate(zip(result.stages, report().stages, strict=True)):
         launched = 3.0 if number == 0 else 0.0
         assert present(stage.dollars) == pytest.approx(
             present(plain.dollars) + launched + 0.1 * present(stage.seconds)
         )
-    assert sum(s.dollars or 0.0 for s in told.stages) == pytest.approx(told.dollars)
-    assert told.dollars == pytest.approx(plan.estimate.dollars)
+    assert sum(s.dollars or 0.0 for s in result.stages) == pytest.approx(result.dollars)
+    assert result.dollars == pytest.approx(plan.estimate.dollars)
 
 
 def test_numbers_that_are_none_become_null() -> None:
-    told = report()
-    told.policy.trials["t00"].record(epoch(1.0, "t00.1", 1), math.nan)
-    told.policy.trials["t00"].record(epoch(2.0, "t00.1", 2), math.inf)
-    text = json.dumps(to_json(told), allow_nan=False)
+    result = report()
+    result.policy.trials["t00"].record(epoch(1.0, "t00.1", 1), math.nan)
+    result.policy.trials["t00"].record(epoch(2.0, "t00.1", 2), math.inf)
+    text = json.dumps(to_json(result), allow_nan=False)
     first = next(t for t in json.loads(text)["trials"] if t["trial"] == "t00")
     assert (first["metric"], first["history"]) == (None, {"1": None, "2": None})
 
@@ -164,9 +166,9 @@ def test_numbers_that_are_none_become_null() -> None:
 def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
     whole = report()
     write_ledger(tmp_path, SETTING.job(PLAN).to_json(), whole.entries)
-    told = load(tmp_path)
-    assert to_json(told) == to_json(whole)
-    assert any(isinstance(entry.event, EpochDone) for entry in told.entries)
+    data = load(tmp_path)
+    assert to_json(data) == to_json(whole)
+    assert any(isinstance(entry.event, EpochDone) for entry in data.entries)
 
 
 def test_a_run_without_an_end_shows_the_clouds_record(tmp_path: Path) -> None:
@@ -176,12 +178,12 @@ def test_a_run_without_an_end_shows_the_clouds_record(tmp_path: Path) -> None:
     assert "own record" not in shown(load(tmp_path))
     launches = [c for e in entries for c in e.commands if isinstance(c, Launch)][:2]
     records = [
-        {"intent": each.intent, "launched_at": 1000.0, "ended_at": 1360.0} for each in launches
+        {"intent": launch.intent, "launched_at": 1000.0, "ended_at": 1360.0} for launch in launches
     ]
     (tmp_path / "instances.json").write_text(json.dumps(records))
-    found = load(tmp_path)
-    assert found.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
-    assert f"its instances cost {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(found)
+    result = load(tmp_path)
+    assert result.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
+    assert f"its instances cost {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(result)
     assert load_ended(tmp_path / "whole", job, entries).billed is None
 
 

@@ -29,7 +29,7 @@ AWS: dict[str, Any] = {"provider": "aws", "history": "auto"}
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def _none_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let prices be those of the table: there are no credentials, and no machine is asked for.
 
     Plans are forecast by a few runs, not 31; and the date doesn't change at midnight.
@@ -89,13 +89,13 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     assert "40 trials, " in said
     assert "on g4dn.12xlarge, 2 days ago; counts for " in said
     assert "configurations were measured or seen in earlier runs" in said
-    told = planned(place)
-    assert told["provenance"]["text"].endswith("on g4dn.12xlarge, seen in first-run 2 days ago")
-    [note] = told["profiles"]
+    result = planned(place)
+    assert result["provenance"]["text"].endswith("on g4dn.12xlarge, seen in first-run 2 days ago")
+    [note] = result["profiles"]
     [seen] = note["seen"]
     assert (seen["run"], seen["trials"], seen["instances"]) == ("first-run", 40, 2)
     assert 0.5 < seen["share"] < 1.0
-    assert note["text"] in told["provenance"]["text"]
+    assert note["text"] in result["provenance"]["text"]
     report = place("simulate", path, "--profile", "train.json").out
     assert "seen in first-run 2 days ago" in " ".join(report.split())
 
@@ -108,7 +108,7 @@ def test_off_is_off(place: Place) -> None:
         assert planned(place, history=off)["profiles"][0]["seen"] == []
 
 
-def test_another_version_of_the_script_is_told_and_not_used(place: Place) -> None:
+def test_another_version_of_the_script_is_reported_and_not_used(place: Place) -> None:
     cold = rentables(place)
     first(place)
     script = place.folder / "train.py"
@@ -138,14 +138,14 @@ def test_a_run_elsewhere_tells_no_epochs(place: Place, fields: dict[str, Any]) -
     assert rentables(place)[0].epoch == cold[0].epoch
 
 
-def test_a_type_that_nobody_measured_is_known_from_a_run(place: Place) -> None:
+def test_a_type_that_none_measured_is_known_from_a_run(place: Place) -> None:
     """It was derived when the run began, by a ratio that is off by half; then it was seen."""
     machines = "g4dn.12xlarge, p4d.24xlarge"
 
     def known() -> ScalingProfile:
-        found = {p.instance_type: p for p in rentables(place, machines=machines)}
-        assert found.keys() == {"g4dn.12xlarge", "p4d.24xlarge"}
-        return found["p4d.24xlarge"]
+        result = {p.instance_type: p for p in rentables(place, machines=machines)}
+        assert result.keys() == {"g4dn.12xlarge", "p4d.24xlarge"}
+        return result["p4d.24xlarge"]
 
     before, file = known(), place.folder / "train.json"
     assert before.error > 0.3
@@ -165,19 +165,19 @@ def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> Non
     first(place)
     done = place("plan", place.experiment(**AWS), "-o", "json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["provenance"]["text"] == "seen in first-run 2 days ago on g4dn.12xlarge"
-    assert told["provenance"]["kinds"] == ["measured"]
+    data = json.loads(done.out)
+    assert data["provenance"]["text"] == "seen in first-run 2 days ago on g4dn.12xlarge"
+    assert data["provenance"]["kinds"] == ["measured"]
 
 
 def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:
     earlier = first(place)
-    [told] = rentables(place)
+    [result] = rentables(place)
     second = place.ran("second-run", really=slow, **{**AWS, "began": NOW, "seed": 3})
     shutil.rmtree(earlier)
     job = job_of_ledger(second / "ledger.jsonl")
-    assert [seen.run for each in job.profiles for seen in each.seen] == ["first-run"]
-    assert job.profiles[0].epoch == told.epoch
+    assert [seen.run for profile in job.profiles for seen in profile.seen] == ["first-run"]
+    assert job.profiles[0].epoch == result.epoch
     entries = list(read_entries(second / "ledger.jsonl"))
     replayed(job.policy(), entries)
     text = json.loads(place("report", "second-run", "-o", "json").out)["provenance"]["text"]
@@ -189,8 +189,8 @@ def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:
     new = history.recorded(folder)
     path = folder / history.RECORD
     data = json.loads(path.read_text())
-    for each in data["trials"]:
-        del each["took"]
+    for item in data["trials"]:
+        del item["took"]
     for name in ("delays", "cloud", "paced"):
         del data[name]
     path.write_text(json.dumps({**data, "cloudtune_record": 1}))

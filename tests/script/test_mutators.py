@@ -57,9 +57,9 @@ def search_of(folder: Path, script: str) -> Any:
 
 
 def space_of(folder: Path) -> ModelSpace:
-    found = load_function(folder, "train.py:train").__globals__["MODEL"]
-    assert isinstance(found, ModelSpace)
-    return found
+    result = load_function(folder, "train.py:train").__globals__["MODEL"]
+    assert isinstance(result, ModelSpace)
+    return result
 
 
 SPACES = [
@@ -96,8 +96,8 @@ def test_mutators_may_stand_in_a_file_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(HEAD + "def depth(network, n: Literal[1, 2]): ...\n")
     script = "import blocks\nfrom blocks import depth\ndef base(): ...\n"
     for name in ("depth", "blocks.depth"):
-        found = search_of(tmp_path, f"{script}MODEL = models.space(base, {name})")
-        assert found == {"mutators": {"depth": {"n": {"choice": [1, 2]}}}}
+        result = search_of(tmp_path, f"{script}MODEL = models.space(base, {name})")
+        assert result == {"mutators": {"depth": {"n": {"choice": [1, 2]}}}}
 
 
 def test_configurations_are_plain_and_the_record_needs_no_script(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_training_holds_no_plan_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_inherit_is_for_pbt_and_for_networks(tmp_path: Path) -> None:
-    for strategy, told in (
+    for strategy, result in (
         ("{name: asha, inherit: true}", "is only for pbt"),
         ("{name: pbt, inherit: sure}", "'sure' is not true or false"),
     ):
         path = written(tmp_path, FUNCTIONS + SPACES[0], f"{YAML}strategy: {strategy}\n")
-        with pytest.raises(ExperimentError, match=rf"yaml:9: strategy.inherit: {told}"):
+        with pytest.raises(ExperimentError, match=rf"yaml:9: strategy.inherit: {result}"):
             Experiment.load(path)
     without = YAML.replace("  model: {mutators: train.py:MODEL}\n", "")
     path = written(tmp_path, "", f"{without}strategy: {{name: pbt, inherit: true}}\n")

@@ -25,7 +25,7 @@ EXPERIMENT = {
 }
 
 
-def told(folder: Path, source: str) -> list[str]:
+def warnings_of(folder: Path, source: str) -> list[str]:
     """Return what is wrong with a script, line by line."""
     (folder / "experiment.yaml").write_text(json.dumps(EXPERIMENT))
     (folder / "train.py").write_text(source)
@@ -53,7 +53,7 @@ IMPORTS = {
 
 @pytest.mark.parametrize("line", IMPORTS)
 def test_a_script_of_ray_runs_with_its_import_changed(tmp_path: Path, line: str) -> None:
-    assert told(tmp_path, f"{line}\ndef fit(config):\n    {IMPORTS[line]}\n") == []
+    assert warnings_of(tmp_path, f"{line}\ndef fit(config):\n    {IMPORTS[line]}\n") == []
 
 
 RAY = "is Ray's, which doesn't run this script"
@@ -89,10 +89,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_what_is_not_there_is_told_with_its_line(tmp_path: Path, line: str) -> None:
-    (found,) = told(tmp_path, f"def fit(config):\n    {line}\n")
-    assert found.startswith("train.py:2: ")
-    assert WRONG[line] in found
+def test_what_is_not_there_is_reported_with_its_line(tmp_path: Path, line: str) -> None:
+    (result,) = warnings_of(tmp_path, f"def fit(config):\n    {line}\n")
+    assert result.startswith("train.py:2: ")
+    assert WRONG[line] in result
 
 
 def test_only_what_the_training_function_leads_to_is_looked_at(tmp_path: Path) -> None:
@@ -110,33 +110,35 @@ def local(tune): tune.report()
 if __name__ == "__main__":
     driver()
 """
-    lines = [line.partition(" ")[0] for line in told(tmp_path, script)]
+    lines = [line.partition(" ")[0] for line in warnings_of(tmp_path, script)]
     assert lines == ["train.py:5:"]
-    lines = [line.partition(" ")[0] for line in told(tmp_path, f"{script}driver()\n")]
+    lines = [line.partition(" ")[0] for line in warnings_of(tmp_path, f"{script}driver()\n")]
     assert lines == ["train.py:5:", "train.py:6:"], "an import of the file would run it"
 
 
-def test_many_mistakes_are_told_at_once_and_not_endlessly(tmp_path: Path) -> None:
+def test_many_mistakes_are_reported_at_once_and_not_endlessly(tmp_path: Path) -> None:
     lines = "".join(f"    ray.train.report({n})\n" for n in range(20))
-    found = told(tmp_path, f"import ray.train\ndef fit(config):\n{lines}")
-    assert len(found) == 9
-    assert found[-1] == "… and 12 more"
+    result = warnings_of(tmp_path, f"import ray.train\ndef fit(config):\n{lines}")
+    assert len(result) == 9
+    assert result[-1] == "… and 12 more"
 
 
 @pytest.mark.parametrize("command", ["plan", "profile", "run"])
 def test_each_command_refuses_it_before_anything_is_rented(tmp_path: Path, command: str) -> None:
-    assert told(tmp_path, "import ray.train\ndef fit(config): ray.train.report(1)")
+    assert warnings_of(tmp_path, "import ray.train\ndef fit(config): ray.train.report(1)")
     options = ["--profile", "resnet50-cifar10@v100"] if command != "profile" else []
     file = str(tmp_path / "experiment.yaml")
     done = CliRunner().invoke(cli, [command, file, *options], env={"CLOUDTUNE_HOME": str(tmp_path)})
     assert isinstance(done.exception, ExperimentError), done.output
     assert done.exception.exit_code == 2
     assert "train.py:2: ray.train.report is Ray's" in str(done.exception)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["experiment.yaml", "train.py"]
 
 
 def test_the_look_imports_nothing_heavy(tmp_path: Path) -> None:
-    told(tmp_path, "import cloudtune as c\ndef fit(config): c.prepare_model(1); c.load_run('x')")
+    warnings_of(
+        tmp_path, "import cloudtune as c\ndef fit(config): c.prepare_model(1); c.load_run('x')"
+    )
     code = (
         "import sys; from cloudtune.experiment import Experiment; "
         f"Experiment.load({str(tmp_path / 'experiment.yaml')!r}).check_train(); "

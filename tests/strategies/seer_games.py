@@ -19,14 +19,16 @@ def own(trials: int = 12, price: float = 36.0, slower: float = 1.0, **changes: o
     """
     made = Setting(trials, 1, 27, 3, by="seer").but(**changes)
     made = made.but(offer=replace(made.offer, usd_per_hour=price))
-    real = (replace(each, profile=each.profile.slowed(slower)) for each in made.rentables)
+    real = (
+        replace(rentable, profile=rentable.profile.slowed(slower)) for rentable in made.rentables
+    )
     return made if slower == 1.0 else made.but(real=tuple(real))
 
 
 def seer(game: Setting, name: str = "seer") -> tuple[Played, Audit]:
     """Return a run, and what it took by its events alone."""
     played = play(game, name)
-    offers = [each.offer for each in game.rentables]
+    offers = [rentable.offer for rentable in game.rentables]
     return played, audit(played.entries, offers, "score", game.mode)
 
 

@@ -81,11 +81,11 @@ def test_a_trial_behind_its_rung_is_not_judged_again(name: str, saves_every: int
     played = play(lost, by_name(name, eta=2))
     assert played.epochs == play(calm, by_name(name, eta=2)).epochs
     assert len(played.starts) > len(played.epochs)
-    assert list(played.sampler.told) == list(dict.fromkeys(path(played)))
+    assert list(played.sampler.reported) == list(dict.fromkeys(path(played)))
 
 
 class Paper:
-    """ASHA on paper: results are told one by one, and nothing begins unless we say so."""
+    """ASHA on paper: results are reported one by one, and nothing begins unless we say so."""
 
     def __init__(self, scores: Mapping[str, float], kind: Kind = "promotion") -> None:
         self.asha = Asha(Given(()), min_epochs=1, max_epochs=8, eta=2, mode="max", kind=kind)

@@ -48,8 +48,8 @@ def hyperband(
         own = range(begin, min(count, begin + size))
         if not own:
             return reached, decisions
-        found, more = halved(own, rungs, eta, metric)
-        reached, decisions, begin = reached | found, decisions + more, begin + size
+        result, more = halved(own, rungs, eta, metric)
+        reached, decisions, begin = reached | result, decisions + more, begin + size
     raise AssertionError
 
 
@@ -128,10 +128,10 @@ NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))
 )
 def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int) -> None:
     """Judged after each epoch, and after each second one."""
-    found = bred(allocator, 0, 32, last)
-    count, differing = pbt_decisions(found)
+    result = bred(allocator, 0, 32, last)
+    count, differing = pbt_decisions(result)
     assert count > 200
-    assert len(found.exploits) >= 8
+    assert len(result.exploits) >= 8
     assert differing == 0
 
 
@@ -140,22 +140,26 @@ def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int
     [*(("bohb", name) for name in NAMES), ("sync-bohb", "same"), ("sync-bohb", "dynamic-fluid")],
 )
 def test_f15_bohb_is_tpe_and_hyperband(strategy: str, allocator: str) -> None:
-    found = modelled(strategy, allocator, 0, 26)
-    count, by_model, differing = model_decisions(found)
+    result = modelled(strategy, allocator, 0, 26)
+    count, by_model, differing = model_decisions(result)
     assert count == 26
     assert by_model >= 6
     assert differing == 0
-    expected, _ = hyperband(26, 3, 9, lambda number, epoch: reached(found.configs[number], epoch))
-    assert found.epochs == tuple(expected[number] for number in range(26))
+    expected, _ = hyperband(26, 3, 9, lambda number, epoch: reached(result.configs[number], epoch))
+    assert result.epochs == tuple(expected[number] for number in range(26))
 
 
-def test_f15_what_was_told_counts_and_when() -> None:
+def test_f15_what_was_reported_counts_and_when() -> None:
     """The comparison notices a best result that is the worst, and one that came too late."""
-    found = modelled("sync-bohb", "dynamic-fluid", 0, 26)
-    first = [at for at, (_, epoch, _) in enumerate(found.steps) if epoch == 1][:9]  # a bracket's
-    best = max(first, key=lambda at: found.steps[at][2] or 0.0)
-    before, (trial, epoch, value), after = found.steps[:best], found.steps[best], found.steps[best:]
+    result = modelled("sync-bohb", "dynamic-fluid", 0, 26)
+    first = [at for at, (_, epoch, _) in enumerate(result.steps) if epoch == 1][:9]  # a bracket's
+    best = max(first, key=lambda at: result.steps[at][2] or 0.0)
+    before, (trial, epoch, value), after = (
+        result.steps[:best],
+        result.steps[best],
+        result.steps[best:],
+    )
     assert value is not None
     worst = (*before, (trial, epoch, value - 9.0), *after[1:])
-    assert model_decisions(replace(found, steps=worst))[2]
-    assert model_decisions(replace(found, steps=(*before, *after[1:], after[0])))[2]
+    assert model_decisions(replace(result, steps=worst))[2]
+    assert model_decisions(replace(result, steps=(*before, *after[1:], after[0])))[2]

@@ -48,8 +48,8 @@ def played(seed: int, strategy: str, *, early: bool) -> Played:
 def test_f19_the_same_trials_come_equally_far(seed: int, strategy: str) -> None:
     soon, late = (played(seed, strategy, early=early) for early in (True, False))
     assert soon.epochs == late.epochs
-    told = {name: trial.status for name, trial in soon.policy.trials.items()}
-    assert told == {name: trial.status for name, trial in late.policy.trials.items()}
+    result = {name: trial.status for name, trial in soon.policy.trials.items()}
+    assert result == {name: trial.status for name, trial in late.policy.trials.items()}
 
 
 def test_f19_the_best_go_on_while_a_straggler_trains() -> None:
@@ -64,8 +64,8 @@ def test_f19_the_best_go_on_while_a_straggler_trains() -> None:
     )
     build = by_name("halving", eta=3, min_epochs=1, max_epochs=9, trials=9)
     soon = play(game, build)
-    told = [each.event for each in soon.entries if isinstance(each.event, EpochDone)]
-    reached = {(each.session.partition(".")[0], each.epoch): each.at for each in told}
+    result = [item.event for item in soon.entries if isinstance(item.event, EpochDone)]
+    reached = {(item.session.partition(".")[0], item.epoch): item.at for item in result}
     straggler = reached["t00", 1]
     assert reached["t08", 3] < straggler
     assert reached["t07", 3] < straggler

@@ -18,7 +18,7 @@ FOUR, OTHER = offer(4), offer(8, name="g.8x")
 def viewed(
     held: Mapping[Offer, int] = MappingProxyType({}), avoided: Container[Offer] = ()
 ) -> View:
-    return cast("View", SimpleNamespace(held=held, avoided=lambda each: each in avoided))
+    return cast("View", SimpleNamespace(held=held, avoided=lambda item: item in avoided))
 
 
 VIEW = viewed()

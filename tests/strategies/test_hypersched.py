@@ -68,7 +68,7 @@ class TestKillingHyperSched(StrategyContract):
 
 
 def hypersched(**options: object) -> Build:
-    """Return a way to build the strategy; its last epoch is 100 and eta 2, unless told."""
+    """Return a way to build the strategy; its last epoch is 100 and eta 2, unless set otherwise."""
 
     def build(sampler: Sampler, game: Setting) -> HyperSched:
         given = {"min_epochs": 1, "max_epochs": 100, "eta": 2, **options}
@@ -79,7 +79,7 @@ def hypersched(**options: object) -> Build:
 
 @dataclass
 class Script:
-    """A strategy that is told results by hand; time is plenty, until it is told otherwise."""
+    """A strategy that gets results by hand; time is plenty, until it is set."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     trials: tuple[Trial, ...] = field(default_factory=lambda: trials(9))
@@ -123,10 +123,10 @@ class Script:
 def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     """A bad epoch matters at a rung, and nowhere else."""
     script = Script({"min_epochs": 2, "max_epochs": 200, "eta": 4})
-    for each in range(1, 200):
-        script.says("good", each, 0.9)
-        script.says("as good", each, 0.9)
-    said = [script.says("bad", each, 0.1 if each == epoch else 0.9) for each in range(1, epoch + 1)]
+    for item in range(1, 200):
+        script.says("good", item, 0.9)
+        script.says("as good", item, 0.9)
+    said = [script.says("bad", item, 0.1 if item == epoch else 0.9) for item in range(1, epoch + 1)]
     assert said[:-1] == [Go(200)] * (epoch - 1)
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
@@ -189,7 +189,7 @@ def test_h4_a_paused_trial_waits_for_its_atoms() -> None:
     assert script.asks(3) == {"new": ["t00", "t01", "t02"]}
     assert script.asks(5) == {"promoted": ["a"], "new": ["t00"]}
     script.state.free_gpus = 4.0
-    assert script.asks(1) == {"promoted": ["a"]}, "no more than so many trials at once"
+    assert script.asks(1) == {"promoted": ["a"]}, "no more than the maximum at once"
 
 
 def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:

@@ -56,8 +56,8 @@ class Observed:
             "View",
             SimpleNamespace(
                 mode="max",
-                trials={each.id: each for each in trials},
-                running=[each for each in trials if each.status == "training"],
+                trials={trial.id: trial for trial in trials},
+                running=[trial for trial in trials if trial.status == "training"],
                 seconds_left=left,
                 setups=list(setups),
                 limits=Limits(1000.0),
@@ -166,14 +166,14 @@ class Observed:
 def test_h12_h16_h19_h20_rules(tmp_path: Path, rules: str, changed: dict[str, object]) -> None:
     before = Observed(experiment(tmp_path)).all()
     after = Observed(experiment(tmp_path, rules)).all()
-    found = {name: value for name, value in after.items() if value != before[name]}
-    assert found.keys() == changed.keys()
+    result = {name: value for name, value in after.items() if value != before[name]}
+    assert result.keys() == changed.keys()
     for name, value in changed.items():
-        assert found[name] == (pytest.approx(value) if isinstance(value, float) else value)
+        assert result[name] == (pytest.approx(value) if isinstance(value, float) else value)
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "message"),
     [
         ("exploration_ratio: 0.5", "needs fixed_exploration: true"),
         ("atom: 0", "strategy.rules.atom"),
@@ -181,10 +181,10 @@ def test_h12_h16_h19_h20_rules(tmp_path: Path, rules: str, changed: dict[str, ob
         ("no_speculations: true", "Did you mean 'no_speculation'?"),
     ],
 )
-def test_an_unknown_rule_is_refused(tmp_path: Path, rules: str, told: str) -> None:
+def test_an_unknown_rule_is_refused(tmp_path: Path, rules: str, message: str) -> None:
     with pytest.raises(CloudtuneError, match=r"experiment.yaml:9: ") as caught:
         experiment(tmp_path, rules)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_rules_are_refused_where_nothing_has_any(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ class TestPopulationBased(StrategyContract):
 
 
 def _line(trial: str, parents: dict[str, str | None]) -> list[str]:
-    found = [trial]
-    while (parent := parents.get(found[-1])) is not None:
-        found.append(parent)
-    return found
+    result = [trial]
+    while (parent := parents.get(result[-1])) is not None:
+        result.append(parent)
+    return result
 
 
 def eight(values: list[float], extra: int = 8) -> Setting:
@@ -62,8 +62,8 @@ def eight(values: list[float], extra: int = 8) -> Setting:
 
 def pbt(explore: Callable[[Trial], Trial | None] | None = None, **options: int) -> Build:
     def build(sampler: Sampler, game: Setting) -> Strategy:
-        found = {"max_epochs": 12, "interval": 4} | options
-        return PopulationBased(sampler, mode=game.mode, explore=explore, **found)
+        result = {"max_epochs": 12, "interval": 4} | options
+        return PopulationBased(sampler, mode=game.mode, explore=explore, **result)
 
     return build
 
@@ -190,11 +190,11 @@ def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
     assert policy.ending is EndReason.DONE
     first: dict[str, str] = {}
     for entry in ledger.entries:
-        for each in entry.commands:
-            if isinstance(each, StartTrial):
-                first.setdefault(each.trial, each.checkpoint or "")
+        for item in entry.commands:
+            if isinstance(item, StartTrial):
+                first.setdefault(item.trial, item.checkpoint or "")
     began = {name: path.removeprefix("sim://").partition("/")[0] for name, path in first.items()}
-    trials = {name: each.trial for name, each in policy.trials.items()}
+    trials = {name: item.trial for name, item in policy.trials.items()}
     return experiment, [(trials[n], trials[p]) for n, p in began.items() if p]
 
 
@@ -205,13 +205,13 @@ def network_of(trial: Trial) -> dict[str, object]:
 def test_a_clone_keeps_the_network_that_its_checkpoint_is_of() -> None:
     _, clones = bred("pbt")
     assert len(clones) >= 10
-    assert [network_of(clone) for clone, _ in clones] == [network_of(each) for _, each in clones]
+    assert [network_of(clone) for clone, _ in clones] == [network_of(item) for _, item in clones]
     assert any(clone.config["lr"] != parent.config["lr"] for clone, parent in clones)
     assert any(clone.config["width"] != parent.config["width"] for clone, parent in clones)
 
 
 def test_with_inherit_a_clone_may_have_another_network() -> None:
-    """A number's neighbour, or anything anew; another branch with all that it brings."""
+    """A number's neighbour, or any other value; another branch with all that it brings."""
     experiment, clones = bred({"name": "pbt", "inherit": True})
     assert len(clones) >= 10
     pairs = [(network_of(clone), network_of(parent)) for clone, parent in clones]

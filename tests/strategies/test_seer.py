@@ -123,7 +123,7 @@ def test_se1_neither_limit_is_ever_passed(name: str, game: Setting) -> None:
 
 
 def sublinear(count: int) -> Benchmark:
-    """Return so many curves, which 8 GPUs train 2.3 times as fast as one."""
+    """Return n curves, which 8 GPUs train 2.3 times as fast as one."""
     return small_benchmark(
         curves(count, 27, 3), scaling=Scaling({1.0: 1.0, 2.0: 1.5, 4.0: 2.0, 8.0: 2.3})
     )
@@ -139,9 +139,9 @@ def results(strategy: str, deadline: float, budget: float, made: Benchmark = STU
     return [tried(made, one) for one in wanted]
 
 
-def regret(found: list[Result]) -> float:
+def regret(result: list[Result]) -> float:
     """Return the mean regret; nothing reached is the worst."""
-    return fmean(1.0 if each.regret is None else each.regret for each in found)
+    return fmean(1.0 if item.regret is None else item.regret for item in result)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def regret(found: list[Result]) -> float:
 def test_se2_more_is_never_clearly_worse(cells: list[tuple[float, float]], slack: float) -> None:
     before: list[Result] = []
     for deadline, budget in cells:
-        found = results("seer", deadline, budget)
-        assert all(each.violations == () for each in found)
+        result = results("seer", deadline, budget)
+        assert all(item.violations == () for item in result)
         if before:
-            assert fmean(o.trials for o in found) >= slack * fmean(o.trials for o in before)
-            assert regret(found) <= regret(before) + 0.01
-        before = found
+            assert fmean(o.trials for o in result) >= slack * fmean(o.trials for o in before)
+            assert regret(result) <= regret(before) + 0.01
+        before = result
 
 
 TIGHT = own(60, max_instances=4, profile=profile(SUBLINEAR), limits=Limits(200.0, None))
@@ -172,7 +172,7 @@ LOOSE = replace(TIGHT, limits=Limits(6000.0, 24.0))
 def widest_share(took: Audit) -> float:
     """Return the part of the GPU-seconds held that was held at more than one GPU."""
     held = [((span.end - span.begin) * span.width, span.width) for span in took.spans]
-    return sum(each for each, width in held if width > 1) / sum(each for each, _ in held)
+    return sum(item for item, width in held if width > 1) / sum(item for item, _ in held)
 
 
 def test_se3_widths_differ_within_one_moment() -> None:
@@ -261,18 +261,18 @@ def test_se5_the_winner_ends_whenever_one_schedule_fits(slower: float) -> None:
 
 
 def test_se6_it_stops_widening_where_wide_is_slower() -> None:
-    """Once it has seen how slow a width is, nobody gets it any more."""
+    """Once it has seen how slow a width is, no trial gets it any more."""
     slower = profile({1.0: 8.0, 2.0: 9.0, 4.0: 10.0, 8.0: 11.0})
     for seed in range(6):
         takes = slower.launch.mean + slower.boot.mean + slower.start.mean + 27 * 8.0 + 12.0
         limits = Limits(2.0 * takes, 2.5 * takes * 0.01)
         game = own(60, seed=seed, max_instances=4, profile=profile(LINEAR), limits=limits)
-        real = tuple(replace(each, profile=slower) for each in game.rentables)
+        real = tuple(replace(rentable, profile=slower) for rentable in game.rentables)
         played, took = seer(game.but(real=real), "seer-full")
         for width in (2.0, 4.0, 8.0):
             spans = [span for span in took.spans if span.width == width]
-            told = [span.end for span in spans if span.trained]
-            assert [s.begin for s in spans if s.begin > min(told, default=math.inf)] == []
+            result = [span.end for span in spans if span.trained]
+            assert [s.begin for s in spans if s.begin > min(result, default=math.inf)] == []
         assert max(played.epochs.values()) == 27
 
 
@@ -292,16 +292,16 @@ def test_se3_whoever_is_ahead_is_at_least_as_wide(seed: int) -> None:
 @pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
 def test_se4_wide_only_as_far_as_the_deadline_needs_it(scaling: Mapping[float, float]) -> None:
     """One trial: ever more time, ever narrower, and at last no wider than is cheapest."""
-    found = []
+    result = []
     for factor in (1.1, 2.0, 4.0, 30.0):
         known = profile(scaling)
-        fastest = 27 * min(each.mean for each in known.epoch.values())
+        fastest = 27 * min(item.mean for item in known.epoch.values())
         limits = Limits(40.0 + factor * fastest, None)
         played, took = seer(own(1, max_instances=4, profile=known, limits=limits))
         assert max(played.epochs.values()) == 27
-        found.append(max(span.width for span in took.spans))
-    assert found == sorted(found, reverse=True)
-    assert found[-1] == 1.0
+        result.append(max(span.width for span in took.spans))
+    assert result == sorted(result, reverse=True)
+    assert result[-1] == 1.0
 
 
 @pytest.mark.parametrize("budget", [20.0, 24.0, 30.0])
@@ -335,14 +335,14 @@ def test_no_gpu_waits_while_there_is_time_for_another_season() -> None:
     assert took.idle < 0.05 * took.gpu_seconds
 
 
-def test_nobody_is_dropped_for_good() -> None:
+def test_none_is_dropped_for_good() -> None:
     played, _ = seer(own(20, limits=Limits(800.0, None)))
     assert not any(trial.status == "cut" for trial in played.policy.trials.values())
     ended, _ = seer(own(20))
     assert set(ended.epochs.values()) == {27}
 
 
-def test_what_nobody_can_use_at_the_end_is_given_back() -> None:
+def test_what_none_can_use_at_the_end_is_given_back() -> None:
     game = own(60, max_instances=4, profile=profile(FLAT), limits=Limits(500.0, 8.0))
     ends = {}
     for name in BOTH:

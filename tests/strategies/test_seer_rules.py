@@ -24,13 +24,13 @@ def test_a_rung_that_says_nothing_is_found_out() -> None:
 
 def test_that_only_the_better_half_went_on_is_corrected_for() -> None:
     rng = np.random.default_rng(2)
-    found = []
+    result = []
     for _ in range(20):
         lower = {f"t{n}": float(rng.normal()) for n in range(80)}
         upper = {name: 0.9 * v + 0.44 * float(rng.normal()) for name, v in lower.items()}
         best = sorted(upper, key=lambda name: -lower[name])[:40]
-        found.append(seer_rules.step(lower, {name: upper[name] for name in best}))
-    assert np.mean(found) == pytest.approx(0.88, abs=0.05)  # the whole's; of the half alone 0.75
+        result.append(seer_rules.step(lower, {name: upper[name] for name in best}))
+    assert np.mean(result) == pytest.approx(0.88, abs=0.05)  # the whole's; of the half alone 0.75
 
 
 def test_new_trials_begin_deeper_where_the_first_rungs_say_little() -> None:

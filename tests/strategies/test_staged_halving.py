@@ -49,7 +49,7 @@ def test_fewer_results_than_planned_go_on_as_they_are() -> None:
     assert sha.promote(0, {}) == ()
 
 
-def test_nobody_goes_on_from_the_last_rung() -> None:
+def test_none_goes_on_from_the_last_rung() -> None:
     sha = SuccessiveHalving(4, 1, 4, 2, "max")
     assert sha.promote(len(sha.stages()) - 1, {"a": 0.1}) == ()
 

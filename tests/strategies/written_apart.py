@@ -51,12 +51,12 @@ class Exploit:
 
 
 class Breeder:
-    """A sampler of so many trials that notes who is explored, and after which result."""
+    """A sampler of n trials that notes which are explored, and after which result."""
 
     def __init__(self, count: int) -> None:
         self._left = deque(Trial(f"t{n:03d}", {"x": n}) for n in range(count))
         self._count = count
-        self._told = ("", 0)
+        self._reported = ("", 0)
         self.exploits: list[Exploit] = []
 
     def ask(self) -> Trial | None:
@@ -66,12 +66,12 @@ class Breeder:
         return 0
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        self._told = (trial.id, epoch)
+        self._reported = (trial.id, epoch)
 
     def explore(self, parent: Trial) -> Trial:
         number = self._count + len(self.exploits)
         child = Trial(f"t{number:03d}", {"x": number})
-        self.exploits.append(Exploit(*self._told, parent.id, child.id))
+        self.exploits.append(Exploit(*self._reported, parent.id, child.id))
         return child
 
 
@@ -103,18 +103,18 @@ class Population:
             self.scores.pop(self.born.pop(name).replaced, None)
         self.scores[name], self.epochs[name] = score, epoch
         if epoch == self.last:  # too late for those that were to be its clones
-            for late in [n for n, each in self.unborn.items() if each.parent == name]:
+            for late in [n for n, item in self.unborn.items() if item.parent == name]:
                 self.scores.pop(self.unborn.pop(late).replaced, None)
             return False, set()
         if epoch < self.ready[name]:
             return False, set()
         self.ready[name] = min(epoch + self.interval, self.last)
-        by_score = sorted(self.scores, key=lambda each: self.scores[each])
+        by_score = sorted(self.scores, key=lambda item: self.scores[item])
         quarter = len(by_score) // 4
         if name not in by_score[:quarter]:
             return True, set()
         best = by_score[len(by_score) - quarter :]
-        return True, {each for each in best if self.epochs[each] < self.last}
+        return True, {item for item in best if self.epochs[item] < self.last}
 
 
 @dataclass(frozen=True)
@@ -157,13 +157,13 @@ def played_with(
     return policy, tuple(ledger.entries)
 
 
-def pbt_decisions(found: Bred) -> tuple[int, int]:
+def pbt_decisions(result: Bred) -> tuple[int, int]:
     """Return how often a member was judged or a clone begun, and how often not as it should."""
-    done = {(each.replaced, each.epoch): each for each in found.exploits}
-    children = {each.child: each for each in found.exploits}
+    done = {(item.replaced, item.epoch): item for item in result.exploits}
+    children = {item.child: item for item in result.exploits}
     fresh, count, differing = 0, 0, 0
-    apart = Population(found.interval, found.last)
-    for entry in found.entries:
+    apart = Population(result.interval, result.last)
+    for entry in result.entries:
         event = entry.event
         if isinstance(event, EpochDone):
             name = event.session.partition(".")[0]
@@ -174,7 +174,7 @@ def pbt_decisions(found: Bred) -> tuple[int, int]:
                 differing += bool(parents)
             else:
                 differing += not due or exploit.parent not in parents
-                differing += found.policy.trials[name].status != "cut"
+                differing += result.policy.trials[name].status != "cut"
                 apart.unborn[exploit.child] = exploit
         for command in entry.commands:
             if not isinstance(command, StartTrial) or command.trial in apart.epochs:
@@ -185,7 +185,7 @@ def pbt_decisions(found: Bred) -> tuple[int, int]:
                 differing += command.checkpoint != f"sim://{parent}/{apart.epochs[parent]}"
             else:
                 if fresh % POPULATION == 0:
-                    apart = Population(found.interval, found.last)
+                    apart = Population(result.interval, result.last)
                 fresh += 1
                 differing += command.start_epoch != 0
             apart.begins(name, command.start_epoch)
@@ -200,7 +200,7 @@ SPACE: dict[str, Domain] = {
 
 
 class Noted(SpaceSampler):
-    """A sampler of the space that notes what it was asked and told, in order."""
+    """A sampler of the space that notes requests and results, in order."""
 
     def __init__(self, seed: int, most: int, random_fraction: float) -> None:
         super().__init__(SPACE, "tpe", seed=seed, most=most, random_fraction=random_fraction)
@@ -255,7 +255,7 @@ class ModelApart:
             self.study.tell(self.numbers[name], value)
 
     def _climb(self) -> None:
-        enough = [e for e, found in self.results.items() if len(found) >= len(SPACE) + 2]
+        enough = [e for e, result in self.results.items() if len(result) >= len(SPACE) + 2]
         if max(enough, default=0) <= self.epoch:
             return
         self.epoch = max(enough)
@@ -327,15 +327,15 @@ def modelled(strategy: str, allocator: str, seed: int, count: int, eta: int = 3)
 
     policy, _ = played_with(game, strategy, 9, eta, sampler, reached, pace)
     trials = [policy.trials[name] for name in sorted(policy.trials)]
-    ends = tuple(max(each.history, default=0) for each in trials)
+    ends = tuple(max(trial.history, default=0) for trial in trials)
     return Modelled(seed, tuple(sampler.steps), tuple(t.trial.config for t in trials), ends)
 
 
-def model_decisions(found: Modelled, random_fraction: float = 1 / 3) -> tuple[int, int, int]:
+def model_decisions(result: Modelled, random_fraction: float = 1 / 3) -> tuple[int, int, int]:
     """Return the configurations asked for, how many are the model's, how many are others."""
-    apart = ModelApart(found.seed, random_fraction)
+    apart = ModelApart(result.seed, random_fraction)
     count = by_model = differing = 0
-    for trial, epoch, value in found.steps:
+    for trial, epoch, value in result.steps:
         if value is not None:
             apart.tell(trial.id, epoch, value)
             continue

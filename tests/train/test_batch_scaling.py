@@ -54,13 +54,13 @@ class _Optimizer:
 
 def rates(batch: GrowingBatch, epochs: int) -> list[float]:
     """Return the learning rates of the next epochs, as the optimizer has them."""
-    found = []
+    actual = []
     for _ in range(epochs):
         optimizer = _Optimizer()
-        told = batch.begin_epoch(optimizer)
-        assert [group["lr"] for group in optimizer.param_groups] == [told, told]
-        found.append(told)
-    return found
+        result = batch.begin_epoch(optimizer)
+        assert [group["lr"] for group in optimizer.param_groups] == [result, result]
+        actual.append(result)
+    return actual
 
 
 def test_h22_batch_and_rate_follow_the_width() -> None:
@@ -103,8 +103,8 @@ def test_h22_who_begins_wide_warms_up() -> None:
 def trained(
     folder: Path, share: float, restore: str | None, *, trial: str = "t", saves: bool = False
 ) -> tuple[str, list[Any]]:
-    """Train an epoch by a script on one worker; returns its checkpoint, and what it was told."""
-    told: list[Any] = []
+    """Train an epoch by a script on one worker; returns its checkpoint, and what it got."""
+    result: list[Any] = []
     paths: list[str] = []
     folder.mkdir(exist_ok=True)
     (folder / "state").write_text("all of it")
@@ -112,8 +112,8 @@ def trained(
     def script(_config: Any) -> None:
         context = cloudtune.get_context()
         batch = GrowingBatch(8, 0.1)
-        told.append((context.get_previous_gpus(), context.get_previous_batch_size()))
-        told.append((batch.previous_workers, batch.previous_size))
+        result.append((context.get_previous_gpus(), context.get_previous_batch_size()))
+        result.append((batch.previous_workers, batch.previous_size))
         points: Any = torch.arange(32)
         loader = cloudtune.prepare_data_loader(DataLoader(points, batch.size))
         cloudtune.prepare_data_loader(DataLoader(points, 32))  # of a validation
@@ -139,23 +139,23 @@ def trained(
     session.stop()
     with contextlib.suppress(NeverReportedError):
         session.run(script, {})
-    return (paths[-1] if paths else ""), told
+    return (paths[-1] if paths else ""), result
 
 
 def test_h22_the_context_tells_with_what_the_checkpoint_was_trained(tmp_path: Path) -> None:
-    path, told = trained(tmp_path / "files", 0.5, None)
-    assert told == [(None, None), (None, None)]
-    again, told = trained(tmp_path / "files", 1.0, path)
-    assert told == [(0.5, 8), (1, 8)]
-    _, told = trained(tmp_path / "files", 0.5, again, trial="clone")
-    assert told == [(1.0, 8), (1, 8)], "a clone is told of its donor's"
+    path, result = trained(tmp_path / "files", 0.5, None)
+    assert result == [(None, None), (None, None)]
+    again, result = trained(tmp_path / "files", 1.0, path)
+    assert result == [(0.5, 8), (1, 8)]
+    _, result = trained(tmp_path / "files", 0.5, again, trial="clone")
+    assert result == [(1.0, 8), (1, 8)], "a clone gets its donor's"
 
 
-def test_h22_a_save_in_mid_epoch_leaves_what_is_told(tmp_path: Path) -> None:
+def test_h22_a_save_in_mid_epoch_leaves_what_is_reported(tmp_path: Path) -> None:
     path, _ = trained(tmp_path / "files", 0.5, None)
     trained(tmp_path / "files", 1.0, path, saves=True)
-    _, told = trained(tmp_path / "files", 1.0, path)
-    assert told[0] == (0.5, 8)
+    _, result = trained(tmp_path / "files", 1.0, path)
+    assert result[0] == (0.5, 8)
 
 
 def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
@@ -164,5 +164,5 @@ def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
     document = json.loads(manifest.read_text())
     assert document.pop("trained") == {"gpus": 0.5, "batch_size": 8}
     manifest.write_text(json.dumps(document))
-    _, told = trained(tmp_path / "files", 0.5, path)
-    assert told == [(None, None), (None, None)]
+    _, result = trained(tmp_path / "files", 0.5, path)
+    assert result == [(None, None), (None, None)]

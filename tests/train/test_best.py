@@ -61,7 +61,7 @@ def test_another_takes_its_place_and_nothing_of_the_first_stays(tmp_path: Path) 
     keep_best(store, saved(tmp_path, old="1"), ABOUT)
     path = keep_best(store, saved(tmp_path, 4, new="2"), ABOUT)
     assert content(path) == {**FILES, "new": "2"}
-    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}
+    assert {item.name for item in Path(store).iterdir()} == {"best", "t07"}
 
 
 class BreaksAt:
@@ -103,7 +103,7 @@ def test_a_kill_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
         assert content(f"{store}/best")["state"] == {3: "old", 4: "new"}[note["epoch"]]
     assert keep_best(store, second, ABOUT)
     assert content(f"{store}/best")["state"] == "new"
-    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}, "nothing is left over"
+    assert {path.name for path in Path(store).iterdir()} == {"best", "t07"}, "nothing is left over"
 
 
 def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(StorageError, match="No space left"):
         keep_best(store, saved(tmp_path, 5), ABOUT)
     assert content(f"{store}/best") == FILES
-    assert {each.name for each in Path(store).iterdir()} == {"best", "t07"}
+    assert {path.name for path in Path(store).iterdir()} == {"best", "t07"}
 
 
 def test_a_script_that_saves_under_the_notes_name_learns_it(tmp_path: Path) -> None:

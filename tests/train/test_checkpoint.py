@@ -137,9 +137,9 @@ def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, agai
         if not broken_off(store, at, partial(store.save, "t", epoch, {}, tmp_path / "new")):
             break
         latest = present(store.latest("t"))
-        found = content(latest, tmp_path / f"out{at}")
-        assert found in {"old", "new"}
-        assert found == "new" or latest == first
+        result = content(latest, tmp_path / f"out{at}")
+        assert result in {"old", "new"}
+        assert result == "new" or latest == first
     assert at > 8, "too few steps were broken to prove anything"
     assert content(str(store.latest("t")), tmp_path / "last") == "new"
 
@@ -283,9 +283,9 @@ def test_a_users_folder_is_used_in_place(store: CheckpointStore, tmp_path: Path)
 
 def test_any_trial_may_read_what_another_has_saved(store: CheckpointStore, tmp_path: Path) -> None:
     path = store.save("t", 4, {}, folder_of(tmp_path / "in", "x"))
-    found = Checkpoint.from_storage(path)
-    assert found.epoch == 4
-    with found.as_directory() as folder:
+    result = Checkpoint.from_storage(path)
+    assert result.epoch == 4
+    with result.as_directory() as folder:
         assert (Path(folder) / "state.pt").read_text() == "x"
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         Checkpoint.from_storage(str(tmp_path / "none"))
@@ -332,7 +332,7 @@ def test_the_best_on_s3_is_whole_with_its_note(bucket: str, tmp_path: Path) -> N
         path = keep_best(uri, store.save("t", epoch, {"acc": 0.5}, folder), {"run": "r"})
     assert path == "s3://case/runs/best"
     listed = client.list_objects_v2(Bucket="case", Prefix="runs/best/")["Contents"]
-    keys = {each["Key"] for each in listed} - {"runs/best/"}  # what pyarrow takes for a folder
+    keys = {item["Key"] for item in listed} - {"runs/best/"}  # what pyarrow takes for a folder
     assert keys == {"runs/best/new.pt", "runs/best/cloudtune.json"}
     note = client.get_object(Bucket="case", Key="runs/best/cloudtune.json")["Body"].read()
     assert json.loads(note)["epoch"] == 2
@@ -360,7 +360,7 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
 
 
 class FailingFileSystem:
-    """A file system whose methods named here fail, so many times; the rest is real."""
+    """A file system whose methods named here fail n times; the rest is real."""
 
     def __init__(self, real: Any, times: int, *failing: str) -> None:
         self.real = real
@@ -416,10 +416,10 @@ def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
     store._fs = Full()
     with pytest.raises(StorageError, match="No space left"):
         store.save("t1", 1, {}, source)
-    assert [each for each in (tmp_path / "store").rglob("*") if each.is_file()] == []
+    assert [item for item in (tmp_path / "store").rglob("*") if item.is_file()] == []
 
 
-def test_an_old_checkpoint_that_can_not_be_deleted_harms_nobody(tmp_path: Path) -> None:
+def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
     paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
@@ -436,7 +436,7 @@ def test_an_older_checkpoint_replaces_a_missing_or_short_one(tmp_path: Path) -> 
     store = CheckpointStore(str(tmp_path / "store"))
     paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
     assert usable(paths[2]) == paths[2]
-    (file,) = [each for each in Path(paths[2]).glob("*/*") if each.is_file()]
+    (file,) = [path for path in Path(paths[2]).glob("*/*") if path.is_file()]
     file.write_text("o")
     assert usable(paths[2]) == paths[1]
     Path(paths[1], MANIFEST).unlink()
@@ -463,7 +463,7 @@ def test_a_manifest_that_names_files_elsewhere_is_no_checkpoint(tmp_path: Path, 
 def test_a_link_in_the_storage_is_not_read(tmp_path: Path, kind: str) -> None:
     store = CheckpointStore(str(tmp_path / "store"))
     paths = [store.save("t1", epoch, {}, folder_of(tmp_path / "in", "one")) for epoch in (1, 2)]
-    (file,) = [each for each in Path(paths[1]).glob("*/*") if each.is_file()]
+    (file,) = [path for path in Path(paths[1]).glob("*/*") if path.is_file()]
     if kind == "link to a folder":
         file.parent.rename(tmp_path / "elsewhere")
         file.parent.symlink_to(tmp_path / "elsewhere")

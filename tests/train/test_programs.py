@@ -113,13 +113,13 @@ class Trial:
         every = self.progress.every
         program = Program(self.command, words_of(self.command), last * every, **self.program)
 
-        def told(report: EpochReport) -> None:
+        def keep_report(report: EpochReport) -> None:
             self.reports.append(report)
             each(run, report)
             if report.epoch >= until:
                 run.stop()
 
-        run = command_run(program, post, told)
+        run = command_run(program, post, keep_report)
         run.grant(until)
         with redirected(log):
             run.run()
@@ -329,7 +329,7 @@ with open("m", "w") as log:
     it = trial(tmp_path, script, "python main.py {steps}", program={"file": "m"}, progress=progress)
     with pytest.raises(CommandFailedError, match="ended after step 1,500 of 4,500"):
         it.run(until=99, last=9)
-    reported = [(each.epoch, each.metrics["accuracy"]) for each in it.reports]
+    reported = [(report.epoch, report.metrics["accuracy"]) for report in it.reports]
     assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0)]
 
 

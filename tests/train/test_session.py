@@ -93,7 +93,7 @@ def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
     assert [report.epoch for report in reports] == [1, 2]
 
 
-def test_a_script_that_never_reports_is_told_so() -> None:
+def test_a_script_that_never_reports_is_reported_so() -> None:
     with pytest.raises(NeverReportedError, match="trial t1 returned without ever calling"):
         run_granted(lambda config: None)
     with pytest.raises(NeverReportedError, match=r"epoch 1 ended without cloudtune\.report"):
@@ -240,7 +240,7 @@ def test_sums_of_a_gpu_tell_parameters_apart(monkeypatch: pytest.MonkeyPatch) ->
     swapped[[0, 4]] = swapped[[4, 0]]
 
     def sums(given: torch.Tensor) -> list[list[int]]:
-        return [each.tolist() for each in torch_state._sums(given)]
+        return [_sum.tolist() for _sum in torch_state._sums(given)]
 
     assert len(sums(data)) == 5
     assert sums(data) == sums(data.clone())
@@ -262,8 +262,8 @@ def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPat
         return 3 * 2**20
 
     monkeypatch.setattr("torch.cuda.max_memory_reserved", reserved)
-    told = run_granted(steady, max_epoch=1, device="cuda:0")
-    assert [report.memory_mib for report in told] == [3 + CONTEXT_MIB]
+    result = run_granted(steady, max_epoch=1, device="cuda:0")
+    assert [report.memory_mib for report in result] == [3 + CONTEXT_MIB]
     assert asked == ["cuda:0"]
 
 
@@ -333,7 +333,7 @@ def test_a_function_sees_its_neighbours(tmp_path: Path, monkeypatch: pytest.Monk
     assert "tuned" not in sys.modules
 
 
-def test_a_script_is_told_that_its_machine_is_leaving() -> None:
+def test_a_script_is_reported_that_its_machine_is_leaving() -> None:
     session = make_session()
     with session.activate():
         assert not cloudtune.is_leaving()
@@ -344,11 +344,11 @@ def test_a_script_is_told_that_its_machine_is_leaving() -> None:
 def test_an_epoch_reports_how_long_it_waited_for_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = itertools.count(10.0, 0.25)
     monkeypatch.setattr(training, "waited_seconds", lambda: next(waits))
-    told = run_granted(steady, max_epoch=2)
-    assert [report.waited for report in told] == [0.25, 0.25]
+    result = run_granted(steady, max_epoch=2)
+    assert [report.waited for report in result] == [0.25, 0.25]
 
 
-def test_uncounted_nobody_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uncounted_none_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cpu.waited_seconds() >= 0.0
     for text in ("", "1", "1 x 2"):
         (tmp_path / "schedstat").write_text(text)

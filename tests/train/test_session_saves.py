@@ -74,7 +74,7 @@ def test_the_last_two_are_kept(tmp_path: Path, store: CheckpointStore, work: Pat
 
 
 def test_what_may_be_needed_is_kept(tmp_path: Path, store: CheckpointStore, work: Path) -> None:
-    """It may have told the trial to stop at epoch 2: until that arrives, the trial trains on."""
+    """It may have asked the trial to stop at epoch 2: until that arrives, the trial trains on."""
 
     def deliver(report: EpochReport) -> None:
         if report.epoch <= 2 or report.epoch == 6:
@@ -89,7 +89,7 @@ def test_what_may_be_needed_is_kept(tmp_path: Path, store: CheckpointStore, work
 
 
 class SlowStore(CheckpointStore):
-    """Brings checkpoints into the storage when it is told to."""
+    """Brings checkpoints into the storage on demand."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -118,7 +118,7 @@ def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> No
     driver.session.grant(3)
     driver.start(script)
     assert [began.get(timeout=60), began.get(timeout=60)] == [1, 2]
-    assert driver.reports == [], "nobody may go on from a checkpoint that isn't there yet"
+    assert driver.reports == [], "no trial may go on from a checkpoint that isn't there yet"
     store.may_commit.set()
     for epoch in (1, 2, 3):
         report = driver.next_report()
@@ -227,7 +227,7 @@ def test_an_epoch_begins_again_from_a_save_in_its_middle(tmp_path: Path) -> None
         session.flush()
     session.stop()
     thread.join()
-    assert kept == [False, True], "before the first epoch nobody would look for it"
+    assert kept == [False, True], "before the first epoch nothing would look for it"
 
     middle = tmp_path / "middle"
     middle.mkdir()
@@ -270,7 +270,7 @@ def test_saves_due(store: CheckpointStore, work: Path, monkeypatch: pytest.Monke
     other = make_session(store=store, restore=path, max_epoch=3, rank=1, saves=SaveTimes(0.5))
     with session.activate():
         clock.now += 1e6
-        assert not cloudtune.save_due(), "nobody has measured a save yet"
+        assert not cloudtune.save_due(), "no save was measured yet"
         assert cloudtune.save(here)
         clock.now += 84.0
         assert not cloudtune.save_due()

@@ -128,9 +128,9 @@ def trained(
     node.agent.start(part_of(session, width, until, checkpoint, strategy=strategy, **config))
     losses: list[float] = []
     while True:
-        told = node.hear(session, Epoch | Gone)
-        assert isinstance(told[-1], Epoch), told
-        report = vars(told[-1].report)
+        reported = node.hear(session, Epoch | Gone)
+        assert isinstance(reported[-1], Epoch), reported
+        report = vars(reported[-1].report)
         losses.append(report["metrics"]["loss"])
         assert report["parallel"] == "", "the script has named it"
         if report["epoch"] == until:

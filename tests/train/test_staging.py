@@ -29,7 +29,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, **mib: float) -> None:
-    """Let so many MiB be free, by the names of folders."""
+    """Let n MiB be free, by the names of folders."""
 
     def usage(path: str | os.PathLike[str]) -> Usage:
         left = int(mib[Path(path).name] * 2**20)
@@ -68,8 +68,8 @@ def test_without_room_an_epoch_is_not_saved_and_reported(
 ) -> None:
     free(monkeypatch, own=1.0, usual=0.0)
     assert CheckpointStore(str(own.parent / "store"), ()).stage("t", 1, own.parent / "in") is None
-    told = capsys.readouterr().err
-    assert "epoch 1 is not saved" in told
-    assert f"a checkpoint of 0 MiB, and 0 MiB free in {own.parent / 'usual'}" in told
-    assert str(own) in told
+    result = capsys.readouterr().err
+    assert "epoch 1 is not saved" in result
+    assert f"a checkpoint of 0 MiB, and 0 MiB free in {own.parent / 'usual'}" in result
+    assert str(own) in result
     assert list(own.iterdir()) == list((own.parent / "usual").iterdir()) == []

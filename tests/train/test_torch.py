@@ -79,15 +79,15 @@ def test_a_step_is_the_same_at_any_width(batch: int, world: int, drop_last: bool
             loader = cloudtune.prepare_data_loader(given)
             assert loader.batch_size is not None
             assert abs(loader.batch_size - batch / width) <= 1
-            found: list[torch.Tensor] = []
+            result: list[torch.Tensor] = []
             for _ in range(2):
                 for (inputs,) in loader:
                     loss = model(inputs).square().mean() * made.batch_weight
                     (gradient,) = torch.autograd.grad(loss, [model.weight])
-                    found.append(gradient)
-            assert len(found) == 2 * len(loader)
+                    result.append(gradient)
+            assert len(result) == 2 * len(loader)
             assert made.batch_weight == 1.0
-            return found
+            return result
 
     alone = gradients(0, 1)
     together = zip(*(gradients(rank, world) for rank in range(world)), strict=True)
@@ -109,7 +109,11 @@ def test_gradients_count_by_the_share_of_the_batch(session: Session, tmp_path: P
             session.batch_weight = weight
             model.zero_grad()
             model(torch.ones(4, 3)).sum().backward()
-            into += [each.grad.clone() for each in plain.parameters() if each.grad is not None]
+            into += [
+                parameter.grad.clone()
+                for parameter in plain.parameters()
+                if parameter.grad is not None
+            ]
         for one, other in zip(whole, part, strict=True):
             torch.testing.assert_close(0.5 * one, other)
         # The last to hold the group ends it, and a model does so with the GIL, which the group's

@@ -60,15 +60,15 @@ def ledger(*middle: Entry, begin: Sequence[Command] = (), end: float = 100.0) ->
     )
 
 
-def comes_to(found: Amount, gpu_seconds: float, dollars: float) -> None:
-    assert found.gpu_seconds == gpu_seconds
-    assert found.dollars == pytest.approx(dollars, abs=1e-6)
+def comes_to(result: Amount, gpu_seconds: float, dollars: float) -> None:
+    assert result.gpu_seconds == gpu_seconds
+    assert result.dollars == pytest.approx(dollars, abs=1e-6)
 
 
 def trained(*middle: Entry, begin: StartTrial) -> dict[str, float]:
     """Return the GPU-seconds of trial a by use, of a run on one instance."""
-    told = account(ledger(*middle, begin=(begin,)), [OFFER]).trials["a"]
-    return {name: amount.gpu_seconds for name, amount in told.items() if amount.gpu_seconds}
+    result = account(ledger(*middle, begin=(begin,)), [OFFER]).trials["a"]
+    return {name: amount.gpu_seconds for name, amount in result.items() if amount.gpu_seconds}
 
 
 RUN = ledger(
@@ -85,8 +85,8 @@ RUN = ledger(
 
 
 def test_every_second_of_a_run_by_hand() -> None:
-    found = account(RUN, [OFFER], CHARGES)
-    assert {name: amount.gpu_seconds for name, amount in found.amounts.items()} == {
+    result = account(RUN, [OFFER], CHARGES)
+    assert {name: amount.gpu_seconds for name, amount in result.amounts.items()} == {
         "training": 2 * (8.5 + 8.5 + 10.0),
         "checkpoint": 2 * 3.0,
         "start-up": 4 * 20.0 + 2 * 3.0 + 2 * 2.0,
@@ -99,18 +99,18 @@ def test_every_second_of_a_run_by_hand() -> None:
         "launches": 0.0,
         "hourly": 0.0,
     }
-    comes_to(found.boot, 80.0, 0.2)
-    assert found.amounts["training"].dollars == pytest.approx(54 * CENT / 4)
-    assert found.amounts["launches"].dollars == 0.5
-    assert found.amounts["hourly"].dollars == pytest.approx(0.1)
-    comes_to(found.whole, 396.0, 0.99 + 0.5 + 0.1)
-    assert found.busy_share == pytest.approx(54 / 396)
+    comes_to(result.boot, 80.0, 0.2)
+    assert result.amounts["training"].dollars == pytest.approx(54 * CENT / 4)
+    assert result.amounts["launches"].dollars == 0.5
+    assert result.amounts["hourly"].dollars == pytest.approx(0.1)
+    comes_to(result.whole, 396.0, 0.99 + 0.5 + 0.1)
+    assert result.busy_share == pytest.approx(54 / 396)
 
 
 def test_trials_have_what_they_held_instances_all_they_cost() -> None:
-    found = account(RUN, [OFFER], CHARGES)
-    assert sum(amount.gpu_seconds for amount in found.trials["a"].values()) == 2 * 45.0
-    [instance] = found.instances
+    result = account(RUN, [OFFER], CHARGES)
+    assert sum(amount.gpu_seconds for amount in result.trials["a"].values()) == 2 * 45.0
+    [instance] = result.instances
     comes_to(instance.whole, 396.0, 0.99 + 0.5)
     assert (instance.begin, instance.end) == (1.0, 100.0)
     assert instance.returned
@@ -130,7 +130,7 @@ def test_packed_trials_fill_a_gpu() -> None:
     """F17: three thirds are one."""
     third = 1 / 3
     names = ("a.1", "b.1", "c.1")
-    found = account(
+    result = account(
         ledger(
             *(entry(events.TrialStarted(21.0, name)) for name in names),
             *(entry(done(31.0, name, 1)) for name in names),
@@ -139,34 +139,34 @@ def test_packed_trials_fill_a_gpu() -> None:
         ),
         [OFFER],
     )
-    assert found.instances[0].busy == ((21.0, 1.0), (31.0, 0.0))
-    assert found.amounts["training"].gpu_seconds == pytest.approx(10.0)
+    assert result.instances[0].busy == ((21.0, 1.0), (31.0, 0.0))
+    assert result.amounts["training"].gpu_seconds == pytest.approx(10.0)
 
 
-def test_an_epoch_told_while_the_next_one_trains_counts_once() -> None:
-    """Its checkpoint was on its way for 4 s: it ended 4 s before it was told."""
-    found = trained(
+def test_an_epoch_reported_while_the_next_one_trains_counts_once() -> None:
+    """Its checkpoint was on its way for 4 s: it ended 4 s before that was reported."""
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(38.0, "a.1", 1)),
         entry(done(44.0, "a.1", 2), StopTrial("a.1")),
         entry(events.TrialStopped(44.0, "a.1")),
         begin=start("a.1"),
     )
-    assert found == {"training": 20.0, "start-up": 3.0}
+    assert result == {"training": 20.0, "start-up": 3.0}
 
 
 def test_overlapping_epochs_are_cut_to_the_time_there_was() -> None:
-    found = trained(
+    result = trained(
         entry(done(30.0, "a.1", 1, 20.0)),
         entry(done(31.0, "a.1", 2, 20.0), StopTrial("a.1")),
         entry(events.TrialStopped(31.0, "a.1")),
         begin=start("a.1"),
     )
-    assert found == {"training": 10.0}
+    assert result == {"training": 10.0}
 
 
 def test_epochs_that_had_to_be_trained_again_are_lost() -> None:
-    found = trained(
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1, saving=1.0)),
         entry(done(44.0, "a.1", 2)),  # without a checkpoint
@@ -176,7 +176,7 @@ def test_epochs_that_had_to_be_trained_again_are_lost() -> None:
         entry(events.TrialStopped(60.0, "a.2")),
         begin=start("a.1", 1.0, 0, 3),
     )
-    assert found == {"training": 9.0 + 10.0, "checkpoint": 1.0, "start-up": 6.0, "lost": 13.0}
+    assert result == {"training": 9.0 + 10.0, "checkpoint": 1.0, "start-up": 6.0, "lost": 13.0}
 
 
 def test_a_session_that_never_trained_was_start_up_or_lost() -> None:
@@ -186,19 +186,19 @@ def test_a_session_that_never_trained_was_start_up_or_lost() -> None:
     assert trained(begun, failed, begin=start("a.1")) == {"start-up": 3.0, "lost": 16.0}
 
 
-def test_an_epoch_that_nobody_waited_for_is_none() -> None:
-    found = trained(
+def test_an_epoch_that_none_waited_for_is_none() -> None:
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1"), StopTrial("a.1")),
         entry(done(34.0, "a.1", 1)),
         entry(events.TrialStopped(34.0, "a.1")),
         begin=start("a.1"),
     )
-    assert found == {"start-up": 13.0}
+    assert result == {"start-up": 13.0}
 
 
 def test_epochs_without_a_controller_are_put_where_they_were() -> None:
     """Another controller hears of all at once, and of some of them for a second time."""
-    found = trained(
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1)),
         entry(events.RunResumed(80.0)),
@@ -208,35 +208,35 @@ def test_epochs_without_a_controller_are_put_where_they_were() -> None:
         entry(events.TrialStopped(81.0, "a.1")),
         begin=start("a.1", 1.0, 0, 3),
     )
-    assert found == {"start-up": 3.0 + 1.0, "training": 30.0, "barrier": 26.0}
+    assert result == {"start-up": 3.0 + 1.0, "training": 30.0, "barrier": 26.0}
 
 
 def test_a_late_first_report_makes_no_start_up() -> None:
     """Its workers were known to be set up; another controller heard of the epoch long after."""
-    found = trained(
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(events.RunResumed(80.0)),
         entry(done(80.0, "a.1", 1), StopTrial("a.1")),
         entry(events.TrialStopped(80.0, "a.1")),
         begin=start("a.1", 1.0, 0, 1),
     )
-    assert found == {"start-up": 3.0, "training": 10.0, "barrier": 46.0}
+    assert result == {"start-up": 3.0, "training": 10.0, "barrier": 46.0}
 
 
 def test_a_first_epoch_of_unknown_length_begins_after_set_up() -> None:
-    found = trained(
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1, 0.0)),
         entry(done(44.0, "a.1", 2), StopTrial("a.1")),
         entry(events.TrialStopped(44.0, "a.1")),
         begin=start("a.1"),
     )
-    assert found == {"start-up": 3.0, "training": 20.0}
+    assert result == {"start-up": 3.0, "training": 20.0}
 
 
 def test_an_epoch_of_unknown_length_is_like_the_others() -> None:
     """Its session died unseen, and what it had saved was found in the storage."""
-    found = trained(
+    result = trained(
         entry(events.TrialStarted(24.0, "a.1")),
         entry(done(34.0, "a.1", 1)),
         entry(events.RunResumed(80.0)),
@@ -244,10 +244,10 @@ def test_an_epoch_of_unknown_length_is_like_the_others() -> None:
         entry(events.TrialLost(80.0, "a.1", "it was gone", blameless=True)),
         begin=start("a.1", 1.0, 0, 3),
     )
-    assert found == {"start-up": 3.0, "training": 20.0, "lost": 36.0}
+    assert result == {"start-up": 3.0, "training": 20.0, "lost": 36.0}
 
 
-def test_a_minimum_and_whole_seconds_are_told_by_themselves() -> None:
+def test_a_minimum_and_whole_seconds_are_reported_by_themselves() -> None:
     grained = replace(OFFER, granularity_seconds=1.0)
     short = account(ledger(end=40.5), [grained])
     assert short.amounts["minimum"].dollars == pytest.approx(20.5 * CENT)
@@ -258,14 +258,14 @@ def test_a_minimum_and_whole_seconds_are_told_by_themselves() -> None:
 
 
 def test_an_instance_without_an_end_bills_to_the_last_entry() -> None:
-    found = account(RUN[:-1], [OFFER])
-    [instance] = found.instances
+    result = account(RUN[:-1], [OFFER])
+    [instance] = result.instances
     assert (instance.returned, instance.end) == (False, 96.0)
-    assert found.amounts["returning"] == Amount()
-    comes_to(found.whole, 4 * 95.0, 0.95)
+    assert result.amounts["returning"] == Amount()
+    comes_to(result.whole, 4 * 95.0, 0.95)
 
 
-def test_an_instance_that_is_told_a_second_time_counts_once() -> None:
+def test_an_instance_that_is_reported_a_second_time_counts_once() -> None:
     """A takeover tells again what its ledger may not have: the bill and the fleet stay the same."""
     again = entry(events.InstanceLaunched(30.0, "i0", "i-0", 1.0))
     twice = (*RUN[:3], entry(events.RunResumed(30.0)), again, *RUN[3:])
@@ -273,22 +273,22 @@ def test_an_instance_that_is_told_a_second_time_counts_once() -> None:
     whole = play(SETTING, PLAN).entries
     launched = next(e for e in whole if isinstance(e.event, events.InstanceLaunched))
     place = whole.index(launched) + 1
-    told = build(SETTING.job(PLAN), (*whole[:place], launched, *whole[place:]))
-    assert told.fleet == build(SETTING.job(PLAN), tuple(whole)).fleet
-    assert [size for _, size in told.fleet] == [1, 2, 3, 2, 1, 0]
+    report = build(SETTING.job(PLAN), (*whole[:place], launched, *whole[place:]))
+    assert report.fleet == build(SETTING.job(PLAN), tuple(whole)).fleet
+    assert [size for _, size in report.fleet] == [1, 2, 3, 2, 1, 0]
 
 
-def test_a_request_that_nobody_has_answered_may_bill_already() -> None:
-    found = account((RUN[0], entry(events.RunResumed(90.0))), [OFFER])
-    assert found.amounts["start-up"] == found.boot
-    comes_to(found.boot, 360.0, 0.9)
-    assert found.instances[0].instance is None
+def test_a_request_that_none_has_answered_may_bill_already() -> None:
+    result = account((RUN[0], entry(events.RunResumed(90.0))), [OFFER])
+    assert result.amounts["start-up"] == result.boot
+    comes_to(result.boot, 360.0, 0.9)
+    assert result.instances[0].instance is None
     refused = account((RUN[0], entry(events.LaunchFailed(2.0, "i0", "dry", ""))), [OFFER])
     assert (refused.whole, refused.instances) == (Amount(), ())
 
 
 def test_a_session_ends_with_a_node_that_is_lost() -> None:
-    found = account(
+    result = account(
         ledger(
             entry(events.NodeLost(50.0, "i0", "no heartbeat"), StopTrial("a.1"), Release("i0")),
             entry(events.TrialStopped(60.0, "a.1")),
@@ -296,8 +296,8 @@ def test_a_session_ends_with_a_node_that_is_lost() -> None:
         ),
         [OFFER],
     )
-    assert found.trials["a"]["start-up"].gpu_seconds == 4 * 29.0
-    assert found.amounts["returning"].gpu_seconds == 4 * 50.0
+    assert result.trials["a"]["start-up"].gpu_seconds == 4 * 29.0
+    assert result.amounts["returning"].gpu_seconds == 4 * 50.0
 
 
 def test_the_price_is_that_which_was_asked_for() -> None:
@@ -315,7 +315,7 @@ def test_a_report_says_where_the_money_went() -> None:
     report = build(SETTING.job(PLAN), play(SETTING, PLAN).entries)
     data = json.loads(json.dumps(to_json(report)))["accounting"]
     assert data["total"]["dollars"] == pytest.approx(report.dollars)
-    assert sum(each["dollars"] for each in data["categories"].values()) == pytest.approx(
+    assert sum(value["dollars"] for value in data["categories"].values()) == pytest.approx(
         report.dollars
     )
     assert set(data["categories"]) == {name.replace("-", "_") for name in CATEGORIES}
@@ -350,23 +350,23 @@ def test_the_report_of_either_kind_shows_it(elastic: bool) -> None:
 
 def test_9_the_bill_of_several_types_by_purpose() -> None:
     g4dn, p3 = offer(4, 3.912, name="g4dn.12xlarge"), offer(4, 12.24, name="p3.8xlarge")
-    found = account(bill_4(g4dn, p3), [g4dn, p3])
-    dollars = {name: amount.dollars for name, amount in found.amounts.items() if amount.dollars}
+    result = account(bill_4(g4dn, p3), [g4dn, p3])
+    dollars = {name: amount.dollars for name, amount in result.amounts.items() if amount.dollars}
     assert dollars == {
         "training": pytest.approx(1.332, abs=1e-6),
         "start-up": pytest.approx(0.195067, abs=1e-6),
         "barrier": pytest.approx(0.34, abs=1e-6),
         "returning": pytest.approx(0.011147, abs=1e-6),
     }
-    comes_to(found.whole, 4044.0, 1.878213)
-    assert found.busy_share == pytest.approx(0.7913, abs=1e-4)
+    comes_to(result.whole, 4044.0, 1.878213)
+    assert result.busy_share == pytest.approx(0.7913, abs=1e-4)
 
 
 def bill_4(g4dn: Offer, p3: Offer) -> Sequence[Entry]:
     delays = {"launch": 10.0, "boot": 30.0, "start": 5.0, "release": 2.0}
     rentables = tuple(
-        Rentable(each, profile({1.0: seconds}, name=each.instance_type.name, **delays), 20)
-        for each, seconds in ((g4dn, 60.0), (p3, 40.0))
+        Rentable(item, profile({1.0: seconds}, name=item.instance_type.name, **delays), 20)
+        for item, seconds in ((g4dn, 60.0), (p3, 40.0))
     )
     request = PlanRequest((Stage(12, 0, 5),), rentables, Limits(), 20)
     plan = price(request, [(group(g4dn, 2, 1, 8), group(p3, 1, 1, 4))], "by hand")

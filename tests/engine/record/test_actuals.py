@@ -22,7 +22,7 @@ def done(at: float, session: str, epoch: int, seconds: float) -> events.EpochDon
 
 def a_run(*between: events.Event) -> Timeline:
     """Return a run: an instance, a trial that is widened, its return; all delays differ."""
-    told: list[tuple[events.Event, tuple[object, ...]]] = [
+    result: list[tuple[events.Event, tuple[object, ...]]] = [
         (events.RunStarted(0.0), (Launch("n0", TYPE, "spot", ""),)),
         (events.InstanceLaunched(11.0, "n0", "i-1", 7.0), ()),
         (events.NodeJoined(47.0, "n0"), (started("s0", "t0", 1.0, 0),)),
@@ -36,13 +36,13 @@ def a_run(*between: events.Event) -> Timeline:
         *((event, ()) for event in between),
         (events.InstanceGone(110.0, "n0", 104.0, "given back"), ()),
     ]
-    return read(Entry(event, commands) for event, commands in told)  # type: ignore[arg-type]
+    return read(Entry(event, commands) for event, commands in result)  # type: ignore[arg-type]
 
 
 def delays(timeline: Timeline) -> dict[str, float]:
-    found = delay_times(timeline)
-    assert {(each.instance_type, each.market) for each in found} == {(TYPE, "spot")}
-    return {each.delay: each.seconds.mean for each in found}
+    result = delay_times(timeline)
+    assert {(item.instance_type, item.market) for item in result} == {(TYPE, "spot")}
+    return {item.delay: item.seconds.mean for item in result}
 
 
 def test_each_delay_is_what_a_profile_calls_so() -> None:
@@ -58,12 +58,12 @@ def test_each_delay_is_what_a_profile_calls_so() -> None:
 
 
 def test_what_the_cloud_took_was_not_given_back() -> None:
-    found = delays(a_run(events.InterruptionNotice(100.0, "n0", 120.0)))
-    assert "release" not in found
-    assert "boot" in found
+    result = delays(a_run(events.InterruptionNotice(100.0, "n0", 120.0)))
+    assert "release" not in result
+    assert "boot" in result
 
 
-def test_nobody_timed_what_went_on_without_a_controller() -> None:
+def test_none_timed_what_went_on_without_a_controller() -> None:
     assert "release" not in delays(a_run(events.RunResumed(103.0)))
 
 

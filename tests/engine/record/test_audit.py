@@ -26,7 +26,7 @@ RUN = (
     entry(events.NodeJoined(21.0, "i0"), start("a.1", 1.0), start("b.1", 2.0)),
     entry(epoch(31.0, "a.1", 1, 0.2)),
     entry(epoch(33.0, "b.1", 1, 0.4), StopTrial("b.1")),
-    entry(epoch(34.0, "b.1", 2, 0.9)),  # nobody waited for it any more
+    entry(epoch(34.0, "b.1", 2, 0.9)),  # not waited for any more
     entry(events.TrialStopped(35.0, "b.1"), start("b.2", 1.0, 1)),
     entry(epoch(41.0, "a.1", 2, 0.3)),
     entry(epoch(42.0, "b.2", 2, math.nan), StopTrial("b.2")),
@@ -37,25 +37,25 @@ RUN = (
 
 
 def test_the_bill_is_what_the_cloud_launched_and_took_back() -> None:
-    found = audit(RUN, [OFFER], "score", "max")
-    assert found.seconds == 101.0
-    assert found.dollars == pytest.approx(1.0)
-    assert found.gpu_seconds == 400.0
-    assert found.violations(Limits(101.0, 1.0)) == ()
+    result = audit(RUN, [OFFER], "score", "max")
+    assert result.seconds == 101.0
+    assert result.dollars == pytest.approx(1.0)
+    assert result.gpu_seconds == 400.0
+    assert result.violations(Limits(101.0, 1.0)) == ()
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "message"),
     [
         (Limits(100.0, None), "i0 was gone 1s after the deadline of 1m 40s"),
         (Limits(None, 0.99), "cost $1.000000 of a budget of $0.99"),
     ],
 )
-def test_passing_a_limit_is_told(limits: Limits, told: str) -> None:
-    assert audit(RUN, [OFFER], "score", "max").violations(limits) == (told,)
+def test_passing_a_limit_is_reported(limits: Limits, message: str) -> None:
+    assert audit(RUN, [OFFER], "score", "max").violations(limits) == (message,)
 
 
-def test_what_was_never_given_back_is_told() -> None:
+def test_what_was_never_given_back_is_reported() -> None:
     launched = audit(RUN[:-1], [OFFER], "score", "max")
     assert launched.violations(Limits()) == ("i0 was never given back",)
     assert launched.dollars == pytest.approx(0.6)
@@ -65,16 +65,16 @@ def test_what_was_never_given_back_is_told() -> None:
 
 def test_a_minimum_is_paid_even_for_a_moment() -> None:
     short = (*RUN[:2], entry(events.InstanceGone(3.0, "i0", 3.0, "released")))
-    found = audit(short, [OFFER], "score", "max")
-    assert found.dollars == pytest.approx(0.6)
-    assert found.gpu_seconds == 8.0
+    result = audit(short, [OFFER], "score", "max")
+    assert result.dollars == pytest.approx(0.6)
+    assert result.gpu_seconds == 8.0
 
 
 def test_the_result_is_the_best_epoch_that_somebody_waited_for() -> None:
-    found = audit(RUN, [OFFER], "score", "max")
+    result = audit(RUN, [OFFER], "score", "max")
     minimum = OFFER.charge(0.0)
-    assert found.path == (Point(31.0, minimum, 0.2, "a", 1), Point(33.0, minimum, 0.4, "b", 1))
-    assert found.epochs == {"a": 2, "b": 2}
+    assert result.path == (Point(31.0, minimum, 0.2, "a", 1), Point(33.0, minimum, 0.4, "b", 1))
+    assert result.epochs == {"a": 2, "b": 2}
     assert audit(RUN, [OFFER], "score", "min").path[-1].metric == 0.2
 
 
@@ -84,12 +84,12 @@ def test_dollars_of_a_result_are_the_bill_at_that_time() -> None:
 
 
 def test_gpu_seconds_are_held_trained_or_idle() -> None:
-    found = audit(RUN, [OFFER], "score", "max")
-    assert found.held == 21.0 * 1 + 14.0 * 2 + 7.0 * 1
-    assert found.trained == 2 * 1.0 * 1 + 1.0 * 2 + 1.0 * 1
-    assert found.idle == 400.0 - found.held
-    assert found.resizes == 1
-    assert [(span.trial, span.width) for span in found.spans] == [("a", 1), ("b", 2), ("b", 1)]
+    result = audit(RUN, [OFFER], "score", "max")
+    assert result.held == 21.0 * 1 + 14.0 * 2 + 7.0 * 1
+    assert result.trained == 2 * 1.0 * 1 + 1.0 * 2 + 1.0 * 1
+    assert result.idle == 400.0 - result.held
+    assert result.resizes == 1
+    assert [(span.trial, span.width) for span in result.spans] == [("a", 1), ("b", 2), ("b", 1)]
 
 
 def test_a_session_that_failed_holds_its_gpus_no_longer() -> None:

@@ -17,7 +17,7 @@ def test_a_run_by_hand() -> None:
     timeline = read(RUN)
     made = account(RUN, [OFFER])
     uses = gpu_uses(timeline, made)
-    assert {(each.instance, each.gpu) for each in uses} == {("i-0", 0), ("i-0", 1)}
+    assert {(use.instance, use.gpu) for use in uses} == {("i-0", 0), ("i-0", 1)}
     trained = [(u.begin, u.end) for u in uses if u.gpu == 0 and u.use == "training"]
     assert trained == [(24.0, 32.5), (34.0, 42.5), (50.0, 60.0)]
     (shares,) = gpu_shares(timeline, made).values()
@@ -33,17 +33,17 @@ def test_series_add_up_and_no_gpu_has_two_trials(name: str) -> None:
     accounts = account(played.entries, [made.offer])
     uses = gpu_uses(timeline, accounts)
     for use in ("training", "start-up", "lost"):
-        found = sum((u.end - u.begin) * u.share for u in uses if u.use == use)
-        assert found <= accounts.amounts[use].gpu_seconds + 1e-6
+        result = sum((u.end - u.begin) * u.share for u in uses if u.use == use)
+        assert result <= accounts.amounts[use].gpu_seconds + 1e-6
         if use == "training":
-            assert found == pytest.approx(accounts.amounts[use].gpu_seconds)
-    for at in {each.begin for each in uses}:
+            assert result == pytest.approx(accounts.amounts[use].gpu_seconds)
+    for at in {item.begin for item in uses}:
         taken: dict[tuple[str, int], float] = {}
-        for each in uses:
-            if each.begin <= at < each.end - 1e-6:
-                key = (each.instance, each.gpu)
-                taken[key] = taken.get(key, 0.0) + each.share
+        for item in uses:
+            if item.begin <= at < item.end - 1e-6:
+                key = (item.instance, item.gpu)
+                taken[key] = taken.get(key, 0.0) + item.share
         assert max(taken.values(), default=0.0) <= 1 + 1e-6
     shares = gpu_shares(timeline, accounts)
-    assert {len(each) for each in shares.values()} == {4}
-    assert all(0 <= share <= 1 for each in shares.values() for share in each)
+    assert {len(item) for item in shares.values()} == {4}
+    assert all(0 <= share <= 1 for item in shares.values() for share in item)

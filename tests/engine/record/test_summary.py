@@ -15,12 +15,12 @@ CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.1, 0.2, 0.3, 0.4, 0.5, float
 
 def entries(curves: dict[str, list[float]]) -> list[Entry]:
     starts = tuple(StartTrial(f"{name}.1", name, {}, 1, (), None, 0, 9) for name in curves)
-    told = [
+    result = [
         Entry(epoch(float(number), f"{name}.1", number, value), ())
         for name, values in curves.items()
         for number, value in enumerate(values, start=1)
     ]
-    return [Entry(RunStarted(0.0), starts), *told]
+    return [Entry(RunStarted(0.0), starts), *result]
 
 
 def summary(mode: Mode, curves: dict[str, list[float]]) -> Summary:
@@ -29,19 +29,19 @@ def summary(mode: Mode, curves: dict[str, list[float]]) -> Summary:
 
 @pytest.mark.parametrize(("mode", "best"), [("max", (0.7, "a", 2)), ("min", (0.1, "a", 1))])
 def test_h17_h21_the_best_epoch_of_all_is_found(mode: Mode, best: tuple[float, str, int]) -> None:
-    found = summary(mode, CURVES)
-    assert (found.best, found.best_trial, found.best_epoch) == best
-    assert (found.trials, found.epochs) == (3, 10)
-    assert (found.shortest, found.median, found.longest) == (1, 3, 6)
+    result = summary(mode, CURVES)
+    assert (result.best, result.best_trial, result.best_epoch) == best
+    assert (result.trials, result.epochs) == (3, 10)
+    assert (result.shortest, result.median, result.longest) == (1, 3, 6)
 
 
 def test_h21_a_summary_is_a_sentence() -> None:
-    told = "3 trials, 10 epochs in all: 1 to 6 each, the median 3"
-    assert summary("max", CURVES).sentence() == told
+    result = "3 trials, 10 epochs in all: 1 to 6 each, the median 3"
+    assert summary("max", CURVES).sentence() == result
 
 
 @pytest.mark.parametrize(
-    ("mode", "value", "told"),
+    ("mode", "value", "message"),
     [
         ("max", 0.65, "Target score 0.65: reached after 2s by a in epoch 2"),
         ("max", 0.7, "Target score 0.7: reached after 2s by a in epoch 2"),
@@ -50,15 +50,15 @@ def test_h21_a_summary_is_a_sentence() -> None:
         ("min", 0.05, "Target score 0.05: not reached (the best was 0.1)"),
     ],
 )
-def test_f16_when_a_target_was_reached_and_by_whom(mode: Mode, value: float, told: str) -> None:
-    found = Target.of(read(entries(CURVES)), "score", mode, value)
-    assert found.text("score") == told
-    assert (found.reached_at is None) == ("not reached" in told)
+def test_f16_when_a_target_was_reached_and_by_whom(mode: Mode, value: float, message: str) -> None:
+    result = Target.of(read(entries(CURVES)), "score", mode, value)
+    assert result.text("score") == message
+    assert (result.reached_at is None) == ("not reached" in message)
 
 
 def test_a_job_without_a_result_has_a_summary_too() -> None:
-    found = summary("max", {})
-    assert found == Summary(None, "", 0, 0, 0, 0, 0, 0)
+    result = summary("max", {})
+    assert result == Summary(None, "", 0, 0, 0, 0, 0, 0)
     assert Target.of(read(entries({})), "score", "max", 0.5).text("score").endswith("not reached")
 
 
@@ -67,8 +67,8 @@ def test_an_epoch_trained_again_counts_as_it_ended_last() -> None:
     late = [
         Entry(TrialStopped(10.0, "b.1"), (again,)),
         Entry(epoch(11.0, "b.2", 1, 0.9), (StopTrial("b.2"),)),
-        Entry(epoch(12.0, "b.2", 2, 0.99), ()),  # nobody waited for it
+        Entry(epoch(12.0, "b.2", 2, 0.99), ()),  # not waited for
     ]
-    found = Summary.of(read([*entries(CURVES), *late]), "score", "max")
-    assert (found.best, found.best_trial, found.best_epoch) == (0.9, "b", 1)
-    assert (found.trials, found.epochs) == (3, 10)
+    result = Summary.of(read([*entries(CURVES), *late]), "score", "max")
+    assert (result.best, result.best_trial, result.best_epoch) == (0.9, "b", 1)
+    assert (result.trials, result.epochs) == (3, 10)

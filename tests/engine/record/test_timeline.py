@@ -37,12 +37,12 @@ FIRST = (
 
 
 def test_an_instance_from_its_request_to_its_end() -> None:
-    found = read(FIRST)
-    one, refused = found.instances.values()
+    result = read(FIRST)
+    one, refused = result.instances.values()
     assert (one.requested_at, one.launched_at, one.joined_at) == (0.0, 1.5, 20.0)
     assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
     assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
-    assert found.rented() == [one]
+    assert result.rented() == [one]
     left = read([*FIRST, Entry(events.NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances[
         "i0"
     ]
@@ -55,11 +55,11 @@ def test_an_instance_from_its_request_to_its_end() -> None:
 def test_how_a_session_ended() -> None:
     stopped = [*FIRST, Entry(events.TimerFired(45.0, "tick"), (StopTrial("a.1"),))]
     ended = [*stopped, Entry(events.TrialStopped(47.0, "a.1"), (start("a.2", 4.0, 2),))]
-    found = read(ended)
-    session = found.sessions["a.1"]
+    result = read(ended)
+    session = result.sessions["a.1"]
     assert (session.stopping, session.end) == (45.0, 47.0)
     assert session.ending == events.TrialStopped(47.0, "a.1")
-    [restart] = found.restarts()
+    [restart] = result.restarts()
     assert (restart.before, restart.after.start.session) == (session, "a.2")
     assert restart.resized
 
@@ -72,27 +72,27 @@ def test_what_stood_on_a_vanished_instance_holds_nothing() -> None:
     session = read(gone).sessions["a.1"]
     assert (session.end, session.ending) == (50.0, None)
     lost = events.TrialLost(60.0, "a.1", "vanished")
-    told = read([*gone, Entry(lost, ())]).sessions["a.1"]
-    assert (told.end, told.ending) == (50.0, lost)
+    result = read([*gone, Entry(lost, ())]).sessions["a.1"]
+    assert (result.end, result.ending) == (50.0, lost)
 
 
 def test_a_repeated_or_unexpected_epoch() -> None:
     stop = Entry(events.TimerFired(45.0, "tick"), (StopTrial("a.1"),))
     again = Entry(epoch(44.0, "a.1", 2), ())
     late = Entry(epoch(46.0, "a.1", 3), ())
-    found = read([*FIRST, Entry(events.RunResumed(43.0), ()), again, stop, late])
-    waited = [(each.number, each.waited) for each in found.epochs]
+    result = read([*FIRST, Entry(events.RunResumed(43.0), ()), again, stop, late])
+    waited = [(item.number, item.waited) for item in result.epochs]
     assert waited == [(1, True), (2, True), (3, False)]
-    assert [each.number for each in found.sessions["a.1"].epochs] == [1, 2]
-    assert found.takeovers == [43.0]
+    assert [item.number for item in result.sessions["a.1"].epochs] == [1, 2]
+    assert result.takeovers == [43.0]
 
 
 def test_timers_notices_and_the_end() -> None:
     notice = events.InterruptionNotice(41.0, "i0", 161.0)
     middle = [Entry(notice, (SetTimer("cleanup", 60.0),)), Entry(events.Interrupted(42.0), ())]
-    found = read([*FIRST, *middle])
-    assert found.timers == {"tick": 1.0, "cleanup": 60.0}
-    assert (found.notices, found.interrupted, found.ended) == ([notice], 42.0, None)
+    result = read([*FIRST, *middle])
+    assert result.timers == {"tick": 1.0, "cleanup": 60.0}
+    assert (result.notices, result.interrupted, result.ended) == ([notice], 42.0, None)
     end = Entry(events.TimerFired(60.0, "cleanup"), (EndRun(EndReason.DEADLINE),))
     beyond = Entry(epoch(70.0, "a.1", 3), ())
     over = read([*FIRST, *middle, end, beyond])
@@ -104,14 +104,14 @@ def test_the_price_is_the_zones_or_the_expected_one() -> None:
     anywhere = offer(market="spot")
     here = offer(market="spot", zone="a", usd_per_hour=72.0)
     asked = (launch("i0", "a", 72.0), launch("i1", "a", 36.0), launch("i2", "b", 1.0))
-    found = prices(read([Entry(events.RunStarted(0.0), asked)]), [anywhere, here])
-    assert found == {"i0": here, "i1": anywhere, "i2": anywhere}
+    result = prices(read([Entry(events.RunStarted(0.0), asked)]), [anywhere, here])
+    assert result == {"i0": here, "i1": anywhere, "i2": anywhere}
     with pytest.raises(KeyError):
         prices(read(FIRST), [offer(market="on-demand")])
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_nobody_else_reads_a_ledger(name: str) -> None:
+def test_none_else_reads_a_ledger(name: str) -> None:
     """What a ledger adds up to is asked of the timeline: no other scan knows an event."""
     tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
     known = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

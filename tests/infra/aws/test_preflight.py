@@ -61,8 +61,8 @@ def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
 def refused(wanted: Experiment) -> str:
     with pytest.raises(UsageError) as error:
         runner.preflight(wanted)
-    found = boto3.client("ec2", "us-east-1").describe_instances()["Reservations"]
-    assert found == []
+    result = boto3.client("ec2", "us-east-1").describe_instances()["Reservations"]
+    assert result == []
     assert str(error.value).endswith("\nnothing was launched")
     return str(error.value)
 
@@ -84,9 +84,9 @@ def test_what_setup_made_passes(tmp_path: Path) -> None:
     ],
 )
 def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: str) -> None:
-    told = refused(experiment(tmp_path, **cloud))
-    assert re.search(words, told), told
-    assert told.count("\n") == 1, "once, not for each type"
+    result = refused(experiment(tmp_path, **cloud))
+    assert re.search(words, result), result
+    assert result.count("\n") == 1, "once, not for each type"
 
 
 def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_a_group_that_keeps_its_own_members_out_is_named(tmp_path: Path) -> None
     ec2 = boto3.client("ec2", "us-east-1")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2.create_security_group(GroupName="closed", Description="x", VpcId=vpc)["GroupId"]
-    told = refused(experiment(tmp_path, security_group=group))
-    assert f"{group} doesn't let its own members in, so no instance would join" in told
+    result = refused(experiment(tmp_path, security_group=group))
+    assert f"{group} doesn't let its own members in, so no instance would join" in result
 
 
 def test_a_type_that_the_role_may_not_rent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Aws, "regions", lambda _: regions)
     control = EmulatorControl(access)
     control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
-    told = refused(experiment(tmp_path))
-    assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in told
-    assert "Running On-Demand G and VT instances" in told
-    assert told.count("\n") == 1, "no region has more"
+    result = refused(experiment(tmp_path))
+    assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in result
+    assert "Running On-Demand G and VT instances" in result
+    assert result.count("\n") == 1, "no region has more"
     prices = {"us-west-2": 0.6}
     monkeypatch.setattr(preflight, "price_of", lambda place, _: prices.get(place.region))
     control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
@@ -141,7 +141,9 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     control.replace([])
 
 
-def test_a_disk_without_room_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_reported_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = SimpleNamespace(free=100 * 2**20)
     monkeypatch.setattr("cloudtune.running.runner.shutil.disk_usage", lambda _folder: usage)
     assert "100 MiB of disk are free" in refused(experiment(tmp_path))
@@ -171,10 +173,10 @@ def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
     rental = Rental(**{**vars(rental), "subnets": cloud.subnets})
     made = RayHead.__new__(RayHead)
     made.rental = rental
-    found: dict[str, Any] = made._request(
+    result: dict[str, Any] = made._request(
         Launch("i", "g4dn.xlarge", "on-demand", zone), "#!/bin/sh\n"
     )
-    return found
+    return result
 
 
 def test_additions_go_into_each_launch_and_replace_nothing(tmp_path: Path) -> None:

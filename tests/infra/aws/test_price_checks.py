@@ -82,9 +82,9 @@ def test_a_refused_price_is_the_tables_and_names_both() -> None:
 
 def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
     by_zone = {"us-east-1a": 0.2, "us-east-1b": 0.3, "us-east-1c": 0.0}
-    found = quotes(spot={"g4dn.xlarge": by_zone})
-    assert live_catalog(found, ("spot",)).offer("g4dn.xlarge", "spot").usd_per_hour == 0.3
-    prices = live_catalog(found, ("spot",), ("us-east-1a", "us-east-1c", "us-east-1d"))
+    result = quotes(spot={"g4dn.xlarge": by_zone})
+    assert live_catalog(result, ("spot",)).offer("g4dn.xlarge", "spot").usd_per_hour == 0.3
+    prices = live_catalog(result, ("spot",), ("us-east-1a", "us-east-1c", "us-east-1d"))
     assert [(o.zone, o.usd_per_hour) for o in prices.offers] == [
         ("us-east-1a", 0.2),
         ("us-east-1c", T4.spot),
@@ -97,16 +97,16 @@ def test_what_has_no_quote_is_not_sold_there() -> None:
     (warning,) = prices.warnings
     assert warning.startswith("AWS quotes no on-demand price in eu-north-1 for g3.4xlarge, ")
     assert "p4d.24xlarge" in warning
-    assert "p5e.48xlarge" not in warning, "nobody knows a price of it anywhere"
+    assert "p5e.48xlarge" not in warning, "no price of it is known"
 
 
 def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
-    found = Quotes("us-east-1", "", NOW, {"g5.xlarge": 1.1}, {}, {"spot": "no way"})
-    both = live_catalog(found, MARKETS)
+    result = Quotes("us-east-1", "", NOW, {"g5.xlarge": 1.1}, {}, {"spot": "no way"})
+    both = live_catalog(result, MARKETS)
     assert both.as_of == AS_OF
     assert both.source.startswith("live prices of us-east-1")
     assert "; EC2 spot, us-east-1 (own table" in both.source
-    alone = live_catalog(found, ("on-demand",))
+    alone = live_catalog(result, ("on-demand",))
     assert alone.as_of == "2026-11-21"
     assert not any("no way" in warning for warning in alone.warnings)
 
@@ -135,8 +135,8 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_market_that_cannot_be_asked_is_the_tables() -> None:
-    found = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
-    prices = live_catalog(found, MARKETS, ("us-east-1a",))
+    result = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
+    prices = live_catalog(result, MARKETS, ("us-east-1a",))
     table = catalog("us-east-1", MARKETS, ("us-east-1a",))
     assert (prices.offers, prices.source, prices.as_of) == (table.offers, table.source, AS_OF)
     assert prices.warnings[0] == (

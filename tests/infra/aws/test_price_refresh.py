@@ -1,4 +1,4 @@
-"""Asking for live prices: of a small AWS on this machine, of the emulator, and of nobody."""
+"""Asking for live prices: of a small AWS on this machine, of the emulator, and of none."""
 
 import json
 import threading
@@ -66,7 +66,7 @@ class Aws:
             return "application/x-amz-json-1.1", json.dumps(
                 {"__type": "AccessDeniedException", "message": "not you"}
             )
-        fields = {each["Field"]: each["Value"] for each in request["Filters"]}
+        fields = {item["Field"]: item["Value"] for item in request["Filters"]}
         pages = self.products.get(fields["productFamily"], [[]])
         page = int(request.get("NextToken", 0))
         answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": pages[page]}
@@ -162,13 +162,15 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
         ("p3.2xlarge", "on-demand", "us-east-1b"): 3.06,
     }  # fmt: skip
     assert prices.as_of == "2026-11-21"
-    assert any(each.startswith("p3.2xlarge on-demand: $0/h refused") for each in prices.warnings)
+    assert any(
+        warning.startswith("p3.2xlarge on-demand: $0/h refused") for warning in prices.warnings
+    )
 
 
 def test_one_types_price_is_asked_for_by_its_name(aws: Aws) -> None:
     fill(aws)
     assert price_refresh.price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
-    fields = [{each["Field"]: each["Value"] for each in asked["Filters"]} for _, asked in aws.asked]
+    fields = [{item["Field"]: item["Value"] for item in asked["Filters"]} for _, asked in aws.asked]
     assert {(it["instanceType"], it["regionCode"]) for it in fields} == {
         ("g4dn.xlarge", "eu-west-1")
     }
@@ -183,7 +185,7 @@ def test_a_disk_has_the_price_of_its_region(aws: Aws) -> None:
     fill(aws)
     assert price_refresh.disk_price(replace(aws.endpoint, region="eu-central-1")) == 0.0952
     _, asked = aws.asked[-1]
-    fields = {each["Field"]: each["Value"] for each in asked["Filters"]}
+    fields = {item["Field"]: item["Value"] for item in asked["Filters"]}
     assert (fields["volumeApiName"], fields["regionCode"]) == ("gp3", "eu-central-1")
     aws.status = 400
     assert price_refresh.disk_price(aws.endpoint) is None
@@ -237,7 +239,7 @@ def test_an_answer_from_the_future_is_not_trusted(aws: Aws, tmp_path: Path) -> N
     assert price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW - HOUR).taken_at == NOW - HOUR
 
 
-def test_an_unwritable_folder_keeps_nobody_from_the_prices(aws: Aws, tmp_path: Path) -> None:
+def test_an_unwritable_folder_keeps_none_from_the_prices(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     (tmp_path / "file").write_text("")
     assert price_refresh.latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
@@ -297,9 +299,9 @@ def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> N
     assert set(prices.offers) <= set(known.offers)
     assert prices.offer("g5.xlarge", "spot", "us-east-1a") in known.offers
     assert any(
-        each.startswith("g5.xlarge spot: $0.00001/h in us-east-1a")
-        and "the table's $0.41246/h stands in" in each
-        for each in prices.warnings
+        warning.startswith("g5.xlarge spot: $0.00001/h in us-east-1a")
+        and "the table's $0.41246/h stands in" in warning
+        for warning in prices.warnings
     )
 
 

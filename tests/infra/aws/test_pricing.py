@@ -29,10 +29,10 @@ def test_it_has_every_accelerated_type_once() -> None:
 
 
 def test_a_spot_price_is_below_on_demand_with_a_band() -> None:
-    for each in pricing.listings():
-        assert (each.spot is None) == (each.band == "")
-        if each.spot is not None and each.on_demand is not None:
-            assert 0.1 * each.on_demand < each.spot < each.on_demand
+    for listing in pricing.listings():
+        assert (listing.spot is None) == (listing.band == "")
+        if listing.spot is not None and listing.on_demand is not None:
+            assert 0.1 * listing.on_demand < listing.spot < listing.on_demand
 
 
 def test_a_band_becomes_its_middles_monthly_loss_rate() -> None:
@@ -82,8 +82,8 @@ PRICES = pricing.catalog("us-east-1", pricing.MARKETS, ZONES)
 
 
 def names(prices: Catalog, *patterns: str) -> list[str]:
-    found = prices.matching(patterns, ("on-demand",), ZONES[:1])
-    return [offer.instance_type.name for offer in found]
+    result = prices.matching(patterns, ("on-demand",), ZONES[:1])
+    return [offer.instance_type.name for offer in result]
 
 
 def test_patterns_are_names_and_globs() -> None:

@@ -57,7 +57,7 @@ def test_a_head_is_rented_unless_instances_reach_this_machine(
     assert (offer is not None) == rented
     if offer is not None:
         assert offer.usd_per_hour == pytest.approx(0.1008 + 0.02), "with its disk and address"
-    found = this_instance.this_instance()
-    obstacles = [] if found is None else list(found.obstacles(experiment(tmp_path).cloud))
+    result = this_instance.this_instance()
+    obstacles = [] if result is None else list(result.obstacles(experiment(tmp_path).cloud))
     assert bool(obstacles) == (rented and bool(metadata) and not force)
     assert all("(--head)" in line for line in obstacles)

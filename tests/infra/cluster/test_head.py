@@ -40,14 +40,14 @@ def head(tmp_path: Path) -> Iterator[RayHead]:
     made.stop()
 
 
-def told(head: RayHead) -> dict[str, Any]:
+def config_of(head: RayHead) -> dict[str, Any]:
     return dict(json.loads((head.folder / "autoscaler.json").read_text()))
 
 
 def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
     head.want(SPOT)
     head.want(PLAIN)
-    types = told(head)["available_node_types"]
+    types = config_of(head)["available_node_types"]
     spot, plain = types["i000"], types["i001"]
     assert (spot["resources"]["GPU"], plain["resources"]["GPU"]) == (4, 1)
     assert spot["node_config"]["InstanceType"] == "p3.8xlarge"
@@ -56,7 +56,7 @@ def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
     assert set(plain["node_config"]) == {"ImageId", "SubnetId", "InstanceType", "UserData"}
     assert "--gpus 4" in spot["node_config"]["UserData"]
     assert f"shutdown -P +{FIRST_MINUTES}\n" in plain["node_config"]["UserData"], "until renewed"
-    intents = told(head)["provider"]["intents"]
+    intents = config_of(head)["provider"]["intents"]
     assert (intents["i000"]["market"], intents["i000"]["zone"]) == ("spot", "us-east-1b")
     assert (intents["i001"]["market"], intents["i001"]["zone"]) == ("on-demand", "")
 
@@ -64,9 +64,9 @@ def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
 def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
     head.want(SPOT)
     head.give_back("i000")
-    assert told(head)["available_node_types"]["i000"]["max_workers"] == 0
+    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0
     head.want(SPOT)
-    assert told(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
+    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
 
 
 def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,14 +75,14 @@ def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.Mo
     addresses = iter([signed])  # signed again, it differs
     monkeypatch.setattr("cloudtune.infra.cluster.head.upload_address", lambda *_: next(addresses))
     head.want(SPOT)
-    before = told(head)
+    before = config_of(head)
     script = before["available_node_types"]["i000"]["node_config"]["UserData"]
     assert f"-T \"$boot_log\" '{signed}'" in script
     later = time.time() + 500.0
     monkeypatch.setattr(time, "time", lambda: later)
     for controller in (head, RayHead(head.folder, head.rental)):
         controller.want(SPOT)
-        assert told(controller) == before
+        assert config_of(controller) == before
 
 
 def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:
@@ -99,7 +99,7 @@ def test_tokens_differ_by_all_that_is_asked_for() -> None:
         ("r1", "i000", "p3.8xlarge", "on-demand", ""),
         ("r1", "i001", "p3.8xlarge", "on-demand", ""),
     ]
-    assert len({launch_token(*each) for each in asked}) == 4
+    assert len({launch_token(*item) for item in asked}) == 4
     assert launch_token(*asked[0]) == launch_token(*asked[0])
 
 
@@ -126,7 +126,7 @@ def test_ray_reads_any_letter_of_a_path_as_it_is(tmp_path: Path) -> None:
     head.stop()
 
 
-def test_damaged_intents_are_told_in_a_line(tmp_path: Path) -> None:
+def test_damaged_intents_are_reported_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "intents.json").write_text("null")
     rental = Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {})
     with pytest.raises(CloudtuneError, match=r"intents\.json is damaged.*`cloudtune gc` gives"):

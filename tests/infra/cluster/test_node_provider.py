@@ -56,7 +56,7 @@ class Bench:
         self.config.write_text(json.dumps(config))
 
     def fresh(self) -> Ec2NodeProvider:
-        """Return a provider as a monitor that starts anew makes it."""
+        """Return a provider as a restarted monitor makes it."""
         settings = json.loads(self.config.read_text())["provider"]
         return Ec2NodeProvider(settings, self.run)
 
@@ -156,8 +156,8 @@ def test_ec2_is_asked_after_each_change(bench: Bench, monkeypatch: pytest.Monkey
 
 def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:
     (instance,) = bench.launch()
-    (found,) = bench.ec2.ours(bench.run)
-    assert (found.id, found.intent, found.lease) == (instance, "i000", LEASE)
+    (result,) = bench.ec2.ours(bench.run)
+    assert (result.id, result.intent, result.lease) == (instance, "i000", LEASE)
     assert bench.whats() == ["asking", "launched"]
     assert bench.provider.non_terminated_nodes({"ray-node-type": "worker"}) == [instance]
     assert bench.provider.non_terminated_nodes({"ray-node-type": "head"}) == [
@@ -169,10 +169,10 @@ def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
     bench.want("i000", 1, "spot", "us-east-1b")
     (instance,) = bench.launch(**market_request("spot", "us-east-1b"))
     answer = bench.ec2._client.describe_instances(InstanceIds=[instance])
-    (found,) = answer["Reservations"][0]["Instances"]
-    assert found["InstanceLifecycle"] == "spot"
-    assert found["Placement"]["AvailabilityZone"] == "us-east-1b"
-    assert found["ClientToken"] == launch_token(
+    (result,) = answer["Reservations"][0]["Instances"]
+    assert result["InstanceLifecycle"] == "spot"
+    assert result["Placement"]["AvailabilityZone"] == "us-east-1b"
+    assert result["ClientToken"] == launch_token(
         bench.run, "i000", "g4dn.xlarge", "spot", "us-east-1b"
     )
 
@@ -194,14 +194,14 @@ def test_a_lost_answer_buys_nothing_twice(bench: Bench) -> None:
     launcher = cast("Ec2", bench.provider._ec2)._launcher
     launcher.meta.events.register("after-call.ec2.RunInstances", lose)
     (instance,) = bench.launch()
-    assert [found.id for found in bench.ec2.ours(bench.run)] == [instance]
+    assert [result.id for result in bench.ec2.ours(bench.run)] == [instance]
     assert bench.whats() == ["asking", "unanswered", "unanswered", "launched"]
 
 
 def test_an_intent_whose_instance_ended_is_spent(bench: Bench) -> None:
     bench.launch()
     bench.provider.non_terminated_nodes({})
-    bench.provider.terminate_nodes([found.id for found in bench.ec2.ours(bench.run)])
+    bench.provider.terminate_nodes([result.id for result in bench.ec2.ours(bench.run)])
     with pytest.raises(NodeLaunchException, match="launched and ended"):
         bench.launch()
     assert bench.whats() == ["asking", "launched", "returning"]
@@ -227,8 +227,8 @@ def test_a_sweep_waits_for_late_instances(bench: Bench, monkeypatch: pytest.Monk
     monkeypatch.setattr(bench.ec2, "ours", ours)
     monkeypatch.setattr("cloudtune.infra.sweep._LISTED_SECONDS", 4.0)
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
-    assert [found.state for found in real(bench.run)] == ["terminated"] or [
-        found.state for found in real(bench.run)
+    assert [result.state for result in real(bench.run)] == ["terminated"] or [
+        result.state for result in real(bench.run)
     ] == ["shutting-down"]
 
 
@@ -258,11 +258,11 @@ def test_what_a_sweep_may_not_end_is_named(bench: Bench, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(bench.ec2, "terminate", refused("UnauthorizedOperation"))
         left = sweep(bench.ec2, bench.run, bench.journal, patience=0.1)
-        assert [found.id for found in left] == [instance]
+        assert [result.id for result in left] == [instance]
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
 
 
-def test_an_error_of_ours_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_ours_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> str:
         raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, "surrogates not allowed")
 

@@ -1,4 +1,4 @@
-"""What the controller is told of a launch that the cloud refused."""
+"""What the controller hears of a launch that the cloud refused."""
 
 import dataclasses
 import itertools
@@ -34,19 +34,19 @@ from cloudtune.model.events import (
 ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
 
 
-def told_of(note: Note, folder: Path) -> list[Event]:
+def events_of(note: Note, folder: Path) -> list[Event]:
     """Return what a controller hears that waits for i000, and finds that note in the journal."""
-    told: list[Event] = []
+    result: list[Event] = []
     journal = Journal(folder / "provider.jsonl")
     journal.write(dataclasses.replace(note, intent="i000"))
-    watcher_of(journal, folder, told)._look()
-    return told
+    watcher_of(journal, folder, result)._look()
+    return result
 
 
 def watcher_of(
     journal: Journal,
     folder: Path,
-    told: list[Event],
+    events: list[Event],
     ours: Callable[[str], list[Any]] = lambda _: [],
     endpoint: Endpoint = ALWAYS,
 ) -> Watcher:
@@ -69,7 +69,7 @@ def watcher_of(
     )
 
     def emit(make: Callable[[float], Event], settled: object = ()) -> None:
-        told.append(make(5.0))
+        events.append(make(5.0))
 
     watcher = Watcher(cast("Any", ec2), cast("Any", head), 0.0, emit, lambda *_, **__: False)
     watcher.expect("i000")
@@ -171,31 +171,31 @@ def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -
 @pytest.mark.parametrize("jump", [-60.0, 3600.0])
 def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """EC2 rounds down to whole seconds; the controller's own time counts where that is later."""
-    told: list[Event] = []
+    result: list[Event] = []
     launched = instance(launched_at=unix_time() - 1)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, told, lambda _: [launched])
+    watcher = watcher_of(journal, tmp_path, result, lambda _: [launched])
     monkeypatch.setattr(watcher, "_began", unix_time() - 2)
     watcher._look()
-    (event,) = told
+    (event,) = result
     assert isinstance(event, InstanceLaunched)
     assert event.launched_at == pytest.approx(2.0, abs=0.9)
 
 
 def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
-    told: list[Event] = []
+    result: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, told, lambda _: [ended])
+    watcher = watcher_of(journal, tmp_path, result, lambda _: [ended])
     said = (
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
     )
     monkeypatch.setattr(watcher._ec2, "console", lambda _: said, raising=False)
     watcher._look()
-    (gone,) = (event for event in told if isinstance(event, InstanceGone))
+    (gone,) = (event for event in result if isinstance(event, InstanceGone))
     path = tmp_path / "console-i000.log"
     assert path.read_text() == said
     assert gone.console == f"exec: python3: not found (all of it: {path})"
@@ -210,16 +210,16 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) -> None:
-    told: list[Event] = []
+    result: list[Event] = []
     journal = Journal(tmp_path / "provider.jsonl")
     journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
-    watcher = watcher_of(journal, tmp_path, told)
+    watcher = watcher_of(journal, tmp_path, result)
     watcher.expect("i001", "i-1")
     watcher.note_lost("i-1", "its agent is gone")
-    assert told == [], "another agent may take its place"
+    assert result == [], "another agent may take its place"
     for _ in range(2):
         watcher.refuse("i-1", "i-1 shows 3 of its 4 GPUs: of no use")
-    assert told == [NodeLost(5.0, "i001", "i-1 shows 3 of its 4 GPUs: of no use")]
+    assert result == [NodeLost(5.0, "i001", "i-1 shows 3 of its 4 GPUs: of no use")]
 
 
 @pytest.mark.parametrize(
@@ -236,18 +236,18 @@ def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) 
 def test_a_refusal_s_kind(code: str, kind: RefusalKind, permanent: bool, tmp_path: Path) -> None:
     note = Note(1.0, "refused", "", code=code, message="no")
     refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)
-    assert told_of(note, tmp_path) == [refused]
+    assert events_of(note, tmp_path) == [refused]
 
 
 def test_an_answer_that_was_lost_is_never_for_good(tmp_path: Path) -> None:
     note = Note(1.0, "lost", "", code="UnauthorizedOperation", message="no")
-    (refused,) = told_of(note, tmp_path)
+    (refused,) = events_of(note, tmp_path)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", kind="denied")
 
 
 def test_an_error_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
     note = Note(1.0, "broken", "", code="UnicodeEncodeError", message="no")
-    (refused,) = told_of(note, tmp_path)
+    (refused,) = events_of(note, tmp_path)
     assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")
 
 

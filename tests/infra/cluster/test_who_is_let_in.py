@@ -1,4 +1,4 @@
-"""A run's Ray lets in nobody without the run's token, and is heard on the loopback only.
+"""A run's Ray lets in no caller without the run's token, and is heard on the loopback only.
 
 One head with a node and a driver, all as in a run on the emulated cloud, but for the instance.
 """
@@ -93,20 +93,22 @@ class Cluster:
                     yield process
 
     def listening(self) -> dict[int, str]:
-        found = {}
+        result = {}
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                for each in process.net_connections("inet"):
-                    if each.status == psutil.CONN_LISTEN:
-                        found[each.laddr.port] = each.laddr.ip.removeprefix("::ffff:")
-        return found
+                for net_connection in process.net_connections("inet"):
+                    if net_connection.status == psutil.CONN_LISTEN:
+                        result[net_connection.laddr.port] = net_connection.laddr.ip.removeprefix(
+                            "::ffff:"
+                        )
+        return result
 
     def commands(self) -> list[str]:
-        found = []
+        result = []
         for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(" ".join(process.cmdline()))
-        return found
+                result.append(" ".join(process.cmdline()))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +162,12 @@ def called(token: str, ports: dict[int, str]) -> set[str]:
 
 
 def test_all_of_it_listens_on_the_loopback_only(cluster: Cluster) -> None:
-    found = cluster.listening()
-    assert len(found) >= 10, "a GCS, and on head and node a raylet and its agents; the driver"
-    assert set(found.values()) == {LOOPBACK}
+    result = cluster.listening()
+    assert len(result) >= 10, "a GCS, and on head and node a raylet and its agents; the driver"
+    assert set(result.values()) == {LOOPBACK}
 
 
-def test_nobody_reaches_it_by_another_address(cluster: Cluster) -> None:
+def test_none_reaches_it_by_another_address(cluster: Cluster) -> None:
     ports = cluster.listening()
     assert answers(LOOPBACK, next(iter(ports)))
     for address in other_addresses():
@@ -187,17 +189,17 @@ def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str)
 
 def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
     commands = cluster.commands()
-    assert any("gcs_server" in each for each in commands)
-    assert not [each for each in commands if "ray.util.client" in each]
+    assert any("gcs_server" in command for command in commands)
+    assert not [command for command in commands if "ray.util.client" in command]
 
 
 def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
     folder, temp = cluster.head.folder, cluster.head.temp
-    folder.parent.chmod(0o755)  # of pytest, who lets nobody in
+    folder.parent.chmod(0o755)  # of pytest, which is closed
     token, sessions = folder / TOKEN_FILE, temp / "r"
     assert token.exists()
     assert sessions.exists()
-    readable = as_another_user(lambda: [os.access(each, os.R_OK) for each in (token, sessions)])
+    readable = as_another_user(lambda: [os.access(item, os.R_OK) for item in (token, sessions)])
     assert readable == [False, False]
 
 

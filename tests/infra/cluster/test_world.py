@@ -30,7 +30,7 @@ from cloudtune.train.checkpoint import CheckpointStore
 
 
 class Deaf:
-    """A session that notes what it is told may go."""
+    """A session that notes what may go."""
 
     def __init__(self, *_: Any) -> None:
         self.kept: list[int] = []
@@ -154,7 +154,7 @@ def test_an_unknown_session_is_lost_without_blame(tmp_path: Path) -> None:
     assert left.calls == []
 
 
-def test_a_session_that_nobody_wants_is_ended(tmp_path: Path) -> None:
+def test_a_session_that_none_wants_is_ended(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     assert set(left.world.sessions_alive()) == {"t00.1"}
     left.world.disown("t00.1")
@@ -199,11 +199,11 @@ def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: 
         "Any", SimpleNamespace(alive=lambda: True, want=lambda launch, _: asked.append(launch))
     )
     world.take_over(left)
-    told = [world.next_event() for _ in range(6)]
-    kinds = [type(event) for event in told]
+    result = [world.next_event() for _ in range(6)]
+    kinds = [type(event) for event in result]
     assert kinds == [RunResumed, EpochDone, EpochDone, NodeLost, TrialLost, TrialStopped]
-    assert [event.epoch for event in told if isinstance(event, EpochDone)] == [2, 3]
-    assert next(event for event in told if isinstance(event, NodeLost)).reason.startswith(why)
+    assert [event.epoch for event in result if isinstance(event, EpochDone)] == [2, 3]
+    assert next(event for event in result if isinstance(event, NodeLost)).reason.startswith(why)
 
 
 BOOM = messages.Failure("ValueError: boom", "Traceback …")
@@ -291,7 +291,7 @@ def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
     played.session.stop()
     assert played.stopped == {"i-1", "i-2"}
     [late] = played.hear("i-1", 0, messages.Epoch(SAVED))
-    assert isinstance(late, EpochDone), "nobody waits for it, but a result is a result"
+    assert isinstance(late, EpochDone), "it isn't waited for, but a result is a result"
     assert played.hear("i-1", 0, messages.Gone()) == []
     assert played.hear("i-2", 2, messages.Gone()) == [TrialStopped(0.0, "t00.1")]
     assert played.settled == [1, 2, 3]
@@ -357,7 +357,7 @@ def test_a_function_that_returns_early_has_failed() -> None:
     assert "returned before its last epoch" in end.error
 
 
-def test_too_little_memory_is_told() -> None:
+def test_too_little_memory_is_reported() -> None:
     played = Played(placed(Slice("i-1", 0.5)))
     played.hear("i-1", 0, messages.Failure("OutOfMemoryError: …", "", out_of_memory=True))
     (failed,) = played.hear("i-1", 0, messages.Gone())

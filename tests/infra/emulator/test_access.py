@@ -1,4 +1,4 @@
-"""The emulated EC2 lets in nobody but its user: by signature, token and host, each refused alone.
+"""The emulated EC2 lets in its user alone: by signature, token and host, each refused alone.
 
 Whoever launches an instance has its user data run as the emulator's owner.
 """
@@ -56,7 +56,7 @@ def ask(
 
 
 def signed(access: Access, body: str = LAUNCH, *, ago: float = 0.0) -> dict[str, str]:
-    """Return the headers of a call to EC2, signed so many seconds ago with these credentials."""
+    """Return the headers of a call to EC2, signed n seconds ago with these credentials."""
     request = AWSRequest("POST", access.endpoint + "/", {"Content-Type": FORM}, body)
     then = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() - ago))
     with pytest.MonkeyPatch.context() as patch:
@@ -68,9 +68,9 @@ def signed(access: Access, body: str = LAUNCH, *, ago: float = 0.0) -> dict[str,
 @pytest.fixture
 def nothing_starts(emulator: Emulator) -> Iterator[None]:
     """Fail where an instance was launched, or the emulator ended."""
-    before = {each["id"] for each in EmulatorControl(emulator.access).instances()}
+    before = {instance["id"] for instance in EmulatorControl(emulator.access).instances()}
     yield
-    assert {each["id"] for each in EmulatorControl(emulator.access).instances()} == before
+    assert {instance["id"] for instance in EmulatorControl(emulator.access).instances()} == before
     assert find_emulator(emulator.home) == emulator
 
 
@@ -149,8 +149,8 @@ def test_other_services_take_what_is_signed(emulator: Emulator) -> None:
     with contextlib.closing(s3):
         s3.create_bucket(Bucket="kept")
         s3.put_object(Bucket="kept", Key="a folder/a+b", Body=b"x" * 100_000)
-        found = s3.get_object(Bucket="kept", Key="a folder/a+b")["Body"].read()
-    assert found == b"x" * 100_000
+        result = s3.get_object(Bucket="kept", Key="a folder/a+b")["Body"].read()
+    assert result == b"x" * 100_000
 
 
 @UNHARMED
@@ -189,14 +189,16 @@ def test_its_control_side_wants_the_token(emulator: Emulator) -> None:
 
 def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2: EC2Client) -> None:
     request: Any = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "MinCount": 1, "MaxCount": 2}
-    first, other = [each["InstanceId"] for each in ec2.run_instances(**request)["Instances"]]
+    first, other = [
+        run_instance["InstanceId"] for run_instance in ec2.run_instances(**request)["Instances"]
+    ]
     access = emulator.access
     try:
         key = {**access.headers, "X-Cloudtune-Token": access.machine_key(first)}
-        told = json.dumps(["-c"])
+        result = json.dumps(["-c"])
         shutdown = "/_cloudtune/instances/{}/shutdown"
-        assert ask(access, "POST", shutdown.format(first), told, key)[0] == 200
-        assert ask(access, "POST", shutdown.format(other), told, key)[0] == 403
+        assert ask(access, "POST", shutdown.format(first), result, key)[0] == 200
+        assert ask(access, "POST", shutdown.format(other), result, key)[0] == 403
         assert ask(access, "POST", f"/_cloudtune/instances/{first}/kill", "", key)[0] == 403
         assert ask(access, "GET", "/_cloudtune/instances", "", key)[0] == 403
         item = "latest/meta-data/instance-id"
@@ -242,4 +244,6 @@ def attempts(emulator: Emulator) -> dict[str, object]:
 def test_it_listens_on_the_loopback_only(emulator: Emulator) -> None:
     port = int(emulator.endpoint.rpartition(":")[2])
     assert answers("127.0.0.1", port)
-    assert [each for each in other_addresses() if answers(each, port)] == []
+    assert [
+        other_addresse for other_addresse in other_addresses() if answers(other_addresse, port)
+    ] == []

@@ -84,7 +84,9 @@ def test_it_starts_with_the_faults_of_a_file(control: EmulatorControl) -> None:
     assert '{"kind": "slow-boot", ' in said
 
 
-def test_a_mistake_in_that_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_that_file_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bad.json").write_text('[{"kind": "slowboot"}]')
     monkeypatch.setenv(FAULTS_VARIABLE, str(tmp_path / "bad.json"))
     with pytest.raises(UsageError, match=r"CLOUDTUNE_EMULATOR_FAULTS: .*fault 1: kind: no fault"):
@@ -164,7 +166,7 @@ def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) ->
 
 def test_spot_reclaimed(control: EmulatorControl, launch: Launch, eventually: Eventually) -> None:
     first, second, third = launch(), launch(), launch("on-demand")
-    eventually(lambda: {each["state"] for each in control.instances()} >= {"running"})
+    eventually(lambda: {instance["state"] for instance in control.instances()} >= {"running"})
     assert ask("reclaim", first) == f"{first} will be reclaimed in 2m\n"
     assert "reclaimed in" in ask("status")
     ask("reclaim", first, "--notice", "50m")

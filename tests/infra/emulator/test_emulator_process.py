@@ -61,12 +61,12 @@ def test_callers_at_once_share_one_and_an_idle_one_stops(tmp_path: Path) -> None
     assert find_emulator(tmp_path) is None
     assert stop_emulator(tmp_path / "nowhere", only_if_idle=True)
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(ensure_emulator, [tmp_path] * 3))
-    assert found[0] == found[1] == found[2] == find_emulator(tmp_path)
-    assert psutil.Process(found[0].pid).ppid() != os.getpid(), "it outlives its starter"
+        result = list(pool.map(ensure_emulator, [tmp_path] * 3))
+    assert result[0] == result[1] == result[2] == find_emulator(tmp_path)
+    assert psutil.Process(result[0].pid).ppid() != os.getpid(), "it outlives its starter"
 
     assert stop_emulator(tmp_path, only_if_idle=True)
-    assert not runs(found[0].pid)
+    assert not runs(result[0].pid)
     assert find_emulator(tmp_path) is None
     assert not (tmp_path / "emulator.json").exists()
 
@@ -117,7 +117,7 @@ def test_it_ends_leftovers(tmp_path: Path, ec2_client: MakeClient, eventually: E
     assert {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED}
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: not runs(first.pid))
-    assert all(map(runs, pids)), "nobody has cleaned up yet"
+    assert all(map(runs, pids)), "not cleaned up yet"
     assert find_emulator(tmp_path) is None
 
     second = ensure_emulator(tmp_path, boot_seconds=0.1)

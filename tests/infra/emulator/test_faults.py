@@ -34,9 +34,9 @@ def control(
     yield control
     control.clear()
     control.move_clock(3600)  # what is hidden shows, and what ends slowly is over
-    for each in control.instances():
-        if each["state"] in ("pending", "running"):
-            ec2.terminate_instances(InstanceIds=[each["id"]])
+    for instance in control.instances():
+        if instance["state"] in ("pending", "running"):
+            ec2.terminate_instances(InstanceIds=[instance["id"]])
     eventually(lambda: control.ping()["live"] == 0)
     control.move_clock(-control.ping()["clock"])
 
@@ -61,7 +61,7 @@ def zone(ec2: EC2Client, instance: str) -> str:
 
 def listed(ec2: EC2Client) -> set[str]:
     answer = ec2.describe_instances()
-    return {each["InstanceId"] for found in answer["Reservations"] for each in found["Instances"]}
+    return {item["InstanceId"] for result in answer["Reservations"] for item in result["Instances"]}
 
 
 def refused(call: Callable[[], object]) -> tuple[str, int]:
@@ -92,8 +92,8 @@ def processes(emulator: Emulator, instance: str) -> list[psutil.Process]:
     return [psutil.Process(pid) for pid in pids]
 
 
-def alive(found: list[psutil.Process]) -> list[psutil.Process]:
-    return [each for each in found if is_running(each)]
+def alive(result: list[psutil.Process]) -> list[psutil.Process]:
+    return [item for item in result if is_running(item)]
 
 
 def test_a_pool_has_its_limit_and_other_zones_have_room(
@@ -170,9 +170,9 @@ def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eve
     assert answer["State"]["Name"] == "pending"  # the boot takes a tenth of a second
     instance = answer["InstanceId"]
     eventually(lambda: state(ec2, instance) == "terminated")
-    found = describe(ec2, instance)
-    assert found["StateReason"]["Code"] == "Server.InternalError"
-    assert "Server.InternalError" in found["StateTransitionReason"]
+    result = describe(ec2, instance)
+    assert result["StateReason"]["Code"] == "Server.InternalError"
+    assert "Server.InternalError" in result["StateTransitionReason"]
     assert control.instance(instance)["running_at"] is None
 
 
@@ -188,13 +188,13 @@ def test_a_slow_end_holds_its_place_but_does_not_bill(
     eventually(lambda: alive(running) == [])
     assert state(ec2, instance) == "shutting-down"
     assert refused(lambda: launch(ec2))[0] == "InsufficientInstanceCapacity"
-    told = control.instance(instance)
-    assert told["terminated_at"] is None
+    result = control.instance(instance)
+    assert result["terminated_at"] is None
 
     control.move_clock(60)
     eventually(lambda: state(ec2, instance) == "terminated")
     ended = control.instance(instance)
-    assert ended["shutting_down_at"] == told["shutting_down_at"]
+    assert ended["shutting_down_at"] == result["shutting_down_at"]
     assert ended["terminated_at"] - ended["shutting_down_at"] >= 60
 
 
@@ -241,15 +241,15 @@ def test_some_calls_fail_by_chance_and_seed(ec2: EC2Client, control: EmulatorCon
     def hits(seed: int) -> list[bool]:
         fault = {"action": "DescribeInstances", "code": "InternalError", "rate": 0.3, "seed": seed}
         control.replace([fault])
-        found = []
+        result = []
         for _ in range(20):
             try:
                 listed(ec2)
             except ClientError:
-                found.append(True)
+                result.append(True)
             else:
-                found.append(False)
-        return found
+                result.append(False)
+        return result
 
     first = hits(7)
     assert hits(7) == first != hits(8)
@@ -274,7 +274,7 @@ def test_new_instances_are_not_known_at_first(ec2: EC2Client, control: EmulatorC
 
     def tagged() -> list[str]:
         answer = ec2.describe_instances(Filters=[{"Name": "tag:hide", "Values": ["and*"]}])
-        return [each["InstanceId"] for r in answer["Reservations"] for each in r["Instances"]]
+        return [item["InstanceId"] for r in answer["Reservations"] for item in r["Instances"]]
 
     assert tagged() == [seen]
     control.move_clock(20)
@@ -341,14 +341,14 @@ def test_a_frozen_node_goes_on_thawed_and_ends_terminated(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     thawed, frozen = launch(ec2, count=2)
-    eventually(lambda: all(is_ready(emulator, each) for each in (thawed, frozen)))
+    eventually(lambda: all(is_ready(emulator, item) for item in (thawed, frozen)))
     running = processes(emulator, thawed) + processes(emulator, frozen)
     control.freeze(thawed)
     control.freeze(frozen)
-    assert {each.status() for each in running} == {psutil.STATUS_STOPPED}
+    assert {item.status() for item in running} == {psutil.STATUS_STOPPED}
     assert state(ec2, frozen) == "running"
     control.thaw(thawed)
-    eventually(lambda: psutil.STATUS_STOPPED not in {each.status() for each in running[:2]})
+    eventually(lambda: psutil.STATUS_STOPPED not in {item.status() for item in running[:2]})
     ec2.terminate_instances(InstanceIds=[thawed, frozen])
     eventually(lambda: alive(running) == [])
 
@@ -367,7 +367,7 @@ def test_blows_fall_some_time_after_an_instance_runs(
     (killed,) = launch(ec2)
     assert control.instance(killed)["faults"] == ["kill", "freeze"]
     assert [fault["kind"] for fault in control.faults()] == ["reclaim"]
-    eventually(lambda: all(is_ready(emulator, each) for each in (spot, killed)))
+    eventually(lambda: all(is_ready(emulator, item) for item in (spot, killed)))
     control.move_clock(100)
     eventually(lambda: notice(emulator, spot))
     eventually(lambda: control.instance(killed)["health"] == "dead")
@@ -383,9 +383,9 @@ def test_a_lease_ends_its_instance_and_a_renewal_replaces_it(
     script = "#!/bin/bash\nshutdown -P +30\nshutdown -P +90\necho ready\nsleep 600\n"
     (leased,) = launch(ec2, **behaviour)
     (renewed,) = launch(ec2, **{**behaviour, "UserData": script})
-    eventually(lambda: all(is_ready(emulator, each) for each in (leased, renewed)))
-    told = {each: control.instance(each)["power_off_at"] for each in (leased, renewed)}
-    assert 59 * 60 < told[renewed] - told[leased] < 61 * 60
+    eventually(lambda: all(is_ready(emulator, item) for item in (leased, renewed)))
+    result = {item: control.instance(item)["power_off_at"] for item in (leased, renewed)}
+    assert 59 * 60 < result[renewed] - result[leased] < 61 * 60
 
     control.move_clock(31 * 60)
     eventually(lambda: state(ec2, leased) == "terminated")
@@ -401,7 +401,7 @@ def test_a_halted_node_misses_the_end_of_its_lease(
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}
     frozen, dead = launch(ec2, count=2, **behaviour)
-    eventually(lambda: all(is_ready(emulator, each) for each in (frozen, dead)))
+    eventually(lambda: all(is_ready(emulator, item) for item in (frozen, dead)))
     control.freeze(frozen)
     control.kill(dead)
     control.move_clock(3600)
@@ -419,8 +419,8 @@ def test_a_moved_clock(ec2: EC2Client, control: EmulatorControl, eventually: Eve
     (after,) = launch(ec2)
     apart = describe(ec2, after)["LaunchTime"] - describe(ec2, before)["LaunchTime"]
     assert 7200 <= apart.total_seconds() < 7220
-    told = control.instance(after)
-    assert abs(describe(ec2, after)["LaunchTime"].timestamp() - told["launched_at"]) < 2
+    result = control.instance(after)
+    assert abs(describe(ec2, after)["LaunchTime"].timestamp() - result["launched_at"]) < 2
     control.move_clock(-7200)
     ec2.terminate_instances(InstanceIds=[before, after])
     eventually(lambda: {state(ec2, before), state(ec2, after)} == {"terminated"})

@@ -51,7 +51,7 @@ def test_the_hook_sleeps_only_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [pytest.approx(due - 0.1), 0.0]
 
 
-def test_gpus_compare_as_published_and_others_say_that_nobody_knows() -> None:
+def test_gpus_compare_as_published_and_others_say_that_none_knows() -> None:
     v100, h100, t4 = (pacing.core_factor(gpu) for gpu in ("v100", "h100", "t4"))
     assert v100.value / h100.value == pytest.approx(4.688)
     assert v100.value / t4.value == pytest.approx(2.505 / 3.065)
@@ -66,29 +66,29 @@ def test_an_epoch_begins_with_what_it_took_on_a_core() -> None:
     cheap, dear = (pacing.pace_of("v100", core_seconds=seconds) for seconds in (0.02, 0.5))
     assert (cheap.epoch_seconds, dear.epoch_seconds) == pytest.approx((0.2, 5.0))
     settings = pacing.settings_for("v100", pacing.tag_of(3, 0.5), scale=0.1)
-    told = json.loads(settings["CLOUDTUNE_PACE"])
-    assert (told["epoch_seconds"], told["seed"]) == (pytest.approx(0.5), 3)
+    data = json.loads(settings["CLOUDTUNE_PACE"])
+    assert (data["epoch_seconds"], data["seed"]) == (pytest.approx(0.5), 3)
 
 
 @pytest.mark.parametrize("tag", ["3:x", "3:", "3:-1", "3:nan", "3:inf"])
 def test_seconds_that_are_none_are_not_taken(tag: str) -> None:
-    told = json.loads(pacing.settings_for("v100", tag)["CLOUDTUNE_PACE"])
-    assert (told["epoch_seconds"], told["seed"]) == (5.0, 3)
+    data = json.loads(pacing.settings_for("v100", tag)["CLOUDTUNE_PACE"])
+    assert (data["epoch_seconds"], data["seed"]) == (5.0, 3)
 
 
 def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
-    found = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
-    made = pacing.emulated_profile(found, V100, 0.25)
+    actual = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
+    made = pacing.emulated_profile(actual, V100, 0.25)
     assert made.epoch[1.0].mean == pytest.approx(2.5)
     assert made.epoch[0.5].mean == pytest.approx(5.0)
     assert made.epoch[2.0].mean == pytest.approx(2.5 / 1.854)
     assert made.epoch[2.0].sd == pytest.approx(pacing.NOISE * 2.5 / 1.854)
-    assert made.epoch[4.0] == found.epoch[4.0], "0.73 s is more than two cores can do"
+    assert made.epoch[4.0] == actual.epoch[4.0], "0.73 s is more than two cores can do"
     assert "at 4 GPUs this machine can't keep that pace" in made.source
     assert (made.start.mean, made.resize.mean) == pytest.approx((1.0, 1.1))
-    assert (made.launch, made.boot, made.release) == (found.launch, found.boot, found.release)
-    told = made.provenance
-    assert (told.origin, told.core_seconds, told.factor) == ("emulated", 0.25, 10.0)
+    assert (made.launch, made.boot, made.release) == (actual.launch, actual.boot, actual.release)
+    result = made.provenance
+    assert (result.origin, result.core_seconds, result.factor) == ("emulated", 0.25, 10.0)
 
 
 def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:

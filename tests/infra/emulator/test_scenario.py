@@ -153,7 +153,7 @@ def test_a_launch_never_overfills_a_pool(
         place, count = find_room(wanted, held, capacities, ZONES)
     except Ec2Error:
         places = [zone] if zone else ZONES
-        assert all(overfull(capacities, held, kind, each, least) for each in places)
+        assert all(overfull(capacities, held, kind, item, least) for item in places)
     else:
         assert place == zone or not zone
         assert least <= count <= least + more
@@ -163,11 +163,11 @@ def test_a_launch_never_overfills_a_pool(
 def overfull(
     capacities: list[Capacity], held: list[Held], kind: str, place: str, count: int
 ) -> bool:
-    """Whether so many more would break a limit that is about them."""
+    """Whether n more would break a limit that is about them."""
     pool = Pool(kind, "spot", place)
     return any(
         limit.instances is not None
         and limit.fits(pool)
-        and sum(limit.fits(each.pool) for each in held) + count > limit.instances
+        and sum(limit.fits(item.pool) for item in held) + count > limit.instances
         for limit in capacities
     )

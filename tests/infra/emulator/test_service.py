@@ -39,7 +39,7 @@ def launch(ec2: EC2Client, count: int = 1, script: str = SLEEPER, **more: Any) -
 
 def describe(ec2: EC2Client, *ids: str) -> list[InstanceTypeDef]:
     answer = ec2.describe_instances(InstanceIds=ids)
-    return [instance for each in answer["Reservations"] for instance in each["Instances"]]
+    return [instance for item in answer["Reservations"] for instance in item["Instances"]]
 
 
 def states(ec2: EC2Client, ids: Sequence[str]) -> set[str]:
@@ -60,8 +60,8 @@ def control(emulator: Emulator, path: str, body: object = None, method: str = ""
 
 
 def record(emulator: Emulator, instance_id: str) -> dict[str, Any]:
-    found: list[dict[str, Any]] = control(emulator, "instances")
-    return next(each for each in found if each["id"] == instance_id)
+    result: list[dict[str, Any]] = control(emulator, "instances")
+    return next(item for item in result if item["id"] == instance_id)
 
 
 def console(emulator: Emulator, instance_id: str) -> str:
@@ -98,7 +98,7 @@ def test_filters_by_tag_state_and_token(ec2: EC2Client, eventually: Eventually) 
     def found(name: str, value: str) -> list[str]:
         by_tag: Any = {"Name": "tag:cloudtune:run", "Values": ["r1"]}
         answer = ec2.describe_instances(Filters=[by_tag, {"Name": name, "Values": [value]}])
-        return [i["InstanceId"] for each in answer["Reservations"] for i in each["Instances"]]
+        return [i["InstanceId"] for item in answer["Reservations"] for i in item["Instances"]]
 
     assert found("instance-state-name", "running") == mine
     assert found("instance-state-name", "pending") == []

@@ -213,7 +213,7 @@ def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Pat
     assert (code, console[1:]) == (1, [missing, "shutdown -P now"])
 
 
-def test_a_python_of_the_image_is_looked_for_and_told(node: Node) -> None:
+def test_a_python_of_the_image_is_looked_for_and_reported(node: Node) -> None:
     code, console = node.boots(Delivery())
     assert code == 1
     assert console[0].startswith("cloudtune-node: no Python of this image has cloudtune: none of ")
@@ -292,7 +292,7 @@ def test_a_packs_manifest(small: Built, tmp_path: Path, monkeypatch: pytest.Monk
     pack = cache.put(small, lambda _line: None)
     assert cache.pack() == pack
     assert not old.exists(), "what a crash has left goes a day later"
-    assert sorted(each.name for each in folder.iterdir()) == sorted(
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
         [Path(pack.uri).name, "manifest.json"]
     )
     assert is_there(pack)
@@ -427,8 +427,8 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
     there = built_at(Path(laid.place))
     assert there is not None
     assert f"cmaes=={version('cmaes')}" in there.packages
-    told = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
-    where = subprocess.run(told, capture_output=True, text=True, check=True).stdout
+    result = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
+    where = subprocess.run(result, capture_output=True, text=True, check=True).stdout
     assert where.startswith(laid.place)
     assert not list(root.glob("*.source"))
     asked = Remote("s3://bucket/runs/x", "aws", "us-east-1", 2e9, 1.9e9, 0.1, 1, laid.to_json())

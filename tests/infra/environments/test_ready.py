@@ -126,9 +126,9 @@ def test_they_have_no_other(built: Built, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_its_python_is_its_own_with_cloudtune_and_the_requirements(built: Built) -> None:
-    told = "import cloudtune, sys, tiny, mine; print(cloudtune.__file__, sys.base_prefix)"
+    result = "import cloudtune, sys, tiny, mine; print(cloudtune.__file__, sys.base_prefix)"
     where, base = subprocess.run(
-        [built.python, "-I", "-c", told], capture_output=True, text=True, check=True
+        [built.python, "-I", "-c", result], capture_output=True, text=True, check=True
     ).stdout.split()
     assert where.startswith(f"{built.place}/venv/")
     assert base.startswith(f"{built.place}/python/")
@@ -163,14 +163,14 @@ def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_
     wanted = spec_of(experiment(tmp_path, pip="requirements.txt"), tmp_path / "environments")
     with pytest.raises(UsageError) as refused:
         build(wanted, lambda _line: None)
-    told = str(refused.value)
-    assert told.startswith(f"{tmp_path}/requirements.txt: the requirements can't be had together")
-    assert "nothing was launched" in told
-    assert "tiny>=2" in told, "uv's own words"
+    result = str(refused.value)
+    assert result.startswith(f"{tmp_path}/requirements.txt: the requirements can't be had together")
+    assert "nothing was launched" in result
+    assert "tiny>=2" in result, "uv's own words"
     assert not (wanted.place / COMPLETE).exists()
 
 
-def test_a_folder_that_cant_be_written_is_told(offline: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cant_be_written_is_reported(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     wanted = spec_of(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
     with pytest.raises(UsageError, match=r"can't be written .*: sudo install -d"):
@@ -180,7 +180,7 @@ def test_a_folder_that_cant_be_written_is_told(offline: Path, tmp_path: Path) ->
 def test_another_python_is_found_where_it_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     own = f"3.{sys.version_info.minor}"
     beside = sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3.1?"))
-    others = [each for each in beside if each.name != f"python{own}"]
+    others = [item for item in beside if item.name != f"python{own}"]
     uv = building.uv_program()
     assert building._base_here(platform.python_version(), uv) == Path(sys.base_prefix)
     assert building._base_here(own, uv) == Path(sys.base_prefix)

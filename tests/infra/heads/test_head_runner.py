@@ -43,7 +43,7 @@ def test_a_parcel_is_laid_out_where_its_files_were(tmp_path: Path) -> None:
     (home / "runs" / "other" / "ledger.jsonl").write_text("")
     data = packed(code, {tmp_path / "e.yaml": b"name: e"}, home)
     unpack(data, root / "home", root)
-    there = {str(each.relative_to(root)) for each in root.rglob("*") if each.is_file()}
+    there = {str(item.relative_to(root)) for item in root.rglob("*") if item.is_file()}
     base = str(tmp_path).lstrip("/")
     assert there == {
         f"{base}/code/train.py",
@@ -77,8 +77,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
     def instead(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         assert command[:3] == [sys.executable, "-m", "cloudtune"]
-        found: subprocess.Popen[bytes] = start([sys.executable, "-c", code, *command[3:]], **how)
-        return found
+        result: subprocess.Popen[bytes] = start([sys.executable, "-c", code, *command[3:]], **how)
+        return result
 
     monkeypatch.setattr("cloudtune.infra.heads.head_runner.subprocess.Popen", instead)
     monkeypatch.setattr(head_runner, "_BRING_SECONDS", 0.05)

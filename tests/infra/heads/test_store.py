@@ -141,7 +141,7 @@ def test_what_a_head_is_given_is_read_as_written(store: HeadStore) -> None:
 def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small-1"
     folder.mkdir(parents=True)
-    assert is_carried(folder) is None, "this machine's own, or nobody's"
+    assert is_carried(folder) is None, "this machine's own, or none's"
     remote = replace(REMOTE, storage=store.uri)
     remote.keep(folder)
     state = State(beat=1000.0, instance="i-1", attempt=1)
@@ -182,13 +182,13 @@ def test_another_machine_adopts_a_run_by_its_place(store: HeadStore, tmp_path: P
     remote.keep(folder)
     store.write("remote.json", (folder / "remote.json").read_bytes())
     store.write("record/run/ledger.jsonl", b"one\n")
-    found = adopt(store.uri + "/", tmp_path / "bob")
-    assert found == tmp_path / "bob" / "small-1"
-    assert Remote.of(found) == remote
-    assert (found / "ledger.jsonl").read_text() == "one\n"
+    result = adopt(store.uri + "/", tmp_path / "bob")
+    assert result == tmp_path / "bob" / "small-1"
+    assert Remote.of(result) == remote
+    assert (result / "ledger.jsonl").read_text() == "one\n"
 
 
-def test_damage_and_a_refusing_storage_are_told(store: HeadStore, tmp_path: Path) -> None:
+def test_damage_and_a_refusing_storage_are_reported(store: HeadStore, tmp_path: Path) -> None:
     assert store.state() is None
     store.write(STATE, b"{}")
     with pytest.raises(StorageError, match=r"head/state\.json is damaged"):
@@ -201,7 +201,7 @@ def test_damage_and_a_refusing_storage_are_told(store: HeadStore, tmp_path: Path
         HeadStore(f"{tmp_path}/file/small-1").write("x", b"")
 
 
-def test_a_damaged_record_of_a_place_is_told(tmp_path: Path) -> None:
+def test_a_damaged_record_of_a_place_is_reported(tmp_path: Path) -> None:
     (tmp_path / "remote.json").write_text("{}")
     with pytest.raises(Exception, match=r"remote\.json is damaged"):
         Remote.of(tmp_path)

@@ -101,8 +101,8 @@ STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(Non
 
 
 def training(folder: Path) -> Training:
-    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    return dataclasses.replace(told, losses_per_hour=1e9)  # saves are due each second
+    result = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    return dataclasses.replace(result, losses_per_hour=1e9)  # saves are due each second
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +114,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1))
-    told = node.hear("a.1", Epoch)
-    assert kinds(told) == ["Ready", "Epoch"]
+    reported = node.hear("a.1", Epoch)
+    assert kinds(reported) == ["Ready", "Epoch"]
     node.agent.grant("a.1", 2)
     (report,) = reports(node.hear("a.1", Epoch))
     assert report["epoch"] == 2
     assert Path(report["checkpoint"], "manifest.json").exists()
     assert 0.0 < report["saving"] < report["seconds"]
     node.stop("a.1")
-    assert not psutil.pid_exists(node.pid("a.1")), "it is gone when that is told"
+    assert not psutil.pid_exists(node.pid("a.1")), "it is gone when that is reported"
 
     node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"]))
-    told = node.hear("a.2", Epoch)
-    assert kinds(told) == ["Ready", "Ready", "Epoch"]
-    assert [(each["epoch"], each["in_sync"]) for each in reports(told)] == [(3, True)]
+    reported = node.hear("a.2", Epoch)
+    assert kinds(reported) == ["Ready", "Ready", "Epoch"]
+    assert [(item["epoch"], item["in_sync"]) for item in reports(reported)] == [(3, True)]
     node.stop("a.2")
 
 
@@ -135,8 +135,8 @@ def test_a_script_learns_when_a_save_is_due_by_losses(node: Node) -> None:
     node.agent.start(part_of("due.1", 1.0, until=2, trouble="waits"))
     for _ in range(2):
         node.hear("due.1", Epoch)
-    told = [line for line in node.log("due.1").splitlines() if line.startswith("due")]
-    assert told == ["due False", "due True"]
+    result = [line for line in node.log("due.1").splitlines() if line.startswith("due")]
+    assert result == ["due False", "due True"]
     node.stop("due.1")
 
 
@@ -188,8 +188,8 @@ def test_detached_ends_too(node: Node, eventually: Callable[[Callable[[], object
 def test_workers_know_their_place_and_train_one_model(node: Node, kind: str) -> None:
     name = f"{kind.replace(' ', '-')}.1"
     node.agent.start(part_of(name, 2.0, until=2, kind=kind))
-    told = [node.hear(name, Epoch) for _ in range(2)]
-    assert [each["in_sync"] for some in told for each in reports(some)] == [True, True]
+    result = [node.hear(name, Epoch) for _ in range(2)]
+    assert [report["in_sync"] for some in result for report in reports(some)] == [True, True]
     node.stop(name)
     for rank in (0, 1):
         place = [str(rank), str(rank), "2", "2", "0", "127.0.0.1", "True"]
@@ -199,9 +199,9 @@ def test_workers_know_their_place_and_train_one_model(node: Node, kind: str) -> 
 @pytest.mark.parametrize("kind", ["copies", "several"])
 def test_workers_that_exchange_no_gradients_are_found(node: Node, kind: str) -> None:
     node.agent.start(part_of(f"{kind}.1", 2.0, until=9, kind=kind))
-    told = node.hear(f"{kind}.1")
-    assert Epoch not in map(type, told), "what they have learned is no result"
-    end = cause([body for body in told if isinstance(body, Failure | Lost | Done)])
+    reported = node.hear(f"{kind}.1")
+    assert Epoch not in map(type, reported), "what they have learned is no result"
+    end = cause([body for body in reported if isinstance(body, Failure | Lost | Done)])
     assert isinstance(end, Failure)
     assert end.unsynced
     assert "in epoch 1 its 2 workers took 1 steps of the optimizer" in end.error
@@ -211,7 +211,7 @@ def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.Monkey
     trusted = dataclasses.replace(training(node.folder), compared=False)
     monkeypatch.setattr(node.agent, "_training", trusted)
     node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
-    assert [each["in_sync"] for each in reports(node.hear("tr.1", Epoch))] == [None]
+    assert [report["in_sync"] for report in reports(node.hear("tr.1", Epoch))] == [None]
     node.stop("tr.1")
 
 
@@ -251,15 +251,15 @@ def test_packed_trials_share_a_gpu_and_the_next_waits(node: Node) -> None:
 
 
 def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two halves of different GPUs are no room for a whole one; nobody should place it here."""
+    """Two halves of different GPUs are no room for a whole one; it shouldn't be placed here."""
     node.agent.start(part_of("h.1", 0.5, until=1, gpu=0))
     node.agent.start(part_of("i.1", 0.5, until=1, gpu=1))
     node.hear("i.1", Epoch)
     monkeypatch.setattr("cloudtune.infra.node.agent._SLOT_SECONDS", 0.5)
     node.agent.start(part_of("x.1", 1.0, until=1))
-    told = node.hear("x.1")
-    assert kinds(told) == ["Lost", "Gone"]
-    assert "no room on this node's GPUs for 0.5 s" in str(told[0])
+    reported = node.hear("x.1")
+    assert kinds(reported) == ["Lost", "Gone"]
+    assert "no room on this node's GPUs for 0.5 s" in str(reported[0])
     assert not node.agent.describe()["h.1"].gone, "who has a slot keeps it"
     node.stop("h.1", "i.1")
 
@@ -269,20 +269,20 @@ def test_what_is_not_acknowledged_is_repeated_to_the_next_caller(node: Node) -> 
     first = node.last
 
     def until(body: type[Body]) -> list[Message]:
-        found = node.agent.messages(first, first, 30.0)
-        while not isinstance(found[-1].body, body):
-            found += node.agent.messages(found[-1].number, first, 30.0)
-        return found
+        result = node.agent.messages(first, first, 30.0)
+        while not isinstance(result[-1].body, body):
+            result += node.agent.messages(result[-1].number, first, 30.0)
+        return result
 
     until(Epoch)
     node.agent.stop("n.1")
-    told = until(Gone)
+    reported = until(Gone)
     # A worker that is stopped before it waits for its next epoch ends without Done.
-    bodies = [type(message.body) for message in told if not isinstance(message.body, Done)]
+    bodies = [type(message.body) for message in reported if not isinstance(message.body, Done)]
     assert bodies == [Ready, Epoch, Gone]
-    assert until(Gone) == told, "as often as somebody asks"
+    assert until(Gone) == reported, "as often as somebody asks"
     assert node.agent.describe()["n.1"].gone
-    node.last = told[-1].number
+    node.last = reported[-1].number
     node.agent.messages(node.last, node.last, 0.0)
     assert "n.1" not in node.agent.describe()
 

@@ -70,7 +70,7 @@ def agent(tmp_path: Path, training: Training) -> Iterator[Agent]:
     made.close()
     give_up = time.monotonic() + 60
     while left := [
-        each for each in set(psutil.Process().children(recursive=True)) - before if is_running(each)
+        item for item in set(psutil.Process().children(recursive=True)) - before if is_running(item)
     ]:
         assert time.monotonic() < give_up, left
         time.sleep(0.02)
@@ -86,14 +86,14 @@ def hear(agent: Agent, *sessions: str) -> dict[str, list[Message]]:
     """Return the messages of sessions, once all of them are gone."""
     messages: list[Message] = []
     give_up = time.monotonic() + 100  # on loaded cores, too
-    while len([each for each in messages if isinstance(each.body, Gone)]) < len(sessions):
+    while len([message for message in messages if isinstance(message.body, Gone)]) < len(sessions):
         assert time.monotonic() < give_up, messages
         messages += agent.messages(messages[-1].number if messages else 0, 0, 5.0)
-    return {name: [each for each in messages if each.session == name] for name in sessions}
+    return {name: [message for message in messages if message.session == name] for name in sessions}
 
 
 def how(messages: list[Message]) -> list[type]:
-    return [type(each.body) for each in messages if not isinstance(each.body, Ready)]
+    return [type(message.body) for message in messages if not isinstance(message.body, Ready)]
 
 
 def test_a_fault_loses_a_gpus_trials_without_blame(agent: Agent) -> None:
@@ -115,7 +115,7 @@ def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> Non
     heard = hear(agent, "late", "alone")
     assert how(heard["late"]) == [Lost, Gone]
     assert how(heard["alone"]) == [Failure, Gone]
-    errors = [each.body.error for each in heard["alone"] if isinstance(each.body, Failure)]
+    errors = [item.body.error for item in heard["alone"] if isinstance(item.body, Failure)]
     assert errors == ["RuntimeError: CUDA error: an illegal memory access was encountered"]
 
 
@@ -140,16 +140,16 @@ def test_a_node_says_what_it_lacks_and_is_taken(training: Training, tmp_path: Pa
 
 
 def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(told))}')
+    result = tmp_path / "calls"
+    command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
     monkeypatch.setenv(COMMAND_VARIABLE, str(command))
     leased = Agent("127.0.0.1", 2, training, tmp_path / "leased", spares=False)
     leased.renew(time.time() + 500)
     leased.renew(time.time() + 1.2)
-    assert told.read_text().splitlines() == ["-P +9", "-P +1"]
+    assert result.read_text().splitlines() == ["-P +9", "-P +1"]
     give_up = time.monotonic() + 60
-    while "-P now" not in told.read_text():
+    while "-P now" not in result.read_text():
         assert time.monotonic() < give_up, "it is still there"
         time.sleep(0.05)
     leased.close()

@@ -46,7 +46,7 @@ def test_a_booting_node_says_where_checkpoints_wait(
     assert boot.staging() == "/fast"
 
 
-def test_a_disk_that_can_not_be_written_is_told(
+def test_a_disk_that_can_not_be_written_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("CLOUDTUNE_STAGING", raising=False)

@@ -69,20 +69,20 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
-    told = node.hear("a.1", Epoch)
+    reported = node.hear("a.1", Epoch)
     node.stop("a.1")
-    (report,) = reports(told)
+    (report,) = reports(reported)
     assert report["epoch"] == 1
     node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"], lr=0.1))
-    found = [reports(node.hear("a.2", Epoch))[-1] for _ in range(2)]
-    assert [each["metrics"]["epoch"] for each in found] == [2.0, 3.0]
+    result = [reports(node.hear("a.2", Epoch))[-1] for _ in range(2)]
+    assert [item["metrics"]["epoch"] for item in result] == [2.0, 3.0]
     pids = [node.pid("a.2", rank) for rank in range(2)]
     assert node.printed("a.2", 1)[2:] == ["of", "2", "threads", "1"]
     assert "Failure" not in kinds(node.stop("a.2"))
     assert not any(map(is_alive, pids))
 
 
-def test_workers_that_train_models_of_their_own_are_told_of(node: Node) -> None:
+def test_workers_that_train_models_of_their_own_are_reported_of(node: Node) -> None:
     node.agent.start(part_of("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
     failed = failure(node.hear("b.1"))
     assert failed.unsynced

@@ -31,19 +31,19 @@ def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
     made.close()
 
 
-def test_who_waits_is_told_once_all_is_imported(forks: Forks, tmp_path: Path) -> None:
+def test_who_waits_is_reported_once_all_is_imported(forks: Forks, tmp_path: Path) -> None:
     waiting = threading.Thread(target=forks.wait_until_warm, args=(600.0,))
     waiting.start()
     with (tmp_path / "fifo").open("w"):  # the zygote has come to the user's module
         assert waiting.is_alive()
         assert forks.note == "warming up"
-        forks.wait_until_warm(0.0)  # older than that: nobody waits for it
+        forks.wait_until_warm(0.0)  # older than that: not waited for
         assert forks.note == "warming up"
     waiting.join(30.0)
     assert forks.note == "warm"
 
 
-def test_nobody_waits_for_a_zygote_that_is_given_up(forks: Forks) -> None:
+def test_none_waits_for_a_zygote_that_is_given_up(forks: Forks) -> None:
     waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
     waiting.start()
     killed: set[int] = set()
@@ -56,7 +56,7 @@ def test_nobody_waits_for_a_zygote_that_is_given_up(forks: Forks) -> None:
     assert "has died 4 times" in forks.note
 
 
-def test_who_closes_it_waits_for_nobody(forks: Forks) -> None:
+def test_who_closes_it_waits_for_none(forks: Forks) -> None:
     waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
     waiting.start()
     forks.close()

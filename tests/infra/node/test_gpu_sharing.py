@@ -55,7 +55,7 @@ def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Pa
     node = NodeGpus(2, programs)
     places = [node.environment(gpus, share) for gpus, share in [((0,), 1.0), ((1,), 0.5)]]
     node.close()
-    assert [each["CLOUDTUNE_INPUT"] for each in places] == [str(programs / "input")] * 2
+    assert [place["CLOUDTUNE_INPUT"] for place in places] == [str(programs / "input")] * 2
     assert "CUDA_MPS_PIPE_DIRECTORY" in places[1]
     assert "CLOUDTUNE_INPUT" not in two.environment((1,), 1.0)
 
@@ -83,8 +83,8 @@ def test_only_gpus_found_at_boot_are_used(programs: Path, monkeypatch: pytest.Mo
 def test_gpus_that_are_missing_or_unknown_are_a_problem(programs: Path) -> None:
     script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
     assert NodeGpus(4).gpu_problem(script) == "2 of its 4 GPUs"
-    told = NodeGpus(1).gpu_problem(script)
-    assert told == f"GPUs of which its torch {torch.__version__} can use 0"
+    result = NodeGpus(1).gpu_problem(script)
+    assert result == f"GPUs of which its torch {torch.__version__} can use 0"
     assert NodeGpus(4).gpu_problem(replace(script, has_gpus=False)) == ""
 
 

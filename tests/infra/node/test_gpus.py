@@ -1,4 +1,4 @@
-"""Which physical GPUs workers get: whole ones first, shares as told, and never too many."""
+"""Which physical GPUs workers get: whole ones first, shares as granted, and never too many."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_a_share_waits_for_its_gpu_while_another_ends() -> None:
     slots = GpuSlots(2)
     slots.take("old", 0.5, 0)
     slots.take("other", 0.5, 0)
-    assert slots.take("new", 0.5, 0) is None, "the other GPU is for those who were told so"
+    assert slots.take("new", 0.5, 0) is None, "the other GPU is for those that were sent there"
     slots.give("old")
     assert slots.take("new", 0.5, 0) == (0,)
 
@@ -53,10 +53,10 @@ def test_no_gpu_holds_more_than_one_whole(gpus: int, asked: list[tuple[float, in
             gone = next(iter(held))
             slots.give(gone)
             del held[gone]
-        found = slots.take(str(name), width, number)
-        if found is not None:
-            assert len(set(found)) == len(found) == len(shares(width))
-            held[str(name)] = list(zip(found, shares(width), strict=True))
+        result = slots.take(str(name), width, number)
+        if result is not None:
+            assert len(set(result)) == len(result) == len(shares(width))
+            held[str(name)] = list(zip(result, shares(width), strict=True))
         load = [0.0] * gpus
         for pieces in held.values():
             for gpu, share in pieces:

@@ -68,12 +68,12 @@ def test_storage_that_fails(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_long_logs_begin_and_end_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "long.log"
     path.write_text("".join(f"line {number:04}\n" for number in range(1000)))
-    found = shorten(path, most=1000, first=105).decode()
-    lines = found.splitlines()
+    result = shorten(path, most=1000, first=105).decode()
+    lines = result.splitlines()
     assert lines[0] == "line 0000"
     assert lines[-1] == "line 0999"
     [marker] = [line for line in lines if "left out" in line]
     assert lines.index(marker) == 10
-    assert len(found) - len(marker) - 1 <= 1000
+    assert len(result) - len(marker) - 1 <= 1000
     assert marker == f"[cloudtune: {10000 - 10 * (len(lines) - 1)} bytes are left out here]"
     assert shorten(path, most=10000) == path.read_bytes()

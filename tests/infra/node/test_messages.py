@@ -6,7 +6,7 @@ from cloudtune.infra.node.messages import Acks, Done, Gone, Outbox, Ready
 
 
 def numbers(log: Outbox, after: int, acknowledged: int = 0) -> list[int]:
-    return [each.number for each in log.wait(after, acknowledged, 0.0)]
+    return [item.number for item in log.wait(after, acknowledged, 0.0)]
 
 
 def test_a_second_listener_gets_all_that_is_not_acknowledged() -> None:

@@ -31,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 class Machine:
-    """Where the stand-ins are and what they were told."""
+    """Where the stand-ins are and what they were sent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def commands(self) -> list[str]:
-        """What the control was told: the name of the daemon's folder, and the command."""
+        """What the control was sent: the name of the daemon's folder, and the command."""
         return (self.folder / "commands").read_text().splitlines()
 
 
@@ -157,8 +157,8 @@ def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) 
         (short / "m1" / "fault").touch()
         assert [mps.is_faulted(0), mps.is_faulted(1)] == [False, True]
         assert mps.check() == [1]
-        assert [is_running(each) for each in before] == [True, False]
-        assert [is_running(each) for each in servers] == [True, False]
+        assert [is_running(item) for item in before] == [True, False]
+        assert [is_running(item) for item in servers] == [True, False]
     assert mps.check() == []
     assert mps.environment(1, 0.5)["CUDA_MPS_PIPE_DIRECTORY"] == str(short / "m1")
 
@@ -223,7 +223,7 @@ def test_without_mps_a_gpu_is_time_sliced_with_one_notice(
     assert MpsDaemons(short, ()).notice == "no NVIDIA GPU: packed trials share CPU cores"
 
 
-def test_a_control_that_fails_is_told_of(machine: Machine, short: Path) -> None:
+def test_a_control_that_fails_is_reported_of(machine: Machine, short: Path) -> None:
     write_control(machine.bin, machine.folder / "commands", broken=True)
     daemons = MpsDaemons(short, (A10G,), patience=PATIENCE)
     assert "MPS can't run on GPU 0" in daemons.notice

@@ -82,25 +82,25 @@ def test_a_recommendation_then_an_interruption_notice_come_once_each(
 ) -> None:
     control.replace([{"kind": "rebalance", "times": 1}])
     instance = node("spot")
-    told: queue.SimpleQueue[float] = queue.SimpleQueue()
-    watch = watching(told.put, lambda: told.put(-1.0))
+    result: queue.SimpleQueue[float] = queue.SimpleQueue()
+    watch = watching(result.put, lambda: result.put(-1.0))
     assert interruption() is None
     eventually(lambda: control.instance(instance)["state"] == "running")
-    assert told.get(timeout=60) == -1.0, "it is at risk, and stays"
+    assert result.get(timeout=60) == -1.0, "it is at risk, and stays"
     time.sleep(0.2)
     due = control.reclaim(instance, notice=120)
-    assert told.get(timeout=60) == pytest.approx(due, abs=1.0)
+    assert result.get(timeout=60) == pytest.approx(due, abs=1.0)
     eventually(lambda: not watch.watching)
-    assert told.empty()
+    assert result.empty()
 
 
 def test_on_demand_is_not_watched(node: Callable[[str], str], eventually: Eventually) -> None:
     node("on-demand")
-    told: list[float] = []
-    watch = watching(told.append)
+    result: list[float] = []
+    watch = watching(result.append)
     eventually(lambda: not watch.watching)
     assert watch.trouble == ""
-    assert not told
+    assert not result
 
 
 def test_metadata_are_asked_again(monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
@@ -167,11 +167,11 @@ def test_no_renewal_passes_the_hard_end_or_the_limits(tmp_path: Path) -> None:
 
 
 def renewed(folder: Path, hard_end: float, until: float) -> str:
-    """Return what `shutdown` is told when the run's end and its limits are so many seconds away."""
-    told, now = shutdown_of(folder), time.time()
+    """Return how `shutdown` is called when the run's end and its limits are n seconds away."""
+    result, now = shutdown_of(folder), time.time()
     end = lease.Lease(now + hard_end, str(folder / "shutdown")).renew(now + until)
     assert end <= now + min(hard_end, until - lease.POWER_OFF_SECONDS)
-    return told.read_text().rstrip()
+    return result.read_text().rstrip()
 
 
 def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
@@ -184,19 +184,19 @@ def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
 
 def shutdown_of(folder: Path) -> Path:
     """Put a `shutdown` into a folder that notes what it is asked for; return where."""
-    told = folder / "told"
-    told.write_text("")
-    script_at(folder / "shutdown", f'echo "$*" >> {shlex.quote(str(told))}')
-    return told
+    result = folder / "calls"
+    result.write_text("")
+    script_at(folder / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
+    return result
 
 
 def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -> list[str]:
     """Return what `shutdown` is asked for in the first lease of so long, between these lines."""
-    told, now = shutdown_of(folder), time.time()
+    result, now = shutdown_of(folder), time.time()
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)}
     script = before + lease.first_lease(now, now + seconds) + after
     subprocess.run(["/bin/bash", "-c", script], check=True, env=environment, timeout=60)
-    return told.read_text().splitlines()
+    return result.read_text().splitlines()
 
 
 def test_the_first_lease_ends_the_machine_in_time(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_set_clock_moves_no_end_of_a_lease(
     monkeypatch: pytest.MonkeyPatch,
     eventually: Eventually,
 ) -> None:
-    told = shutdown_of(tmp_path)
+    result = shutdown_of(tmp_path)
     monkeypatch.setenv(lease.END_VARIABLE, "inf")
     monkeypatch.setenv(lease.COMMAND_VARIABLE, str(tmp_path / "shutdown"))
     program = Program(text="true", words=(("true",),), until=1)
@@ -239,7 +239,7 @@ def test_a_set_clock_moves_no_end_of_a_lease(
         agent.renew(end)
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() + jump)
-        eventually(lambda: "-P now" in told.read_text())
+        eventually(lambda: "-P now" in result.read_text())
         assert unix_time() >= end - lease.POWER_OFF_SECONDS
     finally:
         agent.close()
@@ -250,13 +250,13 @@ def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
         f"{sys.executable} -c 'import math; from cloudtune.infra.node.lease import Lease; "
         f'Lease(math.inf, "{tmp_path}/shutdown").renew(math.inf)\'; wait'
     )
-    told = first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, renewal)
-    assert told == ["-P +1", f"-P +{lease.LEASE_MINUTES}"]
+    result = first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, renewal)
+    assert result == ["-P +1", f"-P +{lease.LEASE_MINUTES}"]
 
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -> None:
-    told = shutdown_of(tmp_path)
+    result = shutdown_of(tmp_path)
     each_boot = tmp_path / "per-boot"
     each_boot.mkdir()
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
@@ -268,10 +268,10 @@ def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -
     subprocess.run(["/bin/bash", "-c", lines], check=True, env=environment, timeout=60)
     written = list(each_boot.iterdir())
     assert bool(written) != emulated, "an emulated machine shares this one's disk"
-    told.write_text("")
+    result.write_text("")
     for script in written:
         subprocess.run([script], check=True, env=environment, timeout=60)
-    assert told.read_text().split() == ([] if emulated else ["-P", "now"])
+    assert result.read_text().split() == ([] if emulated else ["-P", "now"])
 
 
 def test_an_emulated_machine_ends_with_its_first_lease(

@@ -46,21 +46,21 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    told = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
-    with node_in(tmp_path, TRAIN, told, spares=False) as node:
+    result = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
+    with node_in(tmp_path, TRAIN, result, spares=False) as node:
         yield node
 
 
 def losses(node: Node, names: list[str]) -> dict[str, float]:
-    """Wait until each of these trials has told of an epoch; returns their losses."""
-    found: dict[str, float] = {}
-    while set(found) != set(names):
+    """Wait until each of these trials has reported an epoch; returns their losses."""
+    result: dict[str, float] = {}
+    while set(result) != set(names):
         for message in node.agent.messages(node.last, node.last, 100.0):
             node.last = message.number
             assert not isinstance(message.body, Failure), message.body
             if isinstance(message.body, Epoch):
-                found[message.session] = message.body.report.metrics["loss"]
-    return found
+                result[message.session] = message.body.report.metrics["loss"]
+    return result
 
 
 def test_trials_on_shares_and_whole_gpus_load_batches_once(node: Node) -> None:

@@ -41,9 +41,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_gpu_cores_are_slots(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(local, "_CGROUP", machine / "no such file")
-    found = this_machine()
-    assert (found.name, found.gpus, found.gpu, found.vcpus) == ("local-8x-cpu", 8, "cpu", 8)
-    assert found.memory_mib > 0
+    result = this_machine()
+    assert (result.name, result.gpus, result.gpu, result.vcpus) == ("local-8x-cpu", 8, "cpu", 8)
+    assert result.memory_mib > 0
     assert this_machine(3).name == "local-3x-cpu"
 
 
@@ -61,9 +61,9 @@ def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPat
 
 def test_its_name_has_its_gpus_so_profiles_do_not_mix(machine: Path) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
-    found = this_machine()
-    assert (found.name, found.gpus, found.gpu) == ("local-2x-a10g", 2, "a10g")
-    assert found.gpu_memory_mib == 24000
+    result = this_machine()
+    assert (result.name, result.gpus, result.gpu) == ("local-2x-a10g", 2, "a10g")
+    assert result.gpu_memory_mib == 24000
     assert this_machine(1).name == "local-1x-a10g"
     with pytest.raises(UsageError, match=r"cloud\.slots: this machine has 2 GPUs"):
         this_machine(3)
@@ -71,9 +71,9 @@ def test_its_name_has_its_gpus_so_profiles_do_not_mix(machine: Path) -> None:
 
 def test_gpus_of_two_models_are_both_named(machine: Path) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, GPU-b, Tesla T4, 15360\n")
-    found = this_machine()
-    assert found.name == "local-1x-a10g-1x-t4"
-    assert found.gpu_memory_mib == 15360
+    result = this_machine()
+    assert result.name == "local-1x-a10g-1x-t4"
+    assert result.gpu_memory_mib == 15360
 
 
 def test_gpus_may_be_kept_for_other_work(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_gpus_may_be_kept_for_other_work(machine: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("driver_name", "name"),
     [
         ("Tesla T4", "t4"),
         ("Tesla V100-SXM2-16GB", "v100"),
@@ -94,8 +94,8 @@ def test_gpus_may_be_kept_for_other_work(machine: Path, monkeypatch: pytest.Monk
         ("NVIDIA", "gpu"),
     ],
 )
-def test_models_are_named_as_in_the_price_table(told: str, name: str) -> None:
-    assert model(Gpu(0, "GPU-a", told, 1)) == name
+def test_models_are_named_as_in_the_price_table(driver_name: str, name: str) -> None:
+    assert model(Gpu(0, "GPU-a", driver_name, 1)) == name
 
 
 def test_it_costs_what_its_owner_says(machine: Path) -> None:

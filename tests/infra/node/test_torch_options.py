@@ -1,4 +1,4 @@
-"""What torch is told in real workers: how models are wrapped, with how many threads it computes."""
+"""How torch is set up in real workers: how models are wrapped, and its threads."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,20 +77,20 @@ def train(config):
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    told = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    with node_in(folder, TRAIN, told, spares=False) as node:
+    result = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    with node_in(folder, TRAIN, result, spares=False) as node:
         yield node
 
 
 def test_a_step_may_skip_parameters_where_the_script_allows(node: Node) -> None:
     options = {"find_unused_parameters": True}
     node.agent.start(part_of("unused.1", 2.0, until=2, kind="halves", options=options))
-    told = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
-    assert [each["in_sync"] for each in reports(told)] == [True, True]
+    result = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
+    assert [report["in_sync"] for report in reports(result)] == [True, True]
     node.stop("unused.1")
 
 
-def test_else_it_is_told_in_a_line_what_to_write(node: Node) -> None:
+def test_else_it_is_reported_in_a_line_what_to_write(node: Node) -> None:
     node.agent.start(part_of("raises.1", 2.0, until=2, kind="halves", options={}))
     failed = failure(node.hear("raises.1"))
     assert "prepare_model(model, find_unused_parameters=True)" in failed.error
@@ -104,8 +104,8 @@ def test_a_parameter_may_be_used_twice_in_a_static_graph(node: Node) -> None:
     assert "prepare_model(model, static_graph=True)" in failed.error
     options = {"static_graph": True}
     node.agent.start(part_of("static.1", 2.0, until=2, kind="twice", options=options))
-    told = [*node.hear("static.1", Epoch), *node.hear("static.1", Epoch)]
-    assert [each["in_sync"] for each in reports(told)] == [True, True]
+    result = [*node.hear("static.1", Epoch), *node.hear("static.1", Epoch)]
+    assert [report["in_sync"] for report in reports(result)] == [True, True]
     node.stop("static.1")
 
 
@@ -114,13 +114,13 @@ def test_mixed_precision_keeps_its_scale_through_a_change_of_width(node: Node) -
     given: dict[str, Any] = {"kind": "amp", "options": {"find_unused_parameters": True}}
     node.agent.start(part_of("alone.1", 1.0, until=3, **given))
     alone = [reports(node.hear("alone.1", Epoch))[0] for _ in range(3)]
-    assert [each["metrics"]["scale"] for each in alone] == [8.0, 16.0, 64.0]
+    assert [item["metrics"]["scale"] for item in alone] == [8.0, 16.0, 64.0]
     node.stop("alone.1")
     first = str(alone[0]["checkpoint"])
     node.agent.start(part_of("alone.2", 2.0, until=3, checkpoint=first, **given))
     wider = [reports(node.hear("alone.2", Epoch))[0] for _ in range(2)]
-    assert [each["metrics"]["scale"] for each in wider] == [16.0, 64.0]
-    assert all(each["in_sync"] for each in wider)
+    assert [item["metrics"]["scale"] for item in wider] == [16.0, 64.0]
+    assert all(item["in_sync"] for item in wider)
     for one, other in zip(alone[1:], wider, strict=True):
         assert one["metrics"]["weight"] == pytest.approx(other["metrics"]["weight"], abs=0.02)
     node.stop("alone.2")
@@ -130,8 +130,8 @@ def test_a_worker_has_a_share_of_cores(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
-    told = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
-    node = Node(tmp_path, told, spares=False, gpus=1)
+    result = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
+    node = Node(tmp_path, result, spares=False, gpus=1)
     try:
         for session, said in (("said.1", "3"), ("share.1", "")):
             monkeypatch.setenv("CLOUDTUNE_THREADS", said)

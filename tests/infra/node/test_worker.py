@@ -1,4 +1,4 @@
-"""What is told of an error in a worker."""
+"""What is reported of an error in a worker."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ def raised(error: BaseException, source: BaseException | None = None) -> BaseExc
     return caught.value
 
 
-def test_an_error_is_told_by_its_line_and_its_traceback() -> None:
+def test_an_error_is_reported_by_its_line_and_its_traceback() -> None:
     failure = failure_of(raised(ValueError("bad luck")), world_size=1)
     assert failure.error == "ValueError: bad luck"
     assert "test_worker.py" in failure.traceback

@@ -79,8 +79,8 @@ def submit(
 
 
 def state(calls: SlurmCalls, instance: str) -> str:
-    (found,) = [it for it in calls.ours(RUN) if it.id == instance]
-    return found.state
+    (result,) = [it for it in calls.ours(RUN) if it.id == instance]
+    return result.state
 
 
 def ended(calls: SlurmCalls, *instances: str) -> None:
@@ -92,11 +92,11 @@ def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
     asked = experiment(instances=("*",), prices={"gpu": "$6/h"})
     assert asked.cloud.region == "lab"
     offers = SLURM.catalog(asked.cloud, ("on-demand",), Path()).offers
-    found = {
+    result = {
         offer.instance_type.name: (offer.gpus, offer.instance_type.gpu, offer.usd_per_hour)
         for offer in offers
     }
-    assert found == {"cpu": (2, "gpu", 0.0), "gpu": (2, "tesla", 6.0), "urgent": (2, "gpu", 0.0)}
+    assert result == {"cpu": (2, "gpu", 0.0), "gpu": (2, "tesla", 6.0), "urgent": (2, "gpu", 0.0)}
     half = experiment(instances=("gpu",), slots=1, prices={"gpu": "$6/h"})
     (offer,) = SLURM.catalog(half.cloud, ("on-demand",), Path()).matching(("gpu",), ("on-demand",))
     assert (offer.gpus, offer.usd_per_hour) == (1, 3.0)
@@ -116,9 +116,9 @@ def test_nodes_with_the_same_gpus_are_one_kind(monkeypatch: pytest.MonkeyPatch) 
         "big*|(null)|32|100000|1-00:00:00|idle|n4\n"
     )
     monkeypatch.setattr(nodes, "ask", lambda *_: said)
-    found = nodes.kinds()
-    assert set(found) == {"big:8x-A100", "big:32-cores"}
-    kind = found["big:8x-A100"]
+    result = nodes.kinds()
+    assert set(result) == {"big:8x-A100", "big:32-cores"}
+    kind = result["big:8x-A100"]
     assert (kind.nodes, kind.cores, kind.memory, kind.limit_seconds) == (2, 64, 400000, 86400.0)
     half = kind.instance("big:8x-A100", 4)
     assert half is not None

@@ -36,11 +36,11 @@ def test_ends_are_kept_and_no_more_than_asked(steps: list[tuple[int, int]], most
 
 def test_where_options_are_too_many_the_front_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Setting(offer=offer(4, 36.0), profile=profile(SUBLINEAR), max_instances=8).request()
-    whole = {(found.seconds, found.dollars) for found in whole_front(job)}
-    assert whole == {(found.seconds, found.dollars) for found in Search(job).front()}
+    whole = {(result.seconds, result.dollars) for result in whole_front(job)}
+    assert whole == {(result.seconds, result.dollars) for result in Search(job).front()}
     monkeypatch.setattr(front, "_PAIRS", 0)
     monkeypatch.setattr(Search, "front", None)
-    some = [(found.seconds, found.dollars) for found in whole_front(job)]
+    some = [(result.seconds, result.dollars) for result in whole_front(job)]
     assert len(some) >= min(len(whole), 4)
     assert all(any(a <= s + 1e-9 and b <= d + 1e-9 for a, b in whole) for s, d in some), (
         "no better than the front"

@@ -48,7 +48,7 @@ def small_jobs(draw: st.DrawFn) -> PlanRequest:
 @given(small_jobs(), st.sampled_from([0.6, 0.8, 0.95]), st.integers(0, 2**16))
 @settings(max_examples=12, deadline=None)
 def test_r3_a_sure_plan_is_not_infeasible(job: PlanRequest, confidence: float, pick: int) -> None:
-    plans = [price(job, each.choices, "all") for each in every_plan(job)]
+    plans = [price(job, item.choices, "all") for item in every_plan(job)]
     draws = [sample(job, plan, samples=SAMPLES, seed=0) for plan in plans]
     some = draws[pick % len(draws)]
     limits = Limits(
@@ -56,13 +56,15 @@ def test_r3_a_sure_plan_is_not_infeasible(job: PlanRequest, confidence: float, p
         float(np.quantile(some.dollars, (1 + confidence) / 2)) * 1.0001,
     )
     sure = [
-        plan for plan, found in zip(plans, draws, strict=True) if share(found, limits) >= confidence
+        plan
+        for plan, actual in zip(plans, draws, strict=True)
+        if share(actual, limits) >= confidence
     ]
     asked = replace(job, limits=limits)
     if not sure:
         return
-    best, told = quantile_plan(ExactPlanner(), asked, confidence, samples=SAMPLES, seed=0)
-    assert present(told.within) >= confidence
+    best, result = quantile_plan(ExactPlanner(), asked, confidence, samples=SAMPLES, seed=0)
+    assert present(result.within) >= confidence
     least = min(plan.estimate.dollars for plan in sure)
     assert best.estimate.dollars <= least * (1 + 1e-9), "the cheapest of them"
 
@@ -78,23 +80,23 @@ def test_an_instance_to_spare_is_considered() -> None:
     )
     deadline = float(np.quantile(spare.seconds, 0.95)) + 0.1
     assert np.mean(without.seconds <= deadline) < 0.95
-    plan, told = quantile_plan(ExactPlanner(), replace(job, limits=Limits(deadline)), 0.95)
+    plan, result = quantile_plan(ExactPlanner(), replace(job, limits=Limits(deadline)), 0.95)
     assert plan.stages[0].instances > 2
-    assert present(told.within) >= 0.95
+    assert present(result.within) >= 0.95
 
 
 def wide_job(limits: Limits) -> PlanRequest:
     """Return a job with far more plans than are judged one by one."""
     rentables = [rented("g.1", 1, 1.0, 0.3), rented("g.2", 2, 2.1, 0.3)]
     work = (Stage(4, 0, 1), Stage(2, 1, 3), Stage(1, 3, 7))
-    return PlanRequest(work, tuple(replace(each, most=6) for each in rentables), limits, 6)
+    return PlanRequest(work, tuple(replace(rentable, most=6) for rentable in rentables), limits, 6)
 
 
 @pytest.mark.parametrize("reacts", [False, True])
 def test_jobs_with_too_many_plans_to_judge_one_by_one(reacts: bool) -> None:
     free = wide_job(Limits())
     choices = present(every_choice(free, 10_000))
-    plans = [price(free, each, "every") for each in choices]
+    plans = [price(free, choice, "every") for choice in choices]
     for plan in sorted(plans, key=lambda plan: plan.estimate.seconds)[:40:13]:
         draws = sample(free, plan, samples=1000, seed=0)
         limits = Limits(
@@ -105,10 +107,10 @@ def test_jobs_with_too_many_plans_to_judge_one_by_one(reacts: bool) -> None:
             left = fitting(Limits(1.0, 1.0)).deadline or 1.0
             limits = Limits(limits.deadline / left, limits.budget / left)  # type: ignore[operator]
         asked = wide_job(limits)
-        best, told = quantile_plan(ExactPlanner(), asked, confidence, reacts=reacts)
-        assert told.within is not None
-        assert told.within >= confidence
-        assert told.within == outlook(asked, best, reacts=reacts).within, "the forecast's own"
+        best, result = quantile_plan(ExactPlanner(), asked, confidence, reacts=reacts)
+        assert result.within is not None
+        assert result.within >= confidence
+        assert result.within == outlook(asked, best, reacts=reacts).within, "the forecast's own"
 
 
 def test_the_surest_static_cluster_is_static() -> None:

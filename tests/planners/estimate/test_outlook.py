@@ -60,9 +60,9 @@ def job(work: Sequence[tuple[int, int, int]], *rentables: Rentable, **but: objec
 def varied(asked: PlanRequest, *, sd: float = 0.0, error: float = 0.0) -> PlanRequest:
     """Return a request with epochs of that relative deviation, and profiles that may be wrong."""
 
-    def noisy(each: Rentable) -> Rentable:
-        epoch = {w: replace(m, sd=m.mean * sd) for w, m in each.profile.epoch.items()}
-        return replace(each, profile=replace(each.profile, epoch=epoch, error=error))
+    def noisy(item: Rentable) -> Rentable:
+        epoch = {w: replace(m, sd=m.mean * sd) for w, m in item.profile.epoch.items()}
+        return replace(item, profile=replace(item.profile, epoch=epoch, error=error))
 
     return replace(asked, rentables=tuple(map(noisy, asked.rentables)))
 
@@ -110,15 +110,15 @@ def priced(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
         work.append((trials, epoch, epoch := epoch + draw(st.integers(1, 5))))
         first = draw(st.integers(0, trials))
         parts = [(one, first), (two, trials - first)]
-        choices.append(tuple(draw(groups(each, count)) for each, count in parts if count))
+        choices.append(tuple(draw(groups(item, count)) for item, count in parts if count))
     live = draw(st.lists(st.sampled_from([one, two]), max_size=2, unique_by=id))
     fleet = [
         Live(
-            each.offer,
+            item.offer,
             tuple(draw(st.lists(st.floats(0.0, 5000.0), min_size=1, max_size=3))),
-            draw(st.sampled_from([None, *each.profile.widths])),
+            draw(st.sampled_from([None, *item.profile.widths])),
         )
-        for each in live
+        for item in live
     ]
     asked = job(
         work,
@@ -337,27 +337,27 @@ def uncertain(**limits: float) -> PlanRequest:
 def test_more_confidence_costs_more_and_keeps_the_deadline(deadline: float) -> None:
     asked, planner = uncertain(deadline=deadline), Counted()
     usual = ExactPlanner().plan(asked)
-    found = [quantile_plan(planner, asked, sure) for sure in (0.5, 0.8, 0.95)]
-    prices = [usual.estimate.dollars, *(plan.estimate.dollars for plan, _ in found)]
+    actual = [quantile_plan(planner, asked, sure) for sure in (0.5, 0.8, 0.95)]
+    prices = [usual.estimate.dollars, *(plan.estimate.dollars for plan, _ in actual)]
     assert prices == sorted(prices)
-    for (_, told), sure in zip(found, (0.5, 0.8, 0.95), strict=True):
-        assert present(told.within) >= sure
-    assert found[-1] == quantile_plan(ExactPlanner(), asked, 0.95)
+    for (_, result), sure in zip(actual, (0.5, 0.8, 0.95), strict=True):
+        assert present(result.within) >= sure
+    assert actual[-1] == quantile_plan(ExactPlanner(), asked, 0.95)
     assert planner.asked <= 3 * 11
 
 
 def test_a_plan_that_is_sure_anyway_is_the_planners_own() -> None:
     asked, planner = uncertain(deadline=3000.0, budget=100.0), Counted()
-    plan, told = quantile_plan(planner, asked, 0.95)
+    plan, result = quantile_plan(planner, asked, 0.95)
     assert plan == ExactPlanner().plan(asked)
-    assert told.within == 1.0
+    assert result.within == 1.0
     assert planner.asked == 1
 
 
 def test_the_fastest_plan_that_keeps_the_budget_for_sure() -> None:
     asked = replace(uncertain(budget=16.0), objective="time")
-    plan, told = quantile_plan(ExactPlanner(), asked, 0.95)
-    assert present(told.in_money) >= 0.95
+    plan, result = quantile_plan(ExactPlanner(), asked, 0.95)
+    assert present(result.in_money) >= 0.95
     assert plan.estimate.seconds > ExactPlanner().plan(asked).estimate.seconds
 
 
@@ -383,22 +383,22 @@ def test_a_replanning_run_keeps_its_deadline_oftener_for_money() -> None:
     deadline = 1.1 * ExactPlanner().plan(replace(asked, limits=Limits(400.0))).estimate.seconds
     asked = replace(asked, limits=Limits(deadline))
     plan = ExactPlanner().plan(replace(asked, limits=Limits(400.0)))
-    as_planned, anew = (outlook(asked, plan, reacts=reacts) for reacts in (False, True))
-    assert present(anew.in_time) > present(as_planned.in_time) + 0.02
-    assert anew.dollars.p95 > as_planned.dollars.p95 * 0.9
-    assert anew.seconds.p95 <= as_planned.seconds.p95
+    as_planned, replanned = (outlook(asked, plan, reacts=reacts) for reacts in (False, True))
+    assert present(replanned.in_time) > present(as_planned.in_time) + 0.02
+    assert replanned.dollars.p95 > as_planned.dollars.p95 * 0.9
+    assert replanned.seconds.p95 <= as_planned.seconds.p95
 
 
 def test_a_run_that_a_limit_ends_takes_no_more() -> None:
     asked = varied(job([(8, 0, 2), (2, 2, 20)], rented()), error=0.5)
     plan = ExactPlanner().plan(asked)
     limits = Limits(plan.estimate.seconds, plan.estimate.dollars)
-    told = outlook(replace(asked, limits=limits), plan, reacts=True)
-    assert present(told.within) < 0.9, "in the others not all was trained"
+    result = outlook(replace(asked, limits=limits), plan, reacts=True)
+    assert present(result.within) < 0.9, "in the others not all was trained"
     release = asked.rentables[0].profile.release.high
-    assert told.seconds.p95 <= plan.estimate.seconds + release + 1e-6
-    assert told.dollars.p95 <= plan.estimate.dollars + 1e-6
-    assert told.gpu_hours.mean < outlook(asked, plan).gpu_hours.mean
+    assert result.seconds.p95 <= plan.estimate.seconds + release + 1e-6
+    assert result.dollars.p95 <= plan.estimate.dollars + 1e-6
+    assert result.gpu_hours.mean < outlook(asked, plan).gpu_hours.mean
 
 
 def test_a_means_error_is_common_to_a_sample() -> None:

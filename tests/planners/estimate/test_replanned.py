@@ -24,9 +24,9 @@ def test_instances_past_their_minimum_at_the_first_rung_go() -> None:
     request = replace(request, limits=Limits(2.1 * fast, 1.95 * cheap))
     plan = ExactPlanner().plan(request)
     assert [way[0].instances for way in plan.choices] == [4, 3], "what is paid for is kept"
-    anew = _replanned(request, plan, 1.2)
-    assert anew is not None
-    assert [way[0].instances for way in anew.choices] == [4, 1]
+    replanned = _replanned(request, plan, 1.2)
+    assert replanned is not None
+    assert [way[0].instances for way in replanned.choices] == [4, 1]
 
 
 def test_slow_runs_of_three_stages_take_more_instances() -> None:

@@ -53,10 +53,10 @@ def on(setting: Setting, *changes: tuple[float, int]) -> Played:
 
 def markets(played: Played) -> list[tuple[float, str]]:
     """Return when each instance came that was launched, and of which market it is."""
-    found = [(r.launched_at, r.offer.market) for r in played.policy.fleet if r.launched_at]
-    return sorted(found)
+    result = [(r.launched_at, r.offer.market) for r in played.policy.fleet if r.launched_at]
+    return sorted(result)
 
 
-def told(played: Played) -> list[str]:
+def plan_changes(played: Played) -> list[str]:
     changes = (c for said in played.commands for c in said if isinstance(c, PlanAnew))
     return [f"{change.why}: {change.plan}" for change in changes]

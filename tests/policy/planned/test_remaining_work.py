@@ -1,4 +1,4 @@
-"""A plan that the cloud won't have is solved anew, event by event."""
+"""A plan that the cloud won't have is solved again, event by event."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,8 +30,8 @@ NO_LIMITS = Limits()
 
 def rentables(*offers: Any) -> tuple[Rentable, ...]:
     return tuple(
-        Rentable(each, profile(name=each.instance_type.name, epoch={1: 10.0, 2: 6.0, 4: 4.0}), 4)
-        for each in offers
+        Rentable(offer, profile(name=offer.instance_type.name, epoch={1: 10.0, 2: 6.0, 4: 4.0}), 4)
+        for offer in offers
     )
 
 
@@ -63,7 +63,7 @@ def launches(said: Sequence[Command]) -> list[tuple[str, str]]:
         (10.0, 11.0),
         (20.0, 5.0),  # it is waited for: a boot takes a quarter longer than it has taken by now
         (24.0, 3.0),
-        (28.0, 0.0),  # that quarter is over: from now on nobody knows
+        (28.0, 0.0),  # that quarter is over: from now on it is unknown
     ],
 )
 def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) -> None:
@@ -71,9 +71,9 @@ def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) ->
     policy.handle(events.RunStarted(0.0))
     policy.handle(events.TimerFired(second, "tick"))
     rest = Rest(policy.state, itinerary_of(policy), ExactPlanner(), Reserve(7.0))
-    found = rest.going_on()
-    assert found is not None
-    assert found.wait == pytest.approx(wait - rest.rounded)
+    result = rest.going_on()
+    assert result is not None
+    assert result.wait == pytest.approx(wait - rest.rounded)
 
 
 def test_another_offer_is_asked_for_in_the_same_breath() -> None:

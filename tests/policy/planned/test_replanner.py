@@ -1,4 +1,4 @@
-"""A planned run whose world isn't that of its profile: the rest is planned anew, and told."""
+"""A planned run whose world isn't that of its profile: the rest is replanned, and reported."""
 
 import math
 import re
@@ -43,7 +43,7 @@ SHA = Setting(
 
 
 def slower(times: float, per_doubling: float = 1.0, job: Setting = SHA) -> Setting:
-    """Return a job that trains so many times slower than its profile, and more when wide."""
+    """Return a job that trains n times slower than its profile, and more when wide."""
     doublings = {1.0: 0, 2.0: 1, 4.0: 2}
     epoch = {w: s * times * per_doubling ** doublings[w] for w, s in SUBLINEAR.items()}
     return job.but(real=(Rentable(job.offer, profile(epoch), 8),))
@@ -139,13 +139,13 @@ def test_if_no_plan_keeps_the_limits_fewer_trials_go_on() -> None:
     played = play(slower(1.9, job=SHA.but(limits=Limits(170.0, 60.0))))
     assert played.bill()[0] <= 170.0
     assert played.furthest == 16, "one is trained in full"
-    told = [change for change in changes(played) if "no plan keeps the limits" in change.why]
-    assert told
-    counts = [re.search(r"(\d+) trials? instead of (\d+)", change.plan) for change in told]
-    fewer = [(int(found[1]), int(found[2])) for found in counts if found]
+    result = [change for change in changes(played) if "no plan keeps the limits" in change.why]
+    assert result
+    counts = [re.search(r"(\d+) trials? instead of (\d+)", change.plan) for change in result]
+    fewer = [(int(actual[1]), int(actual[2])) for actual in counts if actual]
     assert fewer
     assert all(now < before for now, before in fewer), fewer
-    assert not any("to go on" in change.plan for change in told), "who is cut is told of once"
+    assert not any("to go on" in change.plan for change in result), "a cut trial is reported once"
 
 
 def test_if_not_one_trial_fits_it_trains_until_the_limits() -> None:
@@ -161,8 +161,8 @@ def test_what_changes_is_on_record_and_replayed_and_reported() -> None:
     job = slower(1.3)
     played = play(job)
     replayed(job.policy(), played.entries)
-    told = to_json(build(job.job(itinerary_of(played.policy).first_plan), played.entries))
-    assert [each["why"] for each in told["plan_changes"]] == [c.why for c in changes(played)]
+    result = to_json(build(job.job(itinerary_of(played.policy).first_plan), played.entries))
+    assert [item["why"] for item in result["plan_changes"]] == [c.why for c in changes(played)]
 
 
 def test_published_strategies_keep_their_first_plan() -> None:
@@ -182,7 +182,7 @@ BOTH = SHA.but(
 
 
 def dry(rounds: int) -> list[LaunchFailed]:
-    """Return that the only request of each of so many rounds, 180 s apart, is refused."""
+    """Return that the only request of each of n rounds, 180 s apart, is refused."""
     return [
         LaunchFailed(0.5 + 181.0 * n, f"i{n:03d}", "Dry", "none left", kind="capacity")
         for n in range(rounds)

@@ -30,8 +30,8 @@ from tests.policy.planned.spot_jobs import (
     job,
     markets,
     on,
+    plan_changes,
     rentable,
-    told,
 )
 
 
@@ -178,7 +178,7 @@ def test_a_pool_away_for_a_while_is_waited_for() -> None:
     played = on(job(2 * 3600.0), (0.0, 1), (1500.0, 0), (3000.0, 1))
     assert played.policy.ending is EndReason.DONE
     assert {market for _, market in markets(played)} == {"spot"}
-    assert any("waits for it" in text for text in told(played))
+    assert any("waits for it" in text for text in plan_changes(played))
 
 
 def test_if_spot_stays_away_on_demand_takes_over() -> None:
@@ -210,7 +210,7 @@ def test_no_time_to_lose_is_no_time_for_spot() -> None:
     slack = net(job(AMPLE)).slack / (1 - MARGIN)
     played = on(job(AMPLE - slack + 60.0), (0.0, 1))
     assert [market for _, market in markets(played)] == ["on-demand"]
-    assert "one more loss on spot would leave no time for on-demand" in told(played)[0]
+    assert "one more loss on spot would leave no time for on-demand" in plan_changes(played)[0]
 
 
 def test_spot_takes_over_from_on_demand_once_it_is_there() -> None:
@@ -220,10 +220,10 @@ def test_spot_takes_over_from_on_demand_once_it_is_there() -> None:
     assert (first, second) == ("on-demand", "spot")
     released = [e.event.at for e in played.entries for c in e.commands if isinstance(c, Release)]
     assert min(released) >= back + 90.0, "not before the other has booted"
-    assert any("g.1x spot can be had again" in text for text in told(played))
+    assert any("g.1x spot can be had again" in text for text in plan_changes(played))
 
 
-def test_a_probe_that_is_lost_while_it_boots_harms_nobody() -> None:
+def test_a_probe_that_is_lost_while_it_boots_harms_none() -> None:
     setting = job(2 * 3600.0, most=2)
     (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
     played = on(setting, (0.0, 0), (2600.0, 1), (launched + 60.0, 0))
@@ -265,7 +265,7 @@ def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
 
 
 def test_a_look_the_market_calls_changes_only_the_market() -> None:
-    """Epochs take 1.3 times as long as planned: any other look at the rest plans it anew."""
+    """Epochs take 1.3 times as long as planned: any other look at the rest replans it."""
     policy = _slow_run()
     itinerary = itinerary_of(policy)
     policy.state.limits = Limits(policy.now + 2600.0, 60.0)

@@ -270,23 +270,23 @@ def test_se6_the_curve_is_learned_at_the_used_widths() -> None:
 
 def speeds(*epochs: tuple[str, float, float]) -> SpeedEstimates:
     """Return what is learned from epochs of (trial, width, seconds) on a linear profile."""
-    found = SpeedEstimates()
+    result = SpeedEstimates()
     for trial, width, seconds in epochs:
-        found.note(trial, profile(LINEAR), width, seconds)
-    return found
+        result.note(trial, profile(LINEAR), width, seconds)
+    return result
 
 
-def corrected(found: SpeedEstimates, *trials: str) -> Mapping[float, float]:
-    made = found.corrected(Rentable(offer(), profile(LINEAR), 1), trials).profile
+def corrected(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
+    made = result.corrected(Rentable(offer(), profile(LINEAR), 1), trials).profile
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
 def test_a_measured_width_replaces_the_profiles_and_wider_ones_follow() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
-    found = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
+    result = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
     wider = 1.5 * 1.5**0.5
-    assert corrected(found, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
-    assert corrected(found, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+    assert corrected(result, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
+    assert corrected(result, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
 
 
 def test_another_programs_figures_stay_doubted_at_one_width() -> None:
@@ -306,12 +306,12 @@ def test_another_programs_figures_stay_doubted_at_one_width() -> None:
 @pytest.mark.parametrize(("spread", "trust"), [(0.1, 0.5), (0.05, 0.8)])
 def test_a_noisy_epoch_is_believed_in_part(spread: float, trust: float) -> None:
     """Epochs that vary as much as paces do say as much of the trial as of chance."""
-    found, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=spread)
+    result, noisy = SpeedEstimates(), profile({1.0: 10.0}, spread=spread)
     for trial in "abc":
-        found.note(trial, noisy, 1.0, 10.0)
-    found.note("d", noisy, 1.0, 14.0)
-    assert found.pace(["d"]) == pytest.approx(1.1 + 0.3 * trust)
-    assert found.pace(["a"]) == pytest.approx(1.1 - 0.1 * trust)
+        result.note(trial, noisy, 1.0, 10.0)
+    result.note("d", noisy, 1.0, 14.0)
+    assert result.pace(["d"]) == pytest.approx(1.1 + 0.3 * trust)
+    assert result.pace(["a"]) == pytest.approx(1.1 - 0.1 * trust)
 
 
 @given(
@@ -329,8 +329,8 @@ def test_the_slowest_is_the_slowest(epochs: list[tuple[str, float, float]], name
 
 
 def test_what_changes_is_followed() -> None:
-    found = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
-    assert corrected(found, "a")[1.0] == pytest.approx(16.0, rel=0.02)
+    result = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
+    assert corrected(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)
 
 
 def test_an_offer_refused_for_good_is_not_planned_again() -> None:
@@ -342,7 +342,7 @@ def test_an_offer_refused_for_good_is_not_planned_again() -> None:
         plan_of(play(deal).policy).stages,
         plan_of(play(deal.but(trouble=refusals)).policy).stages,
     ]
-    free, refused = ([group for s in each[3:] for group in s.groups] for each in stages)
+    free, refused = ([group for s in stage[3:] for group in s.groups] for stage in stages)
     assert max(group.instances for group in free if group.offer == deal.offer) > 1
     assert refused
     assert all(group.offer == dear.offer or group.instances == 1 for group in refused)

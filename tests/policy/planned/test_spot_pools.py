@@ -18,7 +18,7 @@ from tests.policy.planned.spot_jobs import (
     job,
     markets,
     on,
-    told,
+    plan_changes,
 )
 
 FIRST = replace(SPOT, zone="a")
@@ -41,16 +41,16 @@ def on_both(
     speed = replace(setting.profile, instance_type=other.instance_type.name)
     other_one = Rentable(other, speed, most)
     pools = {}
-    for each, changes in ((FIRST, first), (other, rooms)):
+    for item, changes in ((FIRST, first), (other, rooms)):
         starts, counts = zip(*changes, strict=True)
-        pools[pool(each)] = PoolTrace("made up", starts, counts, FOREVER)
+        pools[pool(item)] = PoolTrace("made up", starts, counts, FOREVER)
     others = (other_one, *setting.others)
     return play(setting.but(offer=FIRST, others=others, pools=pools))
 
 
 def offers(played: Played) -> list[Offer]:
     launched = [(r.launched_at, n, r.offer) for n, r in enumerate(played.policy.fleet)]
-    return [offer for at, _, offer in sorted(each for each in launched if each[0] is not None)]
+    return [offer for at, _, offer in sorted(item for item in launched if item[0] is not None)]
 
 
 def asked_for(played: Played, offer: Offer) -> list[float]:
@@ -89,7 +89,7 @@ def test_pools_that_are_away_are_asked_in_turn(most: int) -> None:
     gaps = [after - before for before, after in pairwise(asked)]
     assert asked[0] == 1520.0
     assert all(180.0 <= gap <= 260.0 for gap in gaps), "a pause, and the other's answer"
-    assert len(told(played)) <= 5
+    assert len(plan_changes(played)) <= 5
     back = on_both(job(2 * 3600.0, most), NEAR, GONE, (0.0, 0), (2400.0, 8))
     assert offers(back) == [FIRST, NEAR]
 
@@ -102,11 +102,11 @@ def test_running_spot_is_not_left_for_a_cheaper_dry_pool() -> None:
 
 
 def test_spot_that_trains_stays_though_another_pool_returns() -> None:
-    """Epochs take 1.4 times as long as planned there: the rest is looked at, and planned anew."""
+    """Epochs take 1.4 times as long as planned there: the rest is looked at, and replanned."""
     other = replace(NEAR, usd_per_hour=1.2)
     setting = job(3 * 3600.0)
     slow = profile({1.0: 84.0}, name="g.1x", launch=20.0, boot=90.0, start=10.0, resize=10.0)
-    real = (*(Rentable(each, slow, 1) for each in (FIRST, other)), *setting.others)
+    real = (*(Rentable(item, slow, 1) for item in (FIRST, other)), *setting.others)
     played = on_both(setting.but(real=real), other, ((0.0, 0),), (0.0, 8))
     assert offers(played) == [other]
     assert asked_for(played, FIRST) == [0.0]

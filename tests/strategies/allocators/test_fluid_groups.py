@@ -33,7 +33,7 @@ def view_of(*running: TrialProgress) -> SimpleNamespace:
         trials={member.id: member for member in running},
         until=lambda _: 5,
         pace=1.0,
-        corrected=lambda found, _: found,
+        corrected=lambda result, _: result,
     )
     view.epoch_seconds = lambda _trial, _offer, width: view.pace * rentable.epoch_seconds(width)
     return view

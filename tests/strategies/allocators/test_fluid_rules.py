@@ -68,8 +68,8 @@ def test_f04_widths_are_whole(heights: list[float], count: int, packed: int, wid
 
 def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ours: bool) -> bool:
     widths = static_fluid(heights, count, packed, min(wide, count), repaired=ours)
-    found = linear(heights, widths, count)
-    return found <= 2 * bound(heights, count, min(wide, count)) * (1 + 1e-9)
+    result = linear(heights, widths, count)
+    return result <= 2 * bound(heights, count, min(wide, count)) * (1 + 1e-9)
 
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 2), wide=widest)

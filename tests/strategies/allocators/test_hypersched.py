@@ -59,7 +59,7 @@ def ready(**options: object) -> HyperSchedAllocator:
 def shares(stand: Stand, allocator: HyperSchedAllocator | None = None) -> list[float]:
     """Return the width that each would get if it reported now."""
     made = allocator or ready()
-    return [made.resized(stand.view, each) for each in stand.running]
+    return [made.resized(stand.view, trial) for trial in stand.running]
 
 
 def spread(policy: str, scores: Sequence[float], atoms: int = 8, seed: int = 0) -> list[int]:
@@ -108,10 +108,10 @@ def test_h7_no_gpu_idles_that_could_widen(widths: set[int], count: int, gpus: in
         gpus=gpus,
         rentables=(Rentable(ALL.offer, curve, 1),),
     )
-    found = shares(stand)[: min(count, gpus)]
-    idle = gpus - sum(found)
+    result = shares(stand)[: min(count, gpus)]
+    idle = gpus - sum(result)
     assert idle >= 0
-    wider = [min((w for w in curve.widths if w > width), default=99.0) - width for width in found]
+    wider = [min((w for w in curve.widths if w > width), default=99.0) - width for width in result]
     assert idle < min(wider)
 
 
@@ -121,7 +121,7 @@ def test_h8_softmax_is_the_published_rule(scores: list[float], atoms: int) -> No
     scores = sorted(scores, reverse=True)
     spare = max(0, atoms - len(scores))
     weights = [math.exp(score - scores[0]) for score in scores]
-    found = spread("SOFTMAX", scores, atoms)
+    result = spread("SOFTMAX", scores, atoms)
     first = [1] * min(atoms, len(scores)) + [0] * max(0, len(scores) - atoms)
     differences = []
     for last_digit in (0.0, 1e-9):
@@ -129,7 +129,7 @@ def test_h8_softmax_is_the_published_rule(scores: list[float], atoms: int) -> No
         while sum(wanted) < spare:
             wanted[wanted.index(max(wanted))] += 1
         expected = [a + b for a, b in zip(first, wanted, strict=True)]
-        differences.append(sum(abs(a - b) for a, b in zip(found, expected, strict=True)))
+        differences.append(sum(abs(a - b) for a, b in zip(result, expected, strict=True)))
     assert min(differences) <= 2
 
 
@@ -138,12 +138,12 @@ SCORES = st.lists(st.floats(allow_nan=False), min_size=1, max_size=20)
 
 @given(st.sampled_from(list(POLICIES)), SCORES, st.integers(0, 40), st.integers(0, 3))
 def test_h7_h8_an_atom_each_first(policy: str, scores: list[float], atoms: int, seed: int) -> None:
-    found = spread(policy, sorted(scores, reverse=True), atoms, seed)
-    assert sum(found) <= atoms
-    assert len(found) == len(scores)
-    assert all(share >= 1 for share in found[:atoms])
+    result = spread(policy, sorted(scores, reverse=True), atoms, seed)
+    assert sum(result) <= atoms
+    assert len(result) == len(scores)
+    assert all(share >= 1 for share in result[:atoms])
     if policy != "NONE" and atoms >= len(scores):
-        assert sum(found) == atoms
+        assert sum(result) == atoms
 
 
 def test_an_unknown_policy_is_refused() -> None:
@@ -189,17 +189,19 @@ def test_h10_shrinking_needs_no_gain() -> None:
 
 def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
     allocator, best = HyperSchedAllocator(), trial("a", 1.0)
-    stand, found = Stand([best]), []
+    stand, result = Stand([best]), []
     for session, epoch in [*((1, e) for e in range(1, 8)), *((2, e) for e in range(8, 15))]:
         best.sessions, best.epoch = session, epoch
-        found.append(allocator.resized(stand.view, best))
-    assert found == [*[1.0] * 5, 8.0, 8.0, *[1.0] * 5, 8.0, 8.0]
+        result.append(allocator.resized(stand.view, best))
+    assert result == [*[1.0] * 5, 8.0, 8.0, *[1.0] * 5, 8.0, 8.0]
 
 
 def test_h14_speed_is_interpolated_and_clamped() -> None:
     one = speed(RESNET50.profile, 1.0)
-    found = [speed(RESNET50.profile, width) / one for width in (0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 64.0)]
-    assert found == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
+    result = [
+        speed(RESNET50.profile, width) / one for width in (0.5, 1.0, 2.0, 3.0, 6.0, 8.0, 64.0)
+    ]
+    assert result == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
 
 
 def test_h17_where_less_is_better_the_least_is_best() -> None:

@@ -28,9 +28,9 @@ LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
 
 def with_fleet(benchmark: Benchmark, case: Case) -> tuple[Result, list[int]]:
     """Return what a run came to, and how many instances billed after each change."""
-    found = record(benchmark, case)
-    sizes = dict(read(found.entries).fleet_sizes())  # by time, with all changes at it
-    return found.result, list(sizes.values())
+    recorded = record(benchmark, case)
+    sizes = dict(read(recorded.entries).fleet_sizes())  # by time, with all changes at it
+    return recorded.result, list(sizes.values())
 
 
 def test_the_last_trial_gets_gpus_that_reach_most() -> None:
@@ -44,12 +44,12 @@ def test_the_last_trial_gets_gpus_that_reach_most() -> None:
     long = Curve("c1", tuple(epoch / 100 for epoch in range(1, 28)), 27)
     made = small_benchmark(Curves("acc", "max", (short, long)), gpus=1, spread=0.0, scaling=LINEAR)
     made = replace(made, max_instances=4)
-    found, sizes = with_fleet(made, Case("seer", Limits(240.0), sampler="random"))
+    result, sizes = with_fleet(made, Case("seer", Limits(240.0), sampler="random"))
     assert sizes == [4, 0]
-    assert found.winner == "c1"
-    ends = [point.at for point in found.path if point.trial == "c1"]
+    assert result.winner == "c1"
+    ends = [point.at for point in result.path if point.trial == "c1"]
     assert ends[-1] > 219
-    assert found.epochs >= 6
+    assert result.epochs >= 6
 
 
 def test_the_end_has_fewer_instances_each_returned_once() -> None:
@@ -57,13 +57,13 @@ def test_the_end_has_fewer_instances_each_returned_once() -> None:
     rising = [tuple(n / 100 + e / 1000 for e in range(1, 28)) for n in range(60)]
     table = Curves("acc", "max", tuple(Curve(f"c{n}", v, 27) for n, v in enumerate(rising)))
     made = small_benchmark(table, gpus=4, spread=0.0, scaling=LINEAR)
-    found, sizes = with_fleet(made, Case("seer", Limits(3000.0, 30.0), sampler="random"))
+    result, sizes = with_fleet(made, Case("seer", Limits(3000.0, 30.0), sampler="random"))
     top = sizes.index(max(sizes))
     assert sizes[: top + 1] == sorted(sizes[: top + 1])
     assert sizes[top:] == sorted(sizes[top:], reverse=True)
     assert 0 < sizes[-2] < max(sizes)
-    assert found.flaps == ()
-    assert found.regret == pytest.approx(0.0, abs=0.011)
+    assert result.flaps == ()
+    assert result.regret == pytest.approx(0.0, abs=0.011)
 
 
 LIMITS = Limits(6000.0, 12.0)
@@ -71,7 +71,7 @@ SEER = Case("seer", LIMITS, sampler="random")
 
 
 def on_spot_too(*there: int) -> Benchmark:
-    """Return a benchmark with spot at a third of the price; room for so many in each 2000 s."""
+    """Return a benchmark with spot at a third of the price; room for n in each 2000 s."""
     made = small_benchmark(curves(60, 27), gpus=4, spread=0.0, scaling=LINEAR)
     (dear,) = made.rentables
     price = dear.offer.usd_per_hour / 3
@@ -82,16 +82,16 @@ def on_spot_too(*there: int) -> Benchmark:
 
 
 def played(made: Benchmark, seed: int = 0) -> Played:
-    found = record(made, replace(SEER, seed=seed))
-    assert not found.result.violations
-    assert not found.result.flaps
-    return found
+    recorded = record(made, replace(SEER, seed=seed))
+    assert not recorded.result.violations
+    assert not recorded.result.flaps
+    return recorded
 
 
-def seconds(found: Played, market: str, begin: float = 0.0, end: float = 1e9) -> float:
+def seconds(result: Played, market: str, begin: float = 0.0, end: float = 1e9) -> float:
     """Return the instance-seconds of a market that were paid for between two times."""
-    leases = [lease for lease in found.audit.leases if lease.offer.market == market]
-    return sum(max(0.0, min(each.end, end) - max(each.begin, begin)) for each in leases)
+    leases = [lease for lease in result.audit.leases if lease.offer.market == market]
+    return sum(max(0.0, min(item.end, end) - max(item.begin, begin)) for item in leases)
 
 
 def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
@@ -114,16 +114,16 @@ def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
 def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
     made = on_spot_too(0)
     alone = play(replace(made, rentables=made.rentables[1:], traces={}), SEER)
-    found = played(made)
-    assert found.result.seconds > 0.9 * alone.seconds, "its money lasts as long"
-    assert found.result.regret == pytest.approx(alone.regret, abs=0.01)
-    assert seconds(found, "spot") == 0.0
+    recorded = played(made)
+    assert recorded.result.seconds > 0.9 * alone.seconds, "its money lasts as long"
+    assert recorded.result.regret == pytest.approx(alone.regret, abs=0.01)
+    assert seconds(recorded, "spot") == 0.0
 
 
 def test_on_demand_stands_in_beside_one_request_for_spot() -> None:
     entries = played(on_spot_too(0)).entries
     asked = [[c for c in entry.commands if isinstance(c, Launch)] for entry in entries]
-    rounds = [sum(c.market == "spot" for c in each) for each in asked]
+    rounds = [sum(c.market == "spot" for c in item) for item in asked]
     first = next(count for count in rounds if count)
     assert first > 1, "all that is wanted"
     assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
@@ -135,11 +135,11 @@ def test_it_returns_to_spot_within_its_money() -> None:
     dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
     seed = dry.index(True)
     back = traces[seed].starts[1]
-    found = played(made, seed)
-    assert seconds(found, "on-demand", end=back) > 0
-    assert seconds(found, "spot", back, back + 600) > 0, "asked for again"
-    late = seconds(found, "on-demand", back + 900, back + 1900)
-    assert late < 0.2 * seconds(found, "spot", back + 900, back + 1900)
+    result = played(made, seed)
+    assert seconds(result, "on-demand", end=back) > 0
+    assert seconds(result, "spot", back, back + 600) > 0, "asked for again"
+    late = seconds(result, "on-demand", back + 900, back + 1900)
+    assert late < 0.2 * seconds(result, "spot", back + 900, back + 1900)
 
 
 @pytest.mark.parametrize(
@@ -159,20 +159,20 @@ def test_next_offer_fills(refused: tuple[str, ...], price: float, wanted: tuple[
         held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
     )
     made = cast("Seer", strategy)
-    found = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
-    assert (found[cheap], found[dear]) == wanted
+    result = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
+    assert (result[cheap], result[dear]) == wanted
 
 
 def test_a_cheaper_offer_without_an_instance_is_not_returned_to() -> None:
     """Its refusals are forgotten after a while; it is back when it is there, and not before."""
     cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
-    offers = Offers([Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)], Limits(), 8)
+    offers = Offers([Rentable(item, profile(SUBLINEAR), 8) for item in (cheap, dear)], Limits(), 8)
     refused = {cheap}
     usable: list[Any] = []
     view = SimpleNamespace(
         held=Counter(),
-        avoided=lambda each: each in refused,
-        refused=lambda each: each in refused,
+        avoided=lambda item: item in refused,
+        refused=lambda item: item in refused,
         fleet=SimpleNamespace(usable=lambda: usable),
     )
     assert offers.look(cast("View", view), 4)

@@ -44,38 +44,38 @@ def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], lis
     chance = Random(0)
     final = [chance.random() for _ in range(count)]
     first = [value if tells else chance.random() for value in final]
-    found: list[dict[int, float]] = [{1: value} for value in first]
+    result: list[dict[int, float]] = [{1: value} for value in first]
     on = sorted(range(count), key=lambda n: -first[n])[: count // 3]
     for n in on:
-        found[n][3] = 1.0 + final[n]
+        result[n][3] = 1.0 + final[n]
     for n in sorted(on, key=lambda n: -final[n])[: count // 9]:
-        found[n][9] = 1.0 + final[n]
-    return found, final
+        result[n][9] = 1.0 + final[n]
+    return result, final
 
 
 def test_a_telling_first_epoch_orders_trials_without_more() -> None:
     histories, final = halved(tells=True)
-    found = scores(histories, "max")
-    assert rank_correlation([each.value for each in found], final) > 0.99
-    assert all(each.weight > 0.7 for each in found)
+    result = scores(histories, "max")
+    assert rank_correlation([item.value for item in result], final) > 0.99
+    assert all(item.weight > 0.7 for item in result)
 
 
 def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
     histories, final = halved(tells=False)
-    found = scores(histories, "max")
-    short = [each for each, history in zip(found, histories, strict=True) if len(history) == 1]
+    result = scores(histories, "max")
+    short = [item for item, history in zip(result, histories, strict=True) if len(history) == 1]
     gone_on = [n for n, history in enumerate(histories) if len(history) > 1]
-    assert max(each.weight for each in short) < 0.5
-    values = [found[n].value for n in gone_on]
+    assert max(item.weight for item in short) < 0.5
+    values = [result[n].value for n in gone_on]
     assert rank_correlation(values, [final[n] for n in gone_on]) > 0.9
-    spread = max(each.value for each in short) - min(each.value for each in short)
+    spread = max(item.value for item in short) - min(item.value for item in short)
     assert spread < max(values) - min(values)
-    assert min(values) < sum(each.value for each in short) / len(short), "going on was mere luck"
+    assert min(values) < sum(item.value for item in short) / len(short), "going on was mere luck"
 
 
 def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
-    found = scores([{1: 0.5, 2: 0.6}, {}, {1: 0.4}, {1: math.nan}, {1: 0.9, 2: 0.95}], "max")
-    values = [each.value for each in found]
+    result = scores([{1: 0.5, 2: 0.6}, {}, {1: 0.4}, {1: math.nan}, {1: 0.9, 2: 0.95}], "max")
+    values = [item.value for item in result]
     assert values[1] == values[3] == 0.0
     assert sorted(range(5), key=lambda n: -values[n])[:3] == [4, 0, 2]
     assert scores([], "max") == []
@@ -84,17 +84,17 @@ def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
 def test_one_that_ended_early_keeps_its_place() -> None:
     """Not behind them: it was no worse than the best of them when it ended."""
     long = [{1: 0.1 * n, 2: 0.1 * n + 0.5} for n in range(1, 9)]
-    found = scores([*long, {1: 0.65}], "max")
-    values = [each.value for each in found]
+    result = scores([*long, {1: 0.65}], "max")
+    values = [item.value for item in result]
     assert values[5] < values[8] < values[6]
 
 
-def test_it_ranks_configurations_that_nobody_has_tried() -> None:
+def test_it_ranks_configurations_that_none_has_tried() -> None:
     ranking = Ranking(CONFIGS, TRIED, AXES)
     fresh = sample(SPACE, 200, 99)
-    found = ranking.of(fresh)
-    assert rank_correlation(list(found), [quality(dict(config)) for config in fresh]) > 0.85
-    assert 0.0 <= min(found) < max(found) <= 1.0
+    result = ranking.of(fresh)
+    assert rank_correlation(list(result), [quality(dict(config)) for config in fresh]) > 0.85
+    assert 0.0 <= min(result) < max(result) <= 1.0
 
 
 def test_values_that_are_missing_or_unlisted_are_far_away() -> None:

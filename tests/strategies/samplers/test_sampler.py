@@ -58,14 +58,14 @@ def loss(config: Mapping[str, object]) -> float:
     return (x - 0.3) ** 2 + (math.log10(y) + 2) ** 2 / 16
 
 
-def told(sampler: Sampler, count: int, sign: float = 1.0, epoch: int = 1) -> list[Trial]:
-    """Ask for so many trials, and tell of each how it did before the next."""
-    found = []
+def taught(sampler: Sampler, count: int, sign: float = 1.0, epoch: int = 1) -> list[Trial]:
+    """Ask for n trials, and report how each did before the next."""
+    result = []
     for _ in range(count):
         trial = present(sampler.ask())
         sampler.tell(trial, epoch, sign * loss(trial.config))
-        found.append(trial)
-    return found
+        result.append(trial)
+    return result
 
 
 def allows(domain: Domain, value: object) -> bool:
@@ -79,7 +79,7 @@ def allows(domain: Domain, value: object) -> bool:
             return type(value) is int and low <= value < high
         case Categories(values) | Grid(values):
             return any(
-                value is each or (value == each and type(value) is type(each)) for each in values
+                value is item or (value == item and type(value) is type(item)) for item in values
             )
         case Constant(only):
             return value == only
@@ -108,15 +108,17 @@ def test_grids_are_gone_through_as_a_plain_sample_does(kind: str) -> None:
         trial = present(sampler.ask())
         sampler.tell(trial, 1, 0.0)
         asked.append((trial.config["a"], trial.config["b"]))
-    assert asked == [(each["a"], each["b"]) for each in sample(space, 13, 0)]
+    assert asked == [(item["a"], item["b"]) for item in sample(space, 13, 0)]
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_the_same_tells_give_the_same_asks(kind: str) -> None:
     count = 6 if kind == "gp" else 20
-    configs = [[t.config for t in told(SpaceSampler(FLAT, kind, seed=5), count)] for _ in range(2)]
+    configs = [
+        [t.config for t in taught(SpaceSampler(FLAT, kind, seed=5), count)] for _ in range(2)
+    ]
     assert configs[0] == configs[1]
-    other = [t.config for t in told(SpaceSampler(FLAT, kind, seed=6), count)]
+    other = [t.config for t in taught(SpaceSampler(FLAT, kind, seed=6), count)]
     assert all(one != two for one, two in zip(configs[0][:6], other, strict=False))
 
 
@@ -124,12 +126,12 @@ def test_asks_are_the_same_in_another_process() -> None:
     """Where strings hash otherwise."""
     code = (
         "import json; from tests.strategies.samplers.test_sampler import *; "
-        "print(json.dumps([dict(t.config) for t in told(SpaceSampler(FLAT, 'tpe'), 12)]))"
+        "print(json.dumps([dict(t.config) for t in taught(SpaceSampler(FLAT, 'tpe'), 12)]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": "7"}, capture_output=True, check=True
     )
-    assert json.loads(done.stdout) == [t.config for t in told(SpaceSampler(FLAT, "tpe"), 12)]
+    assert json.loads(done.stdout) == [t.config for t in taught(SpaceSampler(FLAT, "tpe"), 12)]
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("tpe", "min"), ("cma-es", "max"), ("gp", "max")])
@@ -137,8 +139,8 @@ def test_a_model_finds_what_is_good(kind: str, mode: Mode) -> None:
     count = 12 if kind == "gp" else 120
     sign = 1.0 if mode == "min" else -1.0
     sampler = SpaceSampler(FLAT, kind, mode=mode, seed=1)
-    late = [loss(trial.config) for trial in told(sampler, count, sign)[-5:]]
-    chance = [loss(trial.config) for trial in told(SpaceSampler(FLAT), 200)]
+    late = [loss(trial.config) for trial in taught(sampler, count, sign)[-5:]]
+    chance = [loss(trial.config) for trial in taught(SpaceSampler(FLAT), 200)]
     assert np.median(late) < np.median(chance) / 3
 
 
@@ -163,12 +165,12 @@ def test_all_failing_is_no_end() -> None:
     for _ in range(20):
         trial = present(sampler.ask())
         sampler.tell(trial, 0, None)
-    assert told(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
+    assert taught(SpaceSampler(FLAT, "random"), 21)[-1].config == sampler.ask().config  # type: ignore[union-attr]
 
 
 def test_late_repeated_and_foreign_reports_do_no_harm() -> None:
     sampler = SpaceSampler(FLAT, "cma-es")
-    trials = told(sampler, 8, epoch=2)
+    trials = taught(sampler, 8, epoch=2)
     late = present(sampler.ask())
     for epoch in (1, 2, 2, 3):
         sampler.tell(late, epoch, 0.5)
@@ -190,7 +192,7 @@ def test_which_sampler_a_strategy_gets() -> None:
 
 def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for kind in ("tpe", "cma-es", "qmc"):
-        told(SpaceSampler(FLAT, kind), 12)
+        taught(SpaceSampler(FLAT, kind), 12)
     assert capfd.readouterr() == ("", "")
 
 

@@ -32,11 +32,13 @@ class Transformer(nn.Module):
         self.last.weight = self.embedding.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.embedding(tokens)
-        parts = self.mixed(self.norm(found)).unflatten(-1, (3, 2, 4)).movedim(-3, 0).transpose(2, 3)
+        result: torch.Tensor = self.embedding(tokens)
+        parts = (
+            self.mixed(self.norm(result)).unflatten(-1, (3, 2, 4)).movedim(-3, 0).transpose(2, 3)
+        )
         query, key, value = parts
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        out: torch.Tensor = self.last(found + self.joined(seen.transpose(1, 2).flatten(-2)))
+        out: torch.Tensor = self.last(result + self.joined(seen.transpose(1, 2).flatten(-2)))
         return out.transpose(1, 2)
 
 
@@ -71,7 +73,7 @@ def batches(kind: Callable[[], nn.Module], count: int = 10) -> list[Batch]:
     chance = torch.Generator().manual_seed(5)
     if kind is Transformer:
         tokens = [torch.randint(0, 11, (4, 7), generator=chance) for _ in range(count)]
-        return [(each[:, :-1], each[:, 1:]) for each in tokens]
+        return [(token[:, :-1], token[:, 1:]) for token in tokens]
     shape = (6, 8) if kind is mlp else (6, 1, 6, 6)
     return [
         (torch.randn(shape, generator=chance), torch.randint(0, 3, (6,), generator=chance))
@@ -122,9 +124,9 @@ def trained(
     return group.states()
 
 
-def assert_equal(found: MemberState, wanted: MemberState) -> None:
-    torch.testing.assert_close(dict(found.model), dict(wanted.model), **TOLERANCE)
-    torch.testing.assert_close(found.optimizer, wanted.optimizer, **TOLERANCE)
+def assert_equal(result: MemberState, wanted: MemberState) -> None:
+    torch.testing.assert_close(dict(result.model), dict(wanted.model), **TOLERANCE)
+    torch.testing.assert_close(result.optimizer, wanted.optimizer, **TOLERANCE)
 
 
 NUMBERS: dict[str, list[Optimizer]] = {
@@ -153,9 +155,9 @@ def test_in_32_bits_it_loses_as_much_as_alone(kind: Callable[[], nn.Module]) -> 
     group, data = group_of(kind, wanted), batches(kind)
     for batch in data:
         losses = group.step(loss, batch)
-    for seed, each in enumerate(wanted):
+    for seed, item in enumerate(wanted):
         model = made(kind, seed)
-        alone(model, each, data[:-1])
+        alone(model, item, data[:-1])
         assert losses[seed].item() == pytest.approx(loss(model, data[-1]).item(), rel=ROUNDED)
 
 
@@ -177,7 +179,7 @@ def test_a_member_that_diverges_harms_no_other() -> None:
     for batch in batches(mlp):
         group.step(loss, batch)
     diverged, other = group.states()
-    assert not all(each.isfinite().all() for each in diverged.model.values())
+    assert not all(item.isfinite().all() for item in diverged.model.values())
     assert_equal(other, alone(made(mlp, 1), SGD(0.1), batches(mlp)))
 
 
@@ -199,11 +201,11 @@ def test_a_dropout_rate_and_its_chance_are_each_members_own() -> None:
     states = [MemberState.of(Dropped(rate)) for rate in rates]
     group = Group(Dropped(0.1), states, [SGD(0.1)] * 4)
     group._model.train()
-    found = group._each(dropped, torch.ones(4000))
-    zeros = (found == 0).double().mean(1).tolist()
+    result = group._each(dropped, torch.ones(4000))
+    zeros = (result == 0).double().mean(1).tolist()
     assert zeros == pytest.approx(rates, abs=0.04)
-    assert found.mean(1).tolist() == pytest.approx([1.0] * 4, abs=0.15)
-    assert not torch.equal(found[1], found[2])
+    assert result.mean(1).tolist() == pytest.approx([1.0] * 4, abs=0.15)
+    assert not torch.equal(result[1], result[2])
     assert torch.equal(group.measure(dropped, torch.ones(9)), torch.ones(4, 9))  # type: ignore[arg-type]
     states = group.states()
     assert list(states[1].model) == ["weight"], "the rate is the configuration's"

@@ -29,9 +29,9 @@ def network() -> nn.Sequential:
 def trained() -> nn.Sequential:
     """Return a network with weights and statistics of its own."""
     torch.manual_seed(1)
-    found = network()
-    found.train()(IMAGES)
-    return found.eval()
+    result = network()
+    result.train()(IMAGES)
+    return result.eval()
 
 
 def pair() -> nn.Module:
@@ -40,41 +40,41 @@ def pair() -> nn.Module:
 
 def test_the_same_network_is_taken_whole() -> None:
     parent, child = trained(), network().eval()
-    found = cloudtune.inherit(child, parent.state_dict())
-    assert found.whole
-    assert len(found.taken) == len(parent.state_dict())
+    result = cloudtune.inherit(child, parent.state_dict())
+    assert result.whole
+    assert len(result.taken) == len(parent.state_dict())
     assert torch.equal(child(IMAGES), parent(IMAGES))
 
 
 def test_weights_are_taken_where_names_and_shapes_agree() -> None:
     parent, child = trained(), network()
     child[7], child[9] = nn.Linear(6 * 16, 17), nn.Linear(17, 3)
-    new = {name: each.clone() for name, each in child.state_dict().items()}
-    found = cloudtune.inherit(child, parent.state_dict())
-    assert not found.whole
-    assert set(found.new) == set(found.left) - {"9.bias"} == {"7.weight", "7.bias", "9.weight"}
-    for name, each in child.state_dict().items():
-        expected = new if name in found.new else parent.state_dict()
-        assert torch.equal(each, expected[name]), name
-    assert str(found) == "10 tensors taken over, 3 new, 3 left"
+    new = {name: item.clone() for name, item in child.state_dict().items()}
+    result = cloudtune.inherit(child, parent.state_dict())
+    assert not result.whole
+    assert set(result.new) == set(result.left) - {"9.bias"} == {"7.weight", "7.bias", "9.weight"}
+    for name, item in child.state_dict().items():
+        expected = new if name in result.new else parent.state_dict()
+        assert torch.equal(item, expected[name]), name
+    assert str(result) == "10 tensors taken over, 3 new, 3 left"
 
 
 def test_inserted_layers_are_new_and_old_ones_are_found() -> None:
     parent = trained()
     child = models.repeat(models.insert_after(network(), "4", nn.BatchNorm2d(6)), "4_then", 2)
-    found = cloudtune.inherit(child, parent.state_dict())
-    assert set(found.taken) == set(parent.state_dict())
-    assert {name.partition(".")[0] for name in found.new} == {"4_then", "4_then_2"}
+    result = cloudtune.inherit(child, parent.state_dict())
+    assert set(result.taken) == set(parent.state_dict())
+    assert {name.partition(".")[0] for name in result.new} == {"4_then", "4_then_2"}
     back = cloudtune.inherit(network(), child.state_dict())
     assert back.new == ()
-    assert set(back.left) == set(found.new)
+    assert set(back.left) == set(result.new)
 
 
 def test_a_wrapped_layer_is_found_by_its_old_name() -> None:
     parent, other = pair(), pair()
     child = models.insert_after(pair(), "a", nn.LayerNorm(2))
-    found = cloudtune.inherit(child, parent.state_dict())
-    assert set(found.new) == {"a.then.weight", "a.then.bias"}
+    result = cloudtune.inherit(child, parent.state_dict())
+    assert set(result.new) == {"a.then.weight", "a.then.bias"}
     weight = parent.get_parameter("a.weight")
     assert torch.equal(child.get_parameter("a.kept.weight"), weight)
     assert cloudtune.inherit(other, child.state_dict()).new == ()

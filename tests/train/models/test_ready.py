@@ -37,12 +37,14 @@ class Functions(nn.Module):
         self.head = nn.Linear(4 * 16, 2)
 
     def forward(self, given: Tensor) -> Tensor:
-        found: Tensor = functional.max_pool2d(functional.relu(self.conv(given)), 2)
-        return self.head(torch.flatten(self.block(found), 1))  # type: ignore[no-any-return]
+        result: Tensor = functional.max_pool2d(functional.relu(self.conv(given)), 2)
+        return self.head(torch.flatten(self.block(result), 1))  # type: ignore[no-any-return]
 
 
 def sizes(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(each.shape) for name, each in network.named_parameters()}
+    return {
+        name: tuple(named_parameter.shape) for name, named_parameter in network.named_parameters()
+    }
 
 
 def test_a_block_takes_the_place_of_another() -> None:
@@ -71,16 +73,16 @@ def test_what_is_repeated_has_weights_of_its_own() -> None:
     network = models.repeat(Functions(), "block.0", 3)
     names = [name for name, _ in network.get_submodule("block").named_children()]
     assert names == ["0", "0_2", "0_3", "1"]
-    found = [network.get_parameter(f"block.{name}.weight") for name in names[:3]]
-    assert not torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[2])
+    result = [network.get_parameter(f"block.{name}.weight") for name in names[:3]]
+    assert not torch.equal(result[0], result[1])
+    assert not torch.equal(result[1], result[2])
     assert network(IMAGES).shape == (3, 2)
     assert sizes(models.repeat(Functions(), "block", 1)) == sizes(Functions())
     assert models.repeat(Functions(), "block", 2)(IMAGES).shape == (3, 2)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda: models.replace(Functions(), "blok", nn.ReLU()), "Did you mean 'block'"),
         (lambda: models.insert_after(Functions(), "", nn.ReLU()), "no submodule ''"),
@@ -89,6 +91,6 @@ def test_what_is_repeated_has_weights_of_its_own() -> None:
         (lambda: models.repeat(Functions(), "block", 0), "write a whole number from 1 on"),
     ],
 )
-def test_mistakes_are_told(change: Callable[[], nn.Module], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_mistakes_are_reported(change: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         change()

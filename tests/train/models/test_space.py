@@ -67,7 +67,7 @@ def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     trials = [trial for _ in range(4) if (trial := sampler.ask()) is not None]
     assert len({tuple(_networks(trial).items()) for trial in trials}) > 1
     ended = [(train(trial, store), trial) for trial in trials]
-    best, winner = max(ended, key=lambda each: each[0].metrics["val_accuracy"])
+    best, winner = max(ended, key=lambda item: item[0].metrics["val_accuracy"])
 
     record = json.dumps({"config": dict(winner.config), "checkpoint": best.checkpoint})
     done = python(REBUILD, str(EXAMPLE), record, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
@@ -121,7 +121,7 @@ def forgetful(network: nn.Module, on: bool) -> None:
 
 
 def kinds(network: nn.Module) -> list[str]:
-    return [type(each).__name__ for each in network.children()]
+    return [type(item).__name__ for item in network.children()]
 
 
 def test_mutators_are_applied_by_the_named_choices() -> None:
@@ -130,13 +130,13 @@ def test_mutators_are_applied_by_the_named_choices() -> None:
     assert kinds(space.build({"act": "none"})) == ["Linear", "ReLU", "Linear"]
     wide = space.build({"width": {"units": 8}, "act": "tanh"})
     assert kinds(wide) == ["Linear", "Tanh", "Linear"]
-    assert [each.shape for each in wide.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
+    assert [parameter.shape for parameter in wide.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
     flat = space.build({"width/units": 8, "act": "tanh"})
-    assert [each.shape for each in flat.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
+    assert [parameter.shape for parameter in flat.parameters()] == [(8, 2), (8,), (1, 8), (1,)]
 
 
 @pytest.mark.parametrize(
-    ("choices", "told"),
+    ("choices", "message"),
     [
         ({"widht": {"units": 8}}, "have widht, and there is no such mutator.*Did you mean 'width'"),
         ({"width": 8}, "the choices of width are 8; give them by their names"),
@@ -146,9 +146,9 @@ def test_mutators_are_applied_by_the_named_choices() -> None:
         ({"forgetful": {"on": True}}, r"forgetful\(\) gave nothing; let it return the network"),
     ],
 )
-def test_choices_that_are_none_of_the_spaces_are_refused(choices: Any, told: str) -> None:
+def test_choices_that_are_none_of_the_spaces_are_refused(choices: Any, message: str) -> None:
     space = models.space(base, width, models.one_of("act", None, tanh), forgetful)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         space.build(choices)
 
 
@@ -157,7 +157,7 @@ def no_type(network: nn.Module, units: int) -> nn.Module:
 
 
 def test_a_space_that_says_nothing_is_refused_at_once() -> None:
-    for make, told in (
+    for make, result in (
         (lambda: models.space(base), "has no mutators"),
         (lambda: models.space(base, tanh), r"tanh\(\) has no choices"),
         (lambda: models.space(base, width, width), "width stands there twice"),
@@ -165,5 +165,5 @@ def test_a_space_that_says_nothing_is_refused_at_once() -> None:
         (lambda: models.one_of("act"), "has nothing to choose from"),
         (lambda: models.one_of("act", lambda network: network), "has no name"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=result):
             make()

@@ -95,10 +95,10 @@ data = Mine()
 def test_programs_that_each_define_their_dataset_have_the_same_one() -> None:
     """As where trials are commands: cloudpickle has another number for a class in each process."""
 
-    def tell(program: str, told: Any) -> None:
+    def tell(program: str, channel: Any) -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(program, names)
-        told.send(key(names["data"]))
+        channel.send(key(names["data"]))
 
     forked = multiprocessing.get_context("fork")
     keys = []

@@ -40,21 +40,21 @@ def test_whatever_a_collate_function_gives_comes_back() -> None:
         "number": 5,
         "nothing": None,
     }
-    found = batch_of(frame_of(batch))
-    assert torch.equal(found["pair"].inputs, batch["pair"].inputs)
-    assert found["pair"].names == ["a", "ä"]
-    for kind, tensor, wanted in zip(KINDS, found["tensors"], tensors, strict=True):
+    result = batch_of(frame_of(batch))
+    assert torch.equal(result["pair"].inputs, batch["pair"].inputs)
+    assert result["pair"].names == ["a", "ä"]
+    for kind, tensor, wanted in zip(KINDS, result["tensors"], tensors, strict=True):
         assert tensor.dtype is kind
         assert torch.equal(tensor, wanted)
-    assert found["empty"].shape == (0, 4)
-    assert found["one"] == 3.0
-    for array, wanted in zip(found["arrays"], batch["arrays"], strict=True):
+    assert result["empty"].shape == (0, 4)
+    assert result["one"] == 3.0
+    for array, wanted in zip(result["arrays"], batch["arrays"], strict=True):
         np.testing.assert_array_equal(array, wanted)
         assert array.dtype == wanted.dtype
-    assert list(found["objects"]) == [{"a": 1}, None]
-    assert torch.equal(found["sparse"].to_dense(), torch.eye(2))
-    assert found["conjugated"].resolve_conj() == 1 - 2j
-    assert (found["number"], found["nothing"]) == (5, None)
+    assert list(result["objects"]) == [{"a": 1}, None]
+    assert torch.equal(result["sparse"].to_dense(), torch.eye(2))
+    assert result["conjugated"].resolve_conj() == 1 - 2j
+    assert (result["number"], result["nothing"]) == (5, None)
 
 
 def test_what_one_writes_into_its_batch_no_other_sees() -> None:
@@ -67,7 +67,7 @@ def test_what_one_writes_into_its_batch_no_other_sees() -> None:
 
 def test_a_batch_outlives_its_frame() -> None:
     kept = [batch_of(frame_of(torch.full((1000,), float(number)))) for number in range(20)]
-    assert [each[0].item() for each in kept] == list(range(20))
+    assert [item[0].item() for item in kept] == list(range(20))
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ Batch = tuple[int, list[int], float]
 class Points(Dataset[Any]):
     """Points that chance moves; each that is loaded is written down, with who loaded it."""
 
-    def __init__(self, told: Path, turn: float = 1.0, trouble: str = "") -> None:
-        self.told, self.turn, self.trouble = str(told), turn, trouble
+    def __init__(self, reads: Path, turn: float = 1.0, trouble: str = "") -> None:
+        self.reads_file, self.turn, self.trouble = str(reads), turn, trouble
 
     def __len__(self) -> int:
         return SAMPLES
@@ -47,7 +47,7 @@ class Points(Dataset[Any]):
         if self.trouble.startswith("kills") and os.getppid() != TESTS and index == 17:
             mine = self.trouble == "kills who loads"
             os.kill(os.getpid() if mine else os.getppid(), signal.SIGKILL)
-        file = os.open(self.told, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        file = os.open(self.reads_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{index} {os.getpid()}\n".encode())
         os.close(file)
         moved = random.random() + float(np.random.rand()) + torch.rand(3)
@@ -58,9 +58,9 @@ TESTS = os.getpid()
 
 
 def session(name: str, epochs: int = 2, **more: Any) -> Session:
-    found = Session(name, lambda _report: None, "", "max", epochs, **more)
-    found.grant(epochs + 1)
-    return found
+    result = Session(name, lambda _report: None, "", "max", epochs, **more)
+    result.grant(epochs + 1)
+    return result
 
 
 def read(
@@ -97,7 +97,7 @@ class Trials:
         self.running: list[Any] = []
 
     def together(self, count: int) -> Any:
-        """Give what has so many trials begin at once, and end an epoch at once."""
+        """Return what has n trials begin at once, and end an epoch at once."""
         return self._context.Barrier(count)
 
     def begin(self, reads: Callable[..., Iterator[Batch]] = read, **given: Any) -> None:
@@ -109,28 +109,28 @@ class Trials:
         self.running[-1].start()
         its.close()
 
-    def _train(self, told: Any, reads: Any, name: str, given: Any) -> Callable[[], None]:
+    def _train(self, channel: Any, reads: Any, name: str, given: Any) -> Callable[[], None]:
         def train() -> None:
             sys.stderr = (self.folder / f"{name}.log").open("w", buffering=1)
-            found, error = [], ""
+            result, error = [], ""
             try:
-                found.extend(reads(self.folder, name, **given))
+                result.extend(reads(self.folder, name, **given))
             except Exception as raised:  # noqa: BLE001
                 error = f"{type(raised).__name__}: {raised}"
-            told.send((found, error))
+            channel.send((result, error))
 
         return train
 
     def end(self) -> list[Any]:
-        found = []
+        result = []
         for pipe, process in zip(self._pipes, self.running, strict=True):
             try:
-                found.append(pipe.recv())
+                result.append(pipe.recv())
             except EOFError:
-                found.append(([], "was killed"))
+                result.append(([], "was killed"))
             pipe.close()
             process.join()
-        return found
+        return result
 
     def log(self, number: int) -> str:
         path = self.folder / f"t{number}.log"
@@ -153,7 +153,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
-    """What a trial reads where there is nobody to share with."""
+    """What a trial reads where no other trial shares."""
     return list(read(tmp_path_factory.mktemp("alone"), "alone"))
 
 
@@ -220,7 +220,7 @@ def test_a_trial_that_is_killed_harms_no_other(trials: Trials, alone: list[Batch
     assert trials.end() == [([], "was killed"), (alone, "")]
 
 
-def test_another_users_process_is_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_process_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meeting = Meeting(tmp_path / "input", "key")
     assert (tmp_path / "input").stat().st_mode & 0o777 == 0o700
     child = serving.begin(
@@ -241,8 +241,8 @@ def test_trials_with_another_augmentation_read_apart(trials: Trials, alone: list
         trials.begin(pause=0.005, turn=turn, together=together)
     (first, _), (other, _), (third, _) = trials.end()
     assert first == third == alone
-    assert [each[:2] for each in other] == [each[:2] for each in alone]
-    assert [each[2] for each in other] != [each[2] for each in alone]
+    assert [item[:2] for item in other] == [item[:2] for item in alone]
+    assert [item[2] for item in other] != [item[2] for item in alone]
     assert set(trials.loaded().values()) == {4}
     assert len(trials.loaders()) == 2
 
@@ -284,10 +284,10 @@ def test_two_passes_over_one_loader_are_two_epochs_orders(trials: Trials) -> Non
                 yield 2, second["index"].tolist(), 0.0
 
     trials.begin(twice)
-    ((found, error),) = trials.end()
+    ((result, error),) = trials.end()
     assert not error
     for number in (1, 2):
-        indices = [index for which, some, _ in found if which == number for index in some]
+        indices = [index for which, some, _ in result if which == number for index in some]
         assert sorted(indices) == list(range(SAMPLES))
 
 
@@ -325,8 +325,8 @@ def test_the_server_ends_with_its_last_reader(tmp_path: Path) -> None:
     before = here.children()
     files = []
     for epoch in range(8):
-        assert sorted(each for batch in reader.read(epoch) for each in batch) == numbers
-        (child,) = (each for each in here.children() if each not in before)
+        assert sorted(item for batch in reader.read(epoch) for item in batch) == numbers
+        (child,) = (item for item in here.children() if item not in before)
         files.append(child.num_fds())
     assert files[-1] <= files[2] + 1, "each epoch has 20 batches, of which 32 are kept"
     reader.close()
@@ -356,7 +356,7 @@ def test_chance_is_another_one_in_each_epoch(tmp_path: Path) -> None:
 
 def test_other_runs_have_other_orders(tmp_path: Path, alone: list[Batch]) -> None:
     other = list(read(tmp_path, "t", session={"seed": 1}))
-    assert [each[1] for each in other] != [each[1] for each in alone]
+    assert [item[1] for item in other] != [item[1] for item in alone]
 
 
 def test_the_scripts_own_chance_is_left_as_it_is(tmp_path: Path) -> None:
@@ -369,7 +369,9 @@ def test_the_scripts_own_chance_is_left_as_it_is(tmp_path: Path) -> None:
         assert torch.equal(torch.rand(3), wanted)
 
 
-def test_what_can_not_be_shared_is_told(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_can_not_be_shared_is_reported(
+    trials: Trials, capsys: pytest.CaptureFixture[str]
+) -> None:
     weighed = torch.utils.data.WeightedRandomSampler([1.0] * SAMPLES, SAMPLES)
     data = Points(trials.folder / "loaded")
     with session("t").activate():
@@ -379,10 +381,10 @@ def test_what_can_not_be_shared_is_told(trials: Trials, capsys: pytest.CaptureFi
         data.file = (trials.folder / "loaded").open()  # type: ignore[attr-defined]
         loader = DataLoader(data, BATCH)
         assert len(list(cloudtune.prepare_data_loader(loader, shared=True))) == BATCHES
-        told = capsys.readouterr().err
+        result = capsys.readouterr().err
         data.file.close()  # type: ignore[attr-defined]
-    assert "an open file" in told
-    assert "give it a name: shared='…'" in told
+    assert "an open file" in result
+    assert "give it a name: shared='…'" in result
 
 
 def test_shared_batches_cannot_be_whole_in_each_worker(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ LATER = 10 * GATHER_SECONDS
 
 
 def load(stream: Stream, now: float) -> list[int]:
-    found = []
+    result = []
     while (at := stream.due(now)[0]) is not None:
         stream.begun(at, now)
         stream.loaded(at, SIZE)
-        found.append(at)
-    return found
+        result.append(at)
+    return result
 
 
 def read(stream: Stream, seat: StreamSeat, epoch: int, numbers: range, now: float = LATER) -> None:
@@ -124,7 +124,7 @@ def test_who_is_between_epochs_is_waited_for_too() -> None:
     moves=drawn.lists(drawn.tuples(drawn.integers(0, 3), drawn.integers(0, 2)), max_size=300),
 )
 def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int, int]]) -> None:
-    """Readers of any paces, with several loads on their way: nobody waits for ever."""
+    """Readers of any paces, with several loads on their way: none waits for ever."""
     stream, now = Stream(length, loaders), LATER
     seats = [StreamSeat() for _ in range(4)]
     at = [0] * 4  # by what each has read
@@ -162,7 +162,7 @@ def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int
         assert len(stream.sizes) <= KEPT + 3 * AHEAD + loaders + 1
 
 
-def test_an_epoch_that_is_broken_off_holds_nobody_up() -> None:
+def test_an_epoch_that_is_broken_off_holds_none_up() -> None:
     stream, first = begun(1000)
     read(stream, first, 1, range(5))
     stream.rest(first)

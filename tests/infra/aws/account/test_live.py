@@ -44,7 +44,7 @@ def emulator(
 
 def billing(emulator: Emulator) -> list[str]:
     records = EmulatorControl(emulator.access).instances()
-    return [each["id"] for each in records if each["state"] in {"pending", "running"}]
+    return [record["id"] for record in records if record["state"] in {"pending", "running"}]
 
 
 def left_in_bucket() -> int:
@@ -57,7 +57,7 @@ def test_it_asks_tries_and_tells(
     asked = called(capsys, "aws", "check", "--live")
     assert asked.code == 2
     assert "(about a minute of $0.1008 an hour: $0.002, and a disk for as long)" in asked.out
-    assert EmulatorControl(emulator.access).instances() == [], "nobody has said yes"
+    assert EmulatorControl(emulator.access).instances() == [], "there was no yes"
 
     path = tmp_path / "answers.json"
     tried = called(capsys, "aws", "check", "--live", "--yes", "--report", path)
