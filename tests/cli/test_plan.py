@@ -208,7 +208,7 @@ def test_infeasible_in_time_in_money_and_in_both(command: Command) -> None:
     late = command("plan", "experiment.yaml", "--deadline", "20s", "--budget", "$50")
     assert late.code == 3
     assert "no plan finishes within" in late.err
-    assert "The fastest takes" in late.err
+    assert re.search(r"The fastest takes .* and \$.* \(\d+ x g4dn\.\w+\)", late.err), late.err
     assert "The cheapest" not in late.err
     dear = command("plan", "experiment.yaml", "--deadline", "9h", "--budget", "$0.01")
     assert dear.code == 3
