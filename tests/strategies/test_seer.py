@@ -199,6 +199,14 @@ def test_a_slower_width_over_two_nodes_is_never_used(count: int) -> None:
     assert count > 3 or 4.0 in widths
 
 
+@pytest.mark.parametrize(("boot", "width"), [(0.0, 2.0), (30.0, 4.0)])
+def test_se4_a_boot_leaves_less_time_and_widens(boot: float, width: float) -> None:
+    game = own(12, limits=Limits(100.0, 100.0))
+    slow = replace(game.profile, boot=replace(game.profile.boot, mean=boot))
+    played, _ = seer(game.but(profile=slow))
+    assert played.starts[0].width == width
+
+
 def test_trials_share_a_gpu_where_epochs_are_cheaper() -> None:
     game = own(60, limits=Limits(400.0, 6.0), profile=profile({0.5: 10.0, **LINEAR}))
     assert seer(game)[0].starts[0].width == 0.5
