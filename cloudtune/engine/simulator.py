@@ -427,12 +427,11 @@ class SimWorld:
         session = _Session(command, profile, command.start_epoch, command.until_epoch)
         self._sessions[command.session] = session
         seconds = self._draw(delay)
+        begins = self.now
         if self._cores is not None:
-            at = max(self.now, self._cores[0]) + seconds
-            heapq.heapreplace(self._cores, at)
-        else:
-            at = self.now + seconds
-        self.schedule(TrialStarted(at, command.session))
+            begins = max(begins, self._cores[0])
+            heapq.heapreplace(self._cores, begins + seconds)
+        self.schedule(TrialStarted(begins + seconds, command.session))
 
     def _stop(self, session: str) -> None:
         if self._sessions[session].alive:

@@ -450,9 +450,9 @@ def run_plan(
         experiment,
         problem.rentables,
         limits,
-        begin,
-        staged,
-        runs,
+        begin=begin,
+        staged=staged,
+        samples=runs,
         follows=by_stages,
         cores=shared_cores(problem),
     )

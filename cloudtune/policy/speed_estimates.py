@@ -159,7 +159,7 @@ class SpeedEstimates:
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
         pace = self._paces[trial].value if trial in self._paces else self._all.value
-        factor = self._curve(rentable.profile, width) if self._factors else 1.0
+        factor = self._curve_at(rentable.profile, width) if self._factors else 1.0
         return rentable.epoch_seconds(width) * factor * pace
 
     def pace(self, trials: Sequence[TrialId]) -> float:
@@ -191,21 +191,21 @@ class SpeedEstimates:
             for trial in self._slowest.unseen & self._paces.keys():
                 self._slowest.note(trial, self._paces[trial].value, self._trust(trial))
         pace = self._slowest.pace(self._all.value)
-        return profile.epoch[width].mean * (pace * self._curve(profile, width))
+        return profile.epoch[width].mean * (pace * self._curve_at(profile, width))
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the epochs that these trials can be expected to have there."""
         profile = rentable.profile
         pace = self.pace(trials)
         epoch = {
-            width: epoch.scaled(pace * self._curve(profile, width))
+            width: epoch.scaled(pace * self._curve_at(profile, width))
             for width, epoch in profile.epoch.items()
         }
         return replace(rentable, profile=replace(profile, epoch=epoch))
 
     # ---- speed by width ----------------------------------------------------------------------
 
-    def _curve(self, profile: ScalingProfile, width: Width) -> float:
+    def _curve_at(self, profile: ScalingProfile, width: Width) -> float:
         """Return the factor on the profile's epoch seconds at a width."""
         curve = self._curves.setdefault(profile.instance_type, {})
         if width not in curve:

@@ -201,8 +201,8 @@ def _bucket(place: Place, tags: object) -> Document:
         # One data key for many objects: checkpoints don't pay for a request to KMS each.
         rule = {"ServerSideEncryptionByDefault": by_key, "BucketKeyEnabled": True}
         properties["BucketEncryption"] = {"ServerSideEncryptionConfiguration": [rule]}
-    # Results outlive the stack, and a bucket of an earlier template; a creation that fails halfway
-    # leaves no bucket.
+    # Results outlive the stack, and a template that names another bucket; a creation that fails
+    # halfway leaves no bucket.
     return {
         "Type": "AWS::S3::Bucket",
         "DeletionPolicy": "RetainExceptOnCreate",
