@@ -182,7 +182,7 @@ def _show_facts(out: Console, report: Report) -> None:
         for it in report.timeline.recommendations
     ]
     if warnings:
-        out.print(f"Warned that the cloud might take back {', '.join(warnings)}")
+        out.print(f"The cloud warned that it might take back {', '.join(warnings)}")
     changes = [
         f"Replanned after {format_seconds(at)}: {change.why}: {change.plan}"
         for at, change in report.plan_changes

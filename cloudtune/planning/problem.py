@@ -276,10 +276,10 @@ def _begun_again(experiment: Experiment) -> Iterator[str]:
 
 
 def shared_cores(problem: Problem) -> int | None:
-    """Return the cores on which commands start, if all machines share them; None if each has own.
+    """Return the cores on which commands start where all machines share them, else None.
 
-    What a command imports is work, for which sixteen emulated GPUs have but the cores of this
-    machine. Figures of earlier runs have the waits in them.
+    Importing torch is work, and emulated machines share this machine's cores for it. Times seen in
+    earlier runs already include the waits.
     """
     experiment = problem.experiment
     if not experiment.runs_command or any(it.profile.seen for it in problem.rentables):

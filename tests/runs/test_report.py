@@ -103,7 +103,7 @@ def test_a_rebalance_recommendation_is_one_line_of_the_report() -> None:
     out = io.StringIO()
     show_report(Console(file=out, width=200), result)
     (line,) = [line for line in out.getvalue().splitlines() if "take back" in line]
-    assert line == "Warned that the cloud might take back sim-i001 (at 30s)"
+    assert line == "The cloud warned that it might take back sim-i001 (at 30s)"
 
 
 def test_reports_during_a_persons_stop_count() -> None:

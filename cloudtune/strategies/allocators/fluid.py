@@ -283,7 +283,7 @@ class DynamicFluid(StaticFluid):
         are about to have more count too.
         """
         left = {name: self._seconds(view, view.trials[name], 1.0) for name in self._members}
-        # Fluid's code asks before it promotes: a trial that comes to a rung has nothing left then.
+        # Fluid's code looks before it promotes: a trial at a rung has no epochs left then.
         own = 0.0 if trial.status == "at rung" else left.get(trial.id, 0.0)
         # Only the trial that ends last: to widen another one doesn't end the group any sooner.
         if own < max(_IDLE_SECONDS, *left.values()):
