@@ -1,7 +1,7 @@
 """Synchronous successive halving, decided as results come in."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from cloudtune.model.plans import Stage
 from cloudtune.model.progress import TrialProgress
@@ -79,6 +79,16 @@ class JoinedHalving:
         return (*ranked[: stages[stage + 1].trials - len(joining)], *joining)
 
 
+@dataclass
+class _Rung:
+    """The trials that train for one rung of a bracket, and the results there."""
+
+    places: int
+    entered: int = 0
+    awaited: set[TrialId] = field(default_factory=set)
+    results: dict[TrialId, float | None] = field(default_factory=dict)
+
+
 class Bracket:
     """A successive halving: `trials` trials to the first rung, the best 1/eta to each next.
 
@@ -87,60 +97,69 @@ class Bracket:
     that reached its own last epoch keeps its place among the best, though it can't train on.
 
     A trial that will be among the best even if all that the rung waits for do better goes on at
-    once (as in Fluid's code: early promotion). The same trials go on; some go on sooner.
+    once, over several undecided rungs if need be (as in Fluid's code: early promotion). The same
+    trials go on; some go on sooner.
     """
 
     def __init__(
         self, name: str, *, trials: int, epochs: Sequence[int], eta: int, mode: Mode
     ) -> None:
         self.name = name
-        self.level = 0
+        self.level = 0  # of the first rung that isn't decided
         self.over = False
-        self._size = trials  # of the rung
         self._epochs = tuple(epochs)
         self._eta = eta
         self._mode = mode
+        self._rungs = self._of_size(trials)
         self._trials: dict[TrialId, Trial] = {}
-        self._awaited: set[TrialId] = set()
-        self._results: dict[TrialId, float | None] = {}
+        self._heading: dict[TrialId, int] = {}  # the rung that each trains for, or rests at
         self._ready: dict[TrialId, Trial] = {}  # in order; begun ones leave when they are seen
         self._losers: list[TrialId] = []
-        self._early: set[TrialId] = set()  # that go on before the rung is decided
-        self._ahead: dict[TrialId, float | None] = {}  # and their results at the next one
-        self._gone: set[TrialId] = set()  # and failed on the way there
+
+    def _of_size(self, trials: int) -> list[_Rung]:
+        rungs = [_Rung(trials)]
+        for _ in self._epochs[1:]:
+            rungs.append(_Rung(max(1, rungs[-1].places // self._eta)))
+        return rungs
 
     def groups(self, tasks: Sequence[Task]) -> list[TrialGroup]:
-        """Return tasks by the rung that they train for: early ones train for the next."""
-        groups = []
-        for level in (self.level, self.level + 1):
-            early = level > self.level
-            of = tuple(task for task in tasks if (task.trial.id in self._early) is early)
-            if of:
-                groups.append(TrialGroup(f"{self.name}, rung {level}", of))
-        return groups
+        """Return tasks by the rung that they train for."""
+        by_level: dict[int, list[Task]] = {}
+        for task in tasks:
+            by_level.setdefault(self._heading[task.trial.id], []).append(task)
+        return [
+            TrialGroup(f"{self.name}, rung {level}", tuple(by_level[level]))
+            for level in sorted(by_level)
+        ]
 
     @property
     def wants(self) -> int:
         """How many new trials it still takes."""
-        return self._size - len(self._trials) if self.level == 0 and not self.over else 0
+        return self._rungs[0].places - len(self._trials) if self.level == 0 else 0
 
     @property
     def idle(self) -> bool:
         """Whether the bracket waits for none of its trials."""
-        return not self._awaited
+        return not self._rungs[self.level].awaited
 
     def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
-        """Return what may begin of the current rung: its trials, and then new ones."""
+        """Return what may begin: trials that go on, and then new ones."""
         offered = self._offers(view, max(room, view.lookahead))
         while len(offered) < room and self.wants > 0:
             trial = ask()
             if trial is None:
                 self.close()
                 break
-            self._trials[trial.id] = self._ready[trial.id] = trial
-            self._awaited.add(trial.id)
+            self._trials[trial.id] = trial
+            self._enter(trial.id, 0)
             offered.append(trial)
         return tuple(Task(trial, self._goal(trial)) for trial in offered)
+
+    def _enter(self, trial: TrialId, level: int) -> None:
+        self._heading[trial] = level
+        self._rungs[level].entered += 1
+        self._rungs[level].awaited.add(trial)
+        self._ready[trial] = self._trials[trial]
 
     def _offers(self, view: View, most: int) -> list[Trial]:
         offered: list[Trial] = []
@@ -158,36 +177,35 @@ class Bracket:
         return offered
 
     def _goal(self, trial: Trial) -> int:
-        return capped(trial, self._epochs[self.level + (trial.id in self._early)])
+        return capped(trial, self._epochs[self._heading[trial.id]])
 
     def report(self, trial: TrialProgress) -> Decision:
         """Record an epoch; a trial that has reached the rung holds till it is decided."""
         self._ready.pop(trial.id, None)
         if trial.epoch < self._goal(trial.trial):
             return Go(self._goal(trial.trial))
-        if trial.id in self._early:
-            self._ahead.setdefault(trial.id, trial.metric)
-        elif trial.id in self._awaited:
-            self._awaited.remove(trial.id)
-            self._results[trial.id] = trial.metric
+        rung = self._rungs[self._heading[trial.id]]
+        if trial.id in rung.awaited:
+            rung.awaited.remove(trial.id)
+            rung.results[trial.id] = trial.metric
             self._decide()
         last = capped(trial.trial, self._epochs[-1])
         return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
 
     def drop(self, trial: TrialId) -> None:
-        """Record that a trial won't come back."""
+        """Record that a trial won't come back; a place that it was promoted to stays its own."""
         self._ready.pop(trial, None)
-        if trial in self._early:  # it keeps its place, as if it had failed at the next rung
-            self._gone.add(trial)
-            return
-        self._awaited.discard(trial)
-        self._results.pop(trial, None)
+        rung = self._rungs[self._heading[trial]]
+        rung.awaited.discard(trial)
+        rung.results.pop(trial, None)
         self._decide()
 
     def close(self) -> None:
         """Go on with the trials that it has: there are no more."""
         if self.wants:
-            self._size = len(self._trials)
+            first = self._rungs[0]
+            self._rungs = self._of_size(len(self._trials))
+            self._rungs[0] = replace(first, places=len(self._trials))
             self._decide()
 
     def losers(self) -> list[TrialId]:
@@ -198,46 +216,41 @@ class Bracket:
 
     def _decide(self) -> None:
         """Begin the next rung with the best of this one, once all its trials have reported."""
-        if self.wants or self.over:
-            return
-        if self._awaited:
-            self._promote_early()
-            return
-        ranked = self._ranked()
-        rung = self._epochs[self.level]
-        self._size = max(1, self._size // self._eta)
-        best = (self._trials[name] for name in ranked[: self._size])
-        able = {trial.id: trial for trial in best if capped(trial, rung + 1) > rung}
-        self._losers += [name for name in ranked if name not in able]
-        able = {name: trial for name, trial in able.items() if name not in self._gone}
-        early = self._early
-        self._early = set()
-        self._gone = set()
-        self._results = {n: v for n, v in self._ahead.items() if n in able}
-        self._ahead = {}
-        begun = early - self._ready.keys()
-        self._ready = {name: trial for name, trial in able.items() if name not in begun}
-        self._awaited = able.keys() - self._results.keys()
-        self.level += 1
-        self.over = not able or self.level == len(self._epochs)
-        if not self.over and early:
-            self._decide()  # it may wait for none but those that went ahead
+        while not (self.wants or self.over):
+            if not self.idle:
+                self._promote_early()
+                return
+            self._promote(self.level)
+            ranked = self._ranked(self.level)
+            self._losers += [name for name in ranked if self._heading[name] == self.level]
+            first = [name for name in ranked if name in self._ready]
+            self._ready = {name: self._trials[name] for name in (*first, *self._ready)}
+            self.level += 1
+            after = self._rungs[self.level :]
+            self.over = not after or not (after[0].awaited or after[0].results)
 
     def _promote_early(self) -> None:
         """Let those go on that no other trial can push out of the best any more."""
-        if self.level + 1 == len(self._epochs):
-            return
-        rung = self._epochs[self.level]
-        best = max(1, self._size // self._eta)
-        for name in self._ranked()[: max(0, best - len(self._awaited))]:
-            trial = self._trials[name]
-            if name not in self._early and capped(trial, rung + 1) > rung:
-                self._early.add(name)
-                self._ready[name] = trial
+        for level in range(self.level, len(self._rungs)):
+            self._promote(level)
 
-    def _ranked(self) -> list[TrialId]:
-        key = {name: rank_key(self._mode, metric) for name, metric in self._results.items()}
-        return sorted(key, key=lambda name: (key[name], name))
+    def _promote(self, level: int) -> None:
+        """Let those go on that are among the best of a rung, whatever is still to come there."""
+        if level + 1 == len(self._rungs):
+            return
+        rung, following = self._rungs[level : level + 2]
+        to_come = len(rung.awaited) + (rung.places - rung.entered if level > self.level else 0)
+        sure = following.places - to_come
+        if sure <= following.entered:
+            return
+        epoch = self._epochs[level]
+        for name in self._ranked(level)[:sure]:
+            if self._heading[name] == level and capped(self._trials[name], epoch + 1) > epoch:
+                self._enter(name, level + 1)
+
+    def _ranked(self, level: int) -> list[TrialId]:
+        results = self._rungs[level].results
+        return sorted(results, key=lambda name: (rank_key(self._mode, results[name]), name))
 
 
 class Brackets:

@@ -4,7 +4,6 @@ Only what the code decides: growing and shrinking by the cost of a resize (F6, F
 neither is a share below one GPU by the paper's rule, for its narrowest width is two GPUs.
 """
 
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,18 +70,6 @@ def test_f04_groups_have_the_widths_of_the_published_code() -> None:
 
 
 def test_f19_f20_games_go_as_in_the_published_code() -> None:
-    """Which trial trains its next epoch how wide, in order; of four rungs only how far each comes.
-
-    Published, a trial is promoted early over several undecided rungs, with us over one (F20).
-    """
-    others = {}
-    for seed, recorded in enumerate(RECORDED[GROUPS:]):
-        game = theirs.Game(seed)
-        ours = halved(game)
-        same = ours == recorded
-        if game.halvings > 2:
-            same = Counter(ours[::2]) == Counter(recorded[::2])
-        if not same:
-            others[seed] = (ours, recorded)
-    assert not others
-    assert len(RECORDED) == GROUPS + GAMES
+    """Which trial trains its next epoch how wide, in order: 6,566 epochs."""
+    ours = [halved(theirs.Game(seed)) for seed in range(GAMES)]
+    assert ours == RECORDED[GROUPS:]
