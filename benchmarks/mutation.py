@@ -43,7 +43,7 @@ MODULES = (
     *("cloudtune/policy/fleet_manager.py", "cloudtune/policy/sessions.py"),
     *("cloudtune/policy/free_gpus.py", "cloudtune/policy/speed_estimates.py"),
 )
-WIDE = ("tests/policy", "tests/engine", "tests/parity/test_recorded.py")
+WIDE = ("tests/parity/test_recorded.py", "tests/policy", "tests/engine")
 _LEFT_OUT = ("__init__.py", "base.py")
 _AT_ONCE = ("-n", "2")
 _NARROW = 5

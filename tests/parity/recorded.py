@@ -51,7 +51,7 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 
 FILE = Path(__file__).with_name("recorded.txt")
 RUNS = 250
-PLANS = 60
+PLANS = 80
 
 
 # ---- runs ---------------------------------------------------------------------------------------
@@ -144,14 +144,14 @@ def _plan(seed: int, folder: Path) -> str:
     problem = problem_of(
         experiment, [made_profile(luck, name, TYPES[name]) for name in experiment.cloud.instances]
     )
-    hours = luck.choice([0.2, 1.0, 6.0])
+    hours = luck.choice([0.1, 0.25, 1.0, 6.0])
     deadline = luck.choice([None, hours * 3600])
-    limits = Limits(deadline, luck.choice([None, hours * luck.choice([1.0, 6.0])]))
+    limits = Limits(deadline, luck.choice([None, hours * luck.choice([0.1, 1.0, 6.0])]))
     options = PlanOptions()
     if strategy == "sha":
-        objective = luck.choice([None, "cost", "time", "trials" if deadline else "time"])
+        objective = luck.choice([None, "cost", "time", "trials" if deadline == 360 else "time"])
         planner = luck.choice([None, None, *PLANNERS])
-        sure = None if objective == "trials" or hours > 1 else luck.choice([None, 0.9])
+        sure = None if objective == "trials" or hours > 1 else luck.choice([None, None, None, 0.9])
         options = PlanOptions(objective, planner, sure)  # type: ignore[arg-type]
     return (
         f"{market} {options.objective} {options.planner}: {_planned_text(problem, limits, options)}"
