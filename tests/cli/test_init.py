@@ -79,7 +79,7 @@ def test_an_argparse_program_is_a_command(tmp_path: Path, bench: Bench) -> None:
 
 
 PROGRAM = """
-import argparse, logging, sys
+import argparse, json, logging, sys
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--epochs", type=int, default=2)
@@ -109,6 +109,10 @@ for epoch in range(options.epochs):
         ('print("Eval/F1={:.2f} ({}%)".format(acc, 9))', "eval_f1", 0.25),
         ('logging.info("epoch %d perplexity (dev): %.1f dev-ppl: %.1f", 1, 2, 3)', "dev_ppl", 3.0),
         ("sys.stdout.write(f\"val_err {float('nan')}\\n\")", "val_err", math.nan),
+        ("row = {'epoch': epoch, 'val_acc': acc}; print(json.dumps(row))", "val_acc", 0.25),
+        ("sys.stdout.write(json.dumps(dict(lr=lr, val_loss=loss)) + '\\n')", "val_loss", 1.5e-5),
+        ("print({'epoch': 1, 'dev_auc': acc})", "dev_auc", 0.25),
+        ("print('val loss: ' + str(loss))", "val_loss", 1.5e-5),
     ],
 )
 def test_a_printed_metric_is_found(
