@@ -230,7 +230,7 @@ def _wandb(result: Result, target: str) -> str:
                     settings=settings,
                     reinit="finish_previous",
                 )
-                run.config.update(_about(result, trial))  # type: ignore[no-untyped-call]
+                run.config.update(_about(result, trial))
                 for epoch in epochs.get(trial.id, ()):
                     run.log({**epoch.report.metrics, "epoch": epoch.number}, step=epoch.number)
                 run.finish(exit_code=1 if trial.error else 0)

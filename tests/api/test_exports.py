@@ -214,7 +214,7 @@ def wandb_history(path: Path) -> dict[int, dict[str, float]]:
 
     result: dict[int, dict[str, float]] = {}
     for data in records(path.read_bytes()):
-        record: Any = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
+        record: Any = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
             items = {

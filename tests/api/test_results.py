@@ -141,7 +141,7 @@ def test_its_page_and_its_figures_are_those_of_the_report(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert result.to_html(home / "own.html") == (home / "r.html").read_text()
     assert (home / "own.html").read_bytes() == (home / "r.html").read_bytes()
-    data, _ = DisplayFormatter().format(result.to_html())  # type: ignore[no-untyped-call]
+    data, _ = DisplayFormatter().format(result.to_html())
     assert list(map(len, data.values())) == [pytest.approx(45, abs=10)], "what a cell keeps"
     drawn = result.plot_metric(), result.plot_metric("dollars"), result.plot_gpus()
     for figure in (*drawn, result.plot_spend(), result.plot_configs()):
