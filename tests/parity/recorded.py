@@ -15,10 +15,11 @@ from unittest import mock
 
 from benchmarks.compare.stages import plan_stages
 from benchmarks.faults import BRAKES, METRIC, Case, case
-from benchmarks.one_price import MARKETS, TYPES, made_experiment, made_profile
+from benchmarks.one_price import MARKETS, TYPES, made_profile
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Uniform
 from cloudtune.model.commands import (
     EndRun,
@@ -30,7 +31,7 @@ from cloudtune.model.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.plans import Charges, Limits, Plan
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import problem_of
@@ -51,7 +52,7 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 
 FILE = Path(__file__).with_name("recorded.txt")
 RUNS = 250
-PLANS = 80
+PLANS = 120
 
 
 # ---- runs ---------------------------------------------------------------------------------------
@@ -83,7 +84,10 @@ def _policy(drawn: Case, choice: Choice) -> RunPolicy:
         plan = plan_stages(choice.strategy, context, BRAKES, trials=12)
     sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=drawn.seed, most=12)
     parts = components(context, sampler, choice, BRAKES, plan)
-    return run_policy(context, parts, METRIC, BRAKES)
+    luck = random.Random(drawn.seed)
+    charges = luck.choice([Charges(), Charges(usd_per_launch=0.01, usd_per_second=1e-4)])
+    at_once = luck.choice([None, None, None, 5])
+    return run_policy(context, parts, METRIC, BRAKES, charges=charges, max_concurrent=at_once)
 
 
 def _run(seed: int) -> str:
@@ -135,12 +139,36 @@ def _commands(ledger: MemoryLedger) -> Iterator[str]:
 # ---- plans --------------------------------------------------------------------------------------
 
 
+def _experiment(luck: random.Random, market: str, strategy: str, folder: Path) -> Experiment:
+    return Experiment(
+        name="job",
+        train="train.py:train",
+        metric={"name": "score", "mode": luck.choice(["max", "min"])},
+        search={"lr": {"loguniform": [1e-4, 1]}},
+        trials=luck.choice([4, 8, 16, 48]),
+        epochs={"min": luck.choice([1, 1, 2]), "max": luck.choice([4, 9, 27])},
+        eta=luck.choice([2, 3]),
+        strategy=strategy,
+        cloud={
+            "provider": "aws",
+            "instances": luck.sample(sorted(TYPES), luck.choice([1, 2])),
+            "max_instances": luck.choice([2, 6, 6, 20]),
+            "market": market,
+            "billing": luck.choice(["second", "second", "minute", "hour"]),
+            "vcpu_quotas": luck.choice([{}, {}, {"on-demand g": 48, "spot g": 96, "spot p": 24}]),
+        },
+        charges=luck.choice([{}, {"per_launch": "$0.05", "per_hour": "$0.8"}]),
+        history="off",
+        directory=folder,
+    )
+
+
 def _plan(seed: int, folder: Path) -> str:
     """Return what a drawn job's plan is, or why there is none."""
     luck = random.Random(seed)
     market = MARKETS[seed % len(MARKETS)]
     strategy = "best" if luck.random() < 0.2 else "sha"
-    experiment = made_experiment(luck, market, strategy, folder)
+    experiment = _experiment(luck, market, strategy, folder)
     problem = problem_of(
         experiment, [made_profile(luck, name, TYPES[name]) for name in experiment.cloud.instances]
     )
