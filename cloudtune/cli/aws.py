@@ -84,12 +84,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if kms and f":{others['region']}:" not in kms:
             raise UsageError(f"--kms {kms}: a key of {others['region']} is needed")
-        fields = {
-            "types": _listed(instances),
-            "path": path,
-            "head_type": head_type,
-            "kms": kms,
-        }
+        fields = {"types": _listed(instances), "path": path, "head_type": head_type, "kms": kms}
         return command(named={name: field for name, field in fields.items() if field}, **others)
 
     for option in (KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
@@ -211,14 +206,7 @@ def teardown(region: str, *, bucket: bool, yes: bool) -> int:
 )
 @YES
 @OUTPUT
-def check(
-    region: str,
-    report: Path | None,
-    output: str,
-    *,
-    live: bool,
-    yes: bool,
-) -> int:
+def check(region: str, report: Path | None, output: str, *, live: bool, yes: bool) -> int:
     """Check whether an account has everything that runs need. Changes nothing.
 
     Each line names a resource and what to do about it. Exits with 1 if something is missing. --live

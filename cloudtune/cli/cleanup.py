@@ -64,12 +64,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
 @click.option("--region", help="Also look in this AWS region.")
 @click.option("--all-regions", is_flag=True, help="Look in all regions of the AWS account.")
 def gc(
-    run: str | None,
-    *,
-    everything: bool,
-    dry_run: bool,
-    region: str | None,
-    all_regions: bool,
+    run: str | None, *, everything: bool, dry_run: bool, region: str | None, all_regions: bool
 ) -> int:
     """Terminate what dead runs left behind: instances and local processes.
 

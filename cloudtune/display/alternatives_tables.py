@@ -24,15 +24,7 @@ def alternatives(proposal: Proposal) -> Sheet:
     ]
     sheet = Sheet(
         title=beside("Alternatives", proposal.basis.text) + " (each without replanning)",
-        columns=(
-            "plan",
-            "machines",
-            "time",
-            "cost",
-            "p95 cost",
-            "against this plan",
-            "kept in",
-        ),
+        columns=("plan", "machines", "time", "cost", "p95 cost", "against this plan", "kept in"),
         rows=tuple(rows),
         left=frozenset({"plan", "machines", "against this plan", "kept in"}),
         wraps=frozenset({"plan", "machines"}),

@@ -32,13 +32,7 @@ from cloudtune.experiment.sections import (
     Setup,
     TrialSettings,
 )
-from cloudtune.experiment.spaces import (
-    MUTATORS,
-    PlaceError,
-    Space,
-    complete,
-    parse_parameter,
-)
+from cloudtune.experiment.spaces import MUTATORS, PlaceError, Space, complete, parse_parameter
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.text import Scale

@@ -257,10 +257,7 @@ def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[
 
 
 def _tried(
-    planned: Planned,
-    asked: Asked,
-    chosen: Plan,
-    tries: Sequence[tuple[str, Planner, PlanRequest]],
+    planned: Planned, asked: Asked, chosen: Plan, tries: Sequence[tuple[str, Planner, PlanRequest]]
 ) -> Iterator[Alternative]:
     judged: list[tuple[PlanRequest, Plan, RunPlan]] = []
     for name, planner, wanted in tries:

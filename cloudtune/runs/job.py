@@ -223,11 +223,7 @@ def policy_of(
     return run_policy(
         context,
         components(
-            context,
-            sampler_of(experiment, learns=learns),
-            choice_of(experiment),
-            own,
-            plan,
+            context, sampler_of(experiment, learns=learns), choice_of(experiment), own, plan
         ),
         Metric(metric.name, metric.mode),
         own,

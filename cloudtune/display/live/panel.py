@@ -99,13 +99,7 @@ def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[Re
 
 
 def _bar(
-    name: str,
-    bar: Bar,
-    show: Callable[[float], str],
-    word: str,
-    width: int,
-    *,
-    plan: bool = False,
+    name: str, bar: Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
 ) -> list[RenderableType]:
     """Return a bar with its figures; the outlook is on a line of its own where room is short."""
     of = "an unknown number: decided as results come in" if plan else "no limit"

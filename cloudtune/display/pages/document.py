@@ -63,10 +63,7 @@ def library() -> str:
 
 
 def document(
-    title: str,
-    head: str,
-    sections: Sequence[PageSection],
-    trials: Mapping[str, str] | None = None,
+    title: str, head: str, sections: Sequence[PageSection], trials: Mapping[str, str] | None = None
 ) -> str:
     """Return a page; `head` is markup, `trials` has a text for each trial, shown once it is chosen.
 

@@ -50,9 +50,7 @@ def groups(report: Report) -> dict[str, list[TrialProgress]]:
     return {**result, _FAILED: failed} if failed else result
 
 
-def _drawn(
-    report: Report,
-) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
+def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
     """Yield each group of trials, and how its lines look: thinner where there are many."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY

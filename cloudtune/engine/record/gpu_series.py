@@ -98,15 +98,7 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
             name = piece.instance
             for place in rows[name].take(piece, session.begin, end):
                 series += [
-                    GpuUse(
-                        name,
-                        place.gpu,
-                        stretch.begin,
-                        until,
-                        trial,
-                        place.share,
-                        stretch.use,
-                    )
+                    GpuUse(name, place.gpu, stretch.begin, until, trial, place.share, stretch.use)
                     for stretch in merged
                     if (until := min(stretch.end, ends[name])) > stretch.begin
                 ]
