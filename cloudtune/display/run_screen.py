@@ -10,8 +10,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cloudtune.display.live.overview import billed, overview
-from cloudtune.display.live.panel import LEAST_LINES, panel
+from cloudtune.display.live.panel import LEAST_LINES, RunPanel, billed
 from cloudtune.display.streams import never_waiting
 from cloudtune.model import events
 from cloudtune.model.commands import (
@@ -80,9 +79,16 @@ class RunScreen:
         scale: Scale = EPOCHS,
     ) -> None:
         self._out = out
-        self._forecast = forecast
         self._scale = scale
         self._basis = basis or Basis("", (MEASURED,))
+        self._panel = RunPanel(
+            policy,
+            forecast=forecast,
+            before=before,
+            free=free,
+            emulated=self._basis.emulated,
+            scale=scale,
+        )
         self._before = before
         self._free = free
         self._policy = policy
@@ -123,15 +129,13 @@ class RunScreen:
         self._tell_commands(event.at, commands)
         if self._policy.ending is not None and not self._ending:
             self._ending = True
-            self._say(event.at, self._ending_text(self._policy.ending.value))
+            best = self._policy.best
+            saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
+            ending = _ENDINGS.get(self._policy.ending.value, "stops")
+            self._say(event.at, f"{ending}; {saved}giving everything back")
 
     def _say(self, at: float, text: str) -> None:
         self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
-
-    def _ending_text(self, ending: str) -> str:
-        best = self._policy.best
-        saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
-        return f"{_ENDINGS.get(ending, 'stops')}; {saved}giving everything back"
 
     def _tell_event(self, event: events.Event) -> None:
         fleet = self._policy.fleet
@@ -215,11 +219,7 @@ class RunScreen:
         width, height = self._out.size
         if height < LEAST_LINES:
             return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
-        forecast = self._forecast
-        before = self._before
-        free = self._free
-        seen = overview(self._policy, at, forecast=forecast, before=before, free=free)
-        return panel(seen, width, height, emulated=self._basis.emulated, scale=self._scale)
+        return self._panel.drawn(at, width, height)
 
     def _instances(self) -> str:
         alive = self._policy.fleet.alive()
@@ -347,13 +347,15 @@ class RunScreen:
             )
         paused = command.trial in self._paused
         self._paused.discard(command.trial)
-        if not paused or command.width != before:
-            return restart_text(command, before, self._scale)
-        return (
-            f"resumes {command.trial} from {self._scale.at(command.start_epoch)} to "
-            f"{command.until_epoch * self._scale.every:,}, "
-            f"on {gpus_text(command.width, command.parallel)}"
-        )
+        gpus = gpus_text(command.width, command.parallel)
+        epoch = self._scale.at(command.start_epoch)
+        if command.width != before:
+            how = "grows" if command.width > before else "shrinks"
+            return f"{command.trial} {how} from {width_text(before)} to {gpus}, from {epoch}"
+        if not paused:
+            return f"{command.trial} moves to a free place, from {epoch}"
+        until = f"{command.until_epoch * self._scale.every:,}"
+        return f"resumes {command.trial} from {epoch} to {until}, on {gpus}"
 
     def _name(self, intent: str) -> str:
         return self._policy.fleet[intent].instance or f"request {intent}"
@@ -365,17 +367,6 @@ def _trial(session: str) -> str:
 
 def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
-
-
-def restart_text(command: StartTrial, before: float, scale: Scale = EPOCHS) -> str:
-    """Return how a trial goes on that was `before` GPUs wide."""
-    how = "grows" if command.width > before else "shrinks" if command.width < before else "moves"
-    widths = (
-        f"from {width_text(before)} to {gpus_text(command.width, command.parallel)}"
-        if how != "moves"
-        else "to a free place"
-    )
-    return f"{command.trial} {how} {widths}, from {scale.at(command.start_epoch)}"
 
 
 def measuring(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:

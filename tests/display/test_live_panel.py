@@ -2,20 +2,22 @@
 
 import functools
 import io
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from cloudtune.display.live.overview import Bar, Outlook, Overview, overview
-from cloudtune.display.live.panel import LEAST_LINES, panel
+from cloudtune.display.live.panel import LEAST_LINES, RunPanel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event, RunStarted, TimerFired
 from cloudtune.model.plans import Estimate, Limits
+from cloudtune.model.units import format_clock, format_dollars
 from cloudtune.policy.run import RunPolicy
 from tests.builders.proposals import MIXED, SETTING, forecast
 from tests.builders.values import present
@@ -24,45 +26,58 @@ FORECAST = forecast(MIXED)
 LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))
 
 
-def shown(seen: Overview, width: int = 80, height: int = 30) -> list[str]:
+def shown(panel: RunPanel, at: float, width: int = 80, height: int = 30) -> list[str]:
     file = io.StringIO()
     out = Console(file=file, width=width, height=height, highlight=False)
-    out.print(panel(seen, width, height))
+    out.print(panel.drawn(at, width, height))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
 def looked_at(look: Callable[[RunPolicy, float], None]) -> RunPolicy:
-    """Play a run of three stages, and look at it at each of its events."""
+    """Play a run of three stages, and look at it at every tenth event and at its end."""
     policy = LIMITED.policy(MIXED)
+    numbers = itertools.count()
 
     def watch(event: Event, _commands: tuple[Command, ...]) -> None:
-        look(policy, event.at)
+        if not next(numbers) % 10:
+            look(policy, event.at)
 
     run(policy, LIMITED.world(), MemoryLedger(), watch)
+    look(policy, policy.over_at)
     return policy
 
 
 @functools.cache
-def moments() -> list[Overview]:
-    result: list[Overview] = []
-    looked_at(lambda policy, at: result.append(overview(policy, at, forecast=FORECAST)))
-    return result
+def moments() -> list[tuple[float, list[str]]]:
+    """Return the panel in a large terminal, from the run's begin to its end."""
+    panels: list[tuple[float, list[str]]] = []
+
+    def look(policy: RunPolicy, at: float) -> None:
+        panels.append((at, shown(RunPanel(policy, FORECAST), at, 200, 60)))
+
+    looked_at(look)
+    return panels
 
 
-def at_seconds(seconds: float) -> Overview:
-    return next(moment for moment in moments() if moment.at >= seconds)
+def at_seconds(seconds: float) -> list[str]:
+    return next(lines for at, lines in moments() if at >= seconds)
+
+
+def table(lines: list[str], first: str) -> list[list[str]]:
+    """Return the cells below the heads of a table, whose first column is named so."""
+    begin = next(number for number, line in enumerate(lines) if line.startswith(f"{first} "))
+    rows = itertools.takewhile(bool, lines[begin + 1 :])
+    return [re.split(r"\s{2,}", line) for line in rows]
 
 
 def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
-    seen = at_seconds(150)
-    time = present(seen.time.outlook)
-    assert time.expected == pytest.approx(MIXED.estimate.seconds)
-    assert (time.low, time.high) == (FORECAST.seconds.p5, FORECAST.seconds.p95)
-    assert time.origin == "planned"
-    assert seen.dollars is not None
-    assert seen.dollars.outlook is not None
-    assert seen.dollars.outlook.low == FORECAST.dollars.p5
-    assert seen.dollars.outlook.expected == pytest.approx(MIXED.estimate.dollars, rel=0.02)
+    text = "\n".join(at_seconds(150))
+    low, high = (format_clock(it) for it in (FORECAST.seconds.p5, FORECAST.seconds.p95))
+    expected = format_clock(MIXED.estimate.seconds)
+    assert f"ends at about {expected} ({low} to {high}; planned)" in text
+    [dollars] = re.findall(r"comes to about \$([\d.]+) \((\S+) to \S+; planned\)", text)
+    assert float(dollars[0]) == pytest.approx(MIXED.estimate.dollars, rel=0.02)
+    assert dollars[1] == format_dollars(FORECAST.dollars.p5)
 
 
 def test_a_plan_made_again_says_so_and_has_no_range() -> None:
@@ -70,87 +85,98 @@ def test_a_plan_made_again_says_so_and_has_no_range() -> None:
     policy.handle(RunStarted(0.0))
     it = present(policy.itinerary)
     it.plan, it.replanned, it.planned_at = replace(MIXED, estimate=Estimate(1200.0, 4.0)), 1, 65.0
-    seen = overview(policy, 70.0, forecast=FORECAST)
-    assert seen.time.outlook == Outlook(1200.0, None, None, "replanned at 1:05")
-    assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in shown(seen)
+    lines = shown(RunPanel(policy, FORECAST), 70.0)
+    assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in lines
 
 
 def test_dollars_are_those_billed_and_what_measuring_took() -> None:
-    bills: list[tuple[float, float]] = []
+    bills: list[tuple[str, str]] = []
 
     def look(policy: RunPolicy, at: float) -> None:
-        seen = overview(policy, at, forecast=FORECAST, before=0.25)
-        assert seen.dollars is not None
-        assert seen.dollars.limit == 5.0
+        panel = RunPanel(policy, FORECAST, before=0.25)
+        [line] = [line for line in shown(panel, at, 200, 60) if line.startswith("dollars ")]
+        used, limit = re.findall(r"\$[\d.]+", line)[:2]
+        assert limit == "$5.00"
         if all(instance.launched_at is not None for instance in policy.fleet.alive()):
-            bills.append((seen.dollars.used, policy.spent(at) + 0.25))
+            bills.append((used, format_dollars(policy.spent(at) + 0.25)))
 
     policy = looked_at(look)
-    assert bills[-1][0] == pytest.approx(policy.spent(policy.over_at) + 0.25)
-    assert all(one == pytest.approx(other) for one, other in bills)
+    assert bills[-1][0] == format_dollars(policy.spent(policy.over_at) + 0.25)
+    assert all(one == other for one, other in bills)
 
 
 def test_epochs_are_those_that_count_of_those_planned() -> None:
-    last = moments()[-1]
-    assert (last.epochs.used, last.epochs.limit) == (40, 16 * 1 + 4 * 3 + 1 * 12)
+    _, lines = moments()[-1]
+    [line] = [line for line in lines if line.startswith("epochs ")]
+    assert line.endswith(f"40 of {16 * 1 + 4 * 3 + 1 * 12} planned")
 
 
 def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
-    seen = at_seconds(400)
-    metrics = [row.metric for row in seen.trials if row.metric is not None]
+    lines = at_seconds(400)
+    rows = table(lines, "trial")
+    metrics = [float(row[3]) for row in rows if row[3] != "-"]
     assert len(metrics) > 3
     assert metrics == sorted(metrics, reverse=True)
-    assert seen.trials[0].metric == present(seen.best).metric
-    on = {row.name: set(row.instances) for row in seen.trials}
-    for instance in seen.instances:
-        assert {name for name, places in on.items() if instance.name in places} == set(
-            instance.trials
+    [best] = [line for line in lines if line.startswith("best ")]
+    assert f" by {rows[0][0]} at " in best
+    on = {row[0]: row[5].split() for row in rows}
+    for name, _, _, *trials in table(lines, "instance"):
+        assert {trial for trial, places in on.items() if name in places} == set(
+            " ".join(trials).split()
         )
-    assert {row.width for row in seen.trials} == {0.5, 1.0}
+    assert {row[4] for row in rows} == {"1/2", "1"}
 
 
 def test_instances_are_reported_from_the_request_to_the_return() -> None:
-    states = [{row.state for row in moment.instances} for moment in moments()]
+    states = [{row[2] for row in table(it, "instance") if row[2:]} for _, it in moments()]
     assert states[0] == {"asked for"}
     assert {"booting", "up", "returning"} <= set().union(*states)
-    assert states[-1] == set()
+    assert table(moments()[-1][1], "instance") == [["none"]]
 
 
 def test_what_none_knows_is_called_unknown() -> None:
-    seen = at_seconds(150)
-    bare = replace(
-        seen, time=Bar(150.0, None, None), dollars=Bar(0.5, None, None), epochs=Bar(3, None, None)
-    )
-    lines = shown(bare)
+    policy = SETTING.policy("asha")
+    policy.handle(RunStarted(0.0))
+    lines = shown(RunPanel(policy), 150.0)
     assert "         ends at about unknown" in lines
     assert "         comes to about unknown" in lines
     assert any(line.endswith("2:30 of no limit") for line in lines)
-    assert any("3 of an unknown number" in line for line in lines)
+    assert any("0 of an unknown number" in line for line in lines)
 
 
 def test_what_is_free_has_no_dollars() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
-    seen = overview(policy, 1.0, forecast=FORECAST, free=True)
-    assert seen.dollars is None
-    assert not [line for line in shown(seen) if "$" in line]
+    lines = shown(RunPanel(policy, FORECAST, free=True), 1.0)
+    assert not [line for line in lines if "$" in line]
 
 
-@pytest.mark.parametrize("width", [40, 80, 109, 110, 200])
-@pytest.mark.parametrize("height", [LEAST_LINES, 24, 30, 60])
-def test_the_panel_fits_and_leaves_room_for_what_happens(width: int, height: int) -> None:
-    for seen in moments()[width // 10 :: 36]:  # others at each width
-        lines = shown(seen, width, height)
-        assert max(map(len, lines)) <= width
-        assert len(lines) <= height - max(6, height // 4)
+def test_the_panel_fits_and_leaves_room_for_what_happens() -> None:
+    numbers = itertools.count()
+
+    def look(policy: RunPolicy, at: float) -> None:
+        if next(numbers) % 8:
+            return
+        panel = RunPanel(policy, FORECAST)
+        for width, height in itertools.product((40, 80, 109, 110, 200), (LEAST_LINES, 24, 30, 60)):
+            lines = shown(panel, at, width, height)
+            assert max(map(len, lines)) <= width
+            assert len(lines) <= height - max(6, height // 4)
+
+    looked_at(look)
 
 
 def test_what_has_no_room_is_counted() -> None:
-    seen = at_seconds(400)
-    lines = shown(seen, 80, 30)
-    listed = [line for line in lines if line.startswith("t") and line[1:3].isdigit()]
-    assert f"and {16 - len(listed)} more: " in lines[-1]
-    assert len([line for line in shown(seen, 200, 60) if line[1:3].isdigit()]) == 16
+    low: list[list[str]] = []
+
+    def look(policy: RunPolicy, at: float) -> None:
+        if at >= 400 and not low:
+            low.append(shown(RunPanel(policy, FORECAST), at, 80, 30))
+
+    looked_at(look)
+    listed = [line for line in low[0] if line.startswith("t") and line[1:3].isdigit()]
+    assert f"and {16 - len(listed)} more: " in low[0][-1]
+    assert len([line for line in at_seconds(400) if line[1:3].isdigit()]) == 16
 
 
 def on_terminal(height: int) -> str:

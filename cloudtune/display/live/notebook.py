@@ -49,7 +49,13 @@ class NotebookOutput:
         now = time.monotonic()
         if at_once or now >= self._shown_at + _GLANCE_SECONDS:
             self._shown_at = now
-            self._display(self._rendered(panel))
+            shown = self._rendered(panel)
+            # This is IPython's own kernel.
+            display: Any = importlib.import_module("IPython.display").display
+            if self._handle is None:
+                self._handle = display(shown, raw=True, display_id=True)
+            else:
+                self._handle.update(shown, raw=True)
 
     def _rendered(self, panel: RenderableType) -> dict[str, str]:
         page = Console(
@@ -67,10 +73,3 @@ class NotebookOutput:
             "text/plain": page.export_text(clear=False),
             "text/html": page.export_html(inline_styles=True, code_format=_HTML),
         }
-
-    def _display(self, shown: dict[str, str]) -> None:
-        display: Any = importlib.import_module("IPython.display").display  # we are in its kernel
-        if self._handle is None:
-            self._handle = display(shown, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, raw=True)

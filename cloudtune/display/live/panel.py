@@ -1,16 +1,22 @@
 """A run at one moment as lines of a terminal, as many as there is room for."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cloudtune.display.live.overview import Bar, InstanceRow, Overview, TrialRow
-from cloudtune.model.text import EPOCHS, Scale, width_text
+from cloudtune.model.fleet import Rented
+from cloudtune.model.plans import Forecast, Spread
+from cloudtune.model.progress import OVER
+from cloudtune.model.text import EPOCHS, Scale, machine_text, width_text
+from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_clock, format_dollars
+from cloudtune.policy.run import RunPolicy
 
 # In a terminal of fewer lines the panel has no room.
 LEAST_LINES = 20
@@ -32,74 +38,226 @@ _STYLES = {
 }
 
 
-def panel(
-    seen: Overview, width: int, height: int, *, emulated: bool = False, scale: Scale = EPOCHS
-) -> RenderableType:
-    """Return a run's panel for a terminal of that many columns and lines (`LEAST_LINES` or more).
+class _Outlook(NamedTuple):
+    """What something is expected to come to; `low` and `high` are its 5th and 95th percentile.
 
-    A quarter of the lines, six at least, stay free for what happens.
+    `origin` says who says so: "planned" or "forecast" beforehand, or the plan that was made since.
     """
-    top = _top(seen, width, scale, emulated=emulated)
-    room = height - max(_EVENTS, height // 4) - len(top)
-    if room < _TWO_TABLES:
-        fleet: list[RenderableType] = [_line(f"{'fleet':9}{_fleet_in_short(seen.instances)}")]
-        taken = 1
-    else:
-        # Each table has a head and an empty line above it.
-        machines = _machines(seen.instances, (room - 4) // 3)
-        fleet = [Text(""), _table(("instance", "type", "state", "trials"), machines, width)]
-        taken = 2 + len(machines)
-    trials = _trials(seen, room - taken - 2, scale, narrow=width < _NARROW)
-    return Group(
-        *top,
-        *fleet,
-        Text(""),
-        _table(
-            ("trial", "status", scale.unit, seen.metric, "GPUs", "instance"),
-            trials,
+
+    expected: float
+    low: float | None
+    high: float | None
+    origin: str
+
+
+class _Bar(NamedTuple):
+    """How much of something is used: of `limit`, None where it has none, or it isn't known."""
+
+    used: float
+    limit: float | None
+    outlook: _Outlook | None
+
+
+class _Instance(NamedTuple):
+    """An instance; its name is "-" as long as it is only asked for."""
+
+    name: str
+    machine: str
+    state: str
+    trials: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RunPanel:
+    """What a terminal shows of a run at a moment: its figures, its fleet and its trials.
+
+    `forecast` was made before the run began; `before` are dollars that went into measuring the
+    script, of the same budget. Where all is `free`, there are no dollars.
+    """
+
+    policy: RunPolicy
+    forecast: Forecast | None = None
+    before: float = 0.0
+    free: bool = False
+    emulated: bool = False
+    scale: Scale = EPOCHS
+
+    def drawn(self, at: float, width: int, height: int) -> RenderableType:
+        """Return the panel at run second `at`, for as many columns and lines (`LEAST_LINES` on).
+
+        A quarter of the lines, six at least, stay free for what happens.
+        """
+        trials = self._trials(narrow=width < _NARROW)
+        instances = self._instances()
+        top = self._top(at, width, [row[1] for row in trials])
+        room = height - max(_EVENTS, height // 4) - len(top)
+        if room < _TWO_TABLES:
+            kinds = Counter((it.machine, it.state) for it in instances)
+            short = ", ".join(f"{count} x {' '.join(kind)}" for kind, count in kinds.items())
+            fleet: list[RenderableType] = [_line(f"{'fleet':9}{short or 'none'}")]
+            taken = 1
+        else:
+            # Each table has a head and an empty line above it.
+            machines = _machines(instances, (room - 4) // 3)
+            fleet = [Text(""), _table(("instance", "type", "state", "trials"), machines, width)]
+            taken = 2 + len(machines)
+        unit = self.scale.unit
+        metric = self.policy.state.metric.name
+        columns = ("trial", "status", unit, metric, "GPUs", "instance")
+        rows = _cut(trials or [("none", "", "", "", "", "")], room - taken - 2, _rest)
+        table = _table(columns, rows, width, right={unit, metric, "GPUs"})
+        return Group(*top, *fleet, Text(""), table)
+
+    def _top(self, at: float, width: int, statuses: Iterable[str]) -> list[RenderableType]:
+        """Return a rule, the bars of a line each, or two in a narrow terminal, and the best."""
+        policy = self.policy
+        it = policy.itinerary
+        ending = policy.ending
+        counts = Counter(statuses)
+        by_status = ", ".join(f"{count} {status}" for status, count in counts.items())
+        head = [
+            *([] if ending is None else [f"ending ({ending.value})"]),
+            *([] if it is None else [f"stage {it.stage + 1} of {len(it.plan.stages)}"]),
+            f"trials: {by_status}" if by_status else "no trial has started",
+        ]
+        time = _Bar(at, policy.limits.deadline, self._finish())
+        word = "ends at about" if ending is None else ""
+        lines: list[RenderableType] = [
+            Text("─" * width, style="dim", no_wrap=True),
+            _line(" | ".join(head)),
+            *_bar("time", time, format_clock, word, width),
+        ]
+        if not self.free:
+            name = "emulated" if self.emulated else "dollars"
+            word = "comes to about" if ending is None else ""
+            lines += _bar(name, self._dollars(at), format_dollars, word, width)
+        # Epochs that were lost, or that another trial trained, don't count.
+        trained = sum(
+            sum(epoch <= trial.epoch for epoch in trial.history) for trial in policy.trials.values()
+        )
+        epochs = _Bar(trained, None if it is None else it.plan.epochs, None)
+        lines += _bar(
+            f"{self.scale.unit}s",
+            epochs,
+            lambda count: f"{count * self.scale.every:,.0f}",
+            "",
             width,
-            right={scale.unit, seen.metric, "GPUs"},
-        ),
-    )
+            plan=True,
+        )
+        best = policy.best
+        text = "none yet"
+        if best is not None:
+            text = f"{best.metric:.4f} by {best.trial} at {self.scale.at(best.epoch)}"
+        lines.append(_line(f"{'best':9}{policy.state.metric.name} {text}"))
+        return lines
+
+    def _finish(self) -> _Outlook | None:
+        """Return when the run is expected to end, in run seconds.
+
+        One that is ending has no outlook but its end.
+        """
+        it = self.policy.itinerary
+        began = self.policy.began
+        if began is None:
+            return None
+        planned = 0.0
+        if it is not None:
+            planned = it.plan.estimate.seconds + (0.0 if it.replanned else began)
+        spread = None if self.forecast is None else self.forecast.seconds
+        return self._outlook(planned, spread, began)
+
+    def _dollars(self, at: float) -> _Bar:
+        policy = self.policy
+        before = self.before
+        budget = policy.limits.budget
+        planned = 0.0 if policy.itinerary is None else policy.forecast(at) + before
+        spread = None if self.forecast is None else self.forecast.dollars
+        outlook = self._outlook(planned, spread, before)
+        limit = None if budget is None else budget + before
+        return _Bar(billed(policy, at) + before, limit, outlook)
+
+    def _outlook(self, planned: float, spread: Spread | None, begin: float) -> _Outlook | None:
+        """Return what is expected: as `planned` by the plan that is followed, else by a forecast.
+
+        The forecast, counted from `begin` on, has the range, but not of a plan that was made since.
+        """
+        it = self.policy.itinerary
+        if self.policy.ending is not None or (it is None and spread is None):
+            return None
+        if it is not None and it.replanned:
+            return _Outlook(planned, None, None, f"replanned at {format_clock(it.planned_at)}")
+        if spread is None:
+            return _Outlook(planned, None, None, "planned")
+        low = spread.p5 + begin
+        high = spread.p95 + begin
+        if it is None:
+            return _Outlook(spread.p50 + begin, low, high, "forecast")
+        return _Outlook(planned, low, high, "planned")
+
+    def _instances(self) -> list[_Instance]:
+        on: defaultdict[str | None, list[str]] = defaultdict(list)
+        for trial in self.policy.state.live:
+            for part in trial.placement:
+                on[part.instance].append(trial.id)
+        return [
+            _Instance(
+                rented.instance or "-",
+                machine_text(rented.offer.instance_type.name, rented.offer.market, rented.zone),
+                _state(rented),
+                on[rented.instance],
+            )
+            for rented in self.policy.fleet.alive()
+        ]
+
+    def _trials(self, *, narrow: bool) -> list[tuple[str, ...]]:
+        """Return a row for each trial, the best first; those without a metric come last."""
+        mode = self.policy.state.mode
+        ordered = sorted(
+            self.policy.trials.values(), key=lambda t: (*rank_key(mode, t.metric), t.status in OVER)
+        )
+        rows: list[tuple[str, ...]] = []
+        for trial in ordered:
+            on = list(dict.fromkeys(part.instance for part in trial.placement))
+            places = f"{on[0]} and {len(on) - 1} more" if narrow and len(on) > 1 else " ".join(on)
+            rows.append(
+                (
+                    trial.id,
+                    "paused" if trial.status == "parked" else trial.status,
+                    f"{trial.epoch * self.scale.every:,}",
+                    "-" if trial.metric is None else f"{trial.metric:.4g}",
+                    width_text(trial.width) if trial.live and trial.width else "-",
+                    places or "-",
+                )
+            )
+        return rows
 
 
-def _top(seen: Overview, width: int, scale: Scale, *, emulated: bool) -> list[RenderableType]:
-    """Return a rule, the bars, a line each or two where the terminal is narrow, and the best."""
-    stage, stages = seen.stage
-    counts = Counter(row.status for row in seen.trials)
-    by_status = ", ".join(f"{count} {status}" for status, count in counts.items())
-    head = [
-        *([f"ending ({seen.ending})"] if seen.ending else []),
-        *([f"stage {stage} of {stages}"] if stages else []),
-        f"trials: {by_status}" if by_status else "no trial has started",
-    ]
-    lines: list[RenderableType] = [
-        Text("─" * width, style="dim", no_wrap=True),
-        _line(" | ".join(head)),
-        *_bar("time", seen.time, format_clock, "" if seen.ending else "ends at about", width),
-    ]
-    if seen.dollars is not None:
-        name = "emulated" if emulated else "dollars"
-        word = "" if seen.ending else "comes to about"
-        lines += _bar(name, seen.dollars, format_dollars, word, width)
-    lines += _bar(
-        f"{scale.unit}s",
-        seen.epochs,
-        lambda count: f"{count * scale.every:,.0f}",
-        "",
-        width,
-        plan=True,
-    )
-    best = seen.best
-    best_text = (
-        f"{best.metric:.4f} by {best.trial} at {scale.at(best.epoch)}" if best else "none yet"
-    )
-    lines.append(_line(f"{'best':9}{seen.metric} {best_text}"))
-    return lines
+def billed(policy: RunPolicy, at: float) -> float:
+    """Return the dollars spent until then.
+
+    What is only asked for isn't billed yet, though the policy reckons with it.
+    """
+    asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
+    spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
+    return spent - len(asked) * policy.state.charges.usd_per_launch
+
+
+def _state(rented: Rented) -> str:
+    if rented.released:
+        return "returning"
+    if rented.lost:
+        return "being lost"
+    if rented.surplus:
+        return "leaving"
+    if rented.launched_at is None:
+        return "asked for"
+    if rented.joined:
+        return "at risk" if rented.at_risk else "up"
+    return "booting"
 
 
 def _bar(
-    name: str, bar: Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
+    name: str, bar: _Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
 ) -> list[RenderableType]:
     """Return a bar with its figures; the outlook is on a line of its own where room is short."""
     of = "an unknown number: decided as results come in" if plan else "no limit"
@@ -122,7 +280,7 @@ def _bar(
     return [grid] if beside or not outlook else [grid, _line(f"{'':9}{outlook}")]
 
 
-def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
+def _outlook(bar: _Bar, show: Callable[[float], str]) -> str:
     outlook = bar.outlook
     if outlook is None:
         return "unknown"
@@ -136,48 +294,20 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
     return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"
 
 
-def _fleet_in_short(instances: Sequence[InstanceRow]) -> str:
-    kinds = Counter((row.machine, row.state) for row in instances)
-    return ", ".join(f"{n} x {machine} {state}" for (machine, state), n in kinds.items()) or "none"
-
-
-def _machines(instances: Sequence[InstanceRow], most: int) -> list[tuple[str, ...]]:
+def _machines(instances: Sequence[_Instance], most: int) -> list[tuple[str, ...]]:
     """Return a row for each instance, or for each type and state where they are too many."""
     if not instances:
         return [("none", "", "", "")]
     if len(instances) <= most:
-        return [
-            (row.name or "-", row.machine, row.state, " ".join(row.trials)) for row in instances
-        ]
-    rows: list[tuple[str, ...]] = []
-    kinds = Counter((row.machine, row.state) for row in instances)
+        return [(it.name, it.machine, it.state, " ".join(it.trials)) for it in instances]
+    kinds = Counter((it.machine, it.state) for it in instances)
     trials: Counter[tuple[str, str]] = Counter()
-    for row in instances:
-        trials[row.machine, row.state] += len(row.trials)
-    rows = [(f"{count} x", *kind, f"{trials[kind]} on them") for kind, count in kinds.most_common()]
-    return _cut(rows, most, lambda rest: f"and {sum(int(row[0].split()[0]) for row in rest)} more")
-
-
-def _trials(seen: Overview, most: int, scale: Scale, *, narrow: bool) -> list[tuple[str, ...]]:
+    for it in instances:
+        trials[it.machine, it.state] += len(it.trials)
     rows: list[tuple[str, ...]] = [
-        (
-            row.name,
-            row.status,
-            f"{row.epoch * scale.every:,}",
-            "-" if row.metric is None else f"{row.metric:.4g}",
-            width_text(row.width) if row.width else "-",
-            _places(row, narrow=narrow),
-        )
-        for row in seen.trials
+        (f"{count} x", *kind, f"{trials[kind]} on them") for kind, count in kinds.most_common()
     ]
-    return _cut(rows or [("none", "", "", "", "", "")], most, _rest)
-
-
-def _places(row: TrialRow, *, narrow: bool) -> str:
-    if not row.instances:
-        return "-"
-    more = len(row.instances) - 1
-    return f"{row.instances[0]} and {more} more" if narrow and more else " ".join(row.instances)
+    return _cut(rows, most, lambda rest: f"and {sum(int(row[0].split()[0]) for row in rest)} more")
 
 
 def _rest(rows: Sequence[tuple[str, ...]]) -> str:
