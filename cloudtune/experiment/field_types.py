@@ -1,7 +1,7 @@
 """The kinds of fields that an experiment has: what each takes, and what it says otherwise."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,34 +25,15 @@ _TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")
 _STORAGE = re.compile(r"s3://[^/]+(/.*)?|(?!s3:)(?![A-Za-z0-9+.-]+://).+")
 
 
-def _text(value: str) -> str:
-    if not value.strip() or not value.isprintable():
-        raise refuse(f"{shown(value)} is empty or can't be printed; write plain text")
-    return value
+def text_that(passes: Callable[[str], object], otherwise: str) -> AfterValidator:
+    """Return a validator of texts that pass a test; of others it says what they are `otherwise`."""
 
+    def check(value: str) -> str:
+        if not passes(value):
+            raise refuse(f"{shown(value)} {otherwise}")
+        return value
 
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise refuse(
-            f"{shown(value)} can't name folders and cloud tags; write up to 63 letters, digits, "
-            ". _ or -, beginning with a letter or digit"
-        )
-    return value
-
-
-def _train(value: str) -> str:
-    if not _TRAIN.fullmatch(value) and not is_command(value):
-        raise refuse(
-            f"{shown(value)} is not file.py:function; write the file and the function in it, "
-            "such as train.py:train, or a command, such as python train.py --lr {lr}"
-        )
-    return value
-
-
-def _storage(value: str) -> str:
-    if not _STORAGE.fullmatch(value):
-        raise refuse(f"{shown(value)} is no folder and no s3://bucket/prefix; write one of them")
-    return value
+    return AfterValidator(check)
 
 
 def _seconds(value: object) -> float | None:
@@ -138,7 +119,14 @@ def _directory(value: object) -> Path:
     return Path(value).absolute()
 
 
-Text = Annotated[str, Strict(), AfterValidator(_text)]
+Text = Annotated[
+    str,
+    Strict(),
+    text_that(
+        lambda value: value.strip() and value.isprintable(),
+        "is empty or can't be printed; write plain text",
+    ),
+]
 Whole = Annotated[int, Strict()]
 Seconds = Annotated[
     float | None,
@@ -147,9 +135,26 @@ Seconds = Annotated[
     PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json-unless-none"),
 ]
 Dollars = Annotated[float | None, PlainValidator(_dollars)]
-Name = Annotated[Text, AfterValidator(_name)]
-Train = Annotated[Text, AfterValidator(_train)]
-Storage = Annotated[Text, AfterValidator(_storage)]
+Name = Annotated[
+    Text,
+    text_that(
+        _NAME.fullmatch,
+        "can't name folders and cloud tags; write up to 63 letters, digits, . _ or -, beginning "
+        "with a letter or digit",
+    ),
+]
+Train = Annotated[
+    Text,
+    text_that(
+        lambda value: _TRAIN.fullmatch(value) or is_command(value),
+        "is not file.py:function; write the file and the function in it, such as train.py:train, "
+        "or a command, such as python train.py --lr {lr}",
+    ),
+]
+Storage = Annotated[
+    Text,
+    text_that(_STORAGE.fullmatch, "is no folder and no s3://bucket/prefix; write one of them"),
+]
 ParameterName = Annotated[Text, AfterValidator(_parameter_name)]
 Parameter = Annotated[Any, PlainValidator(_parameter)]
 History = Annotated[str | tuple[str, ...], PlainValidator(_history)]

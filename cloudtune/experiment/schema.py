@@ -377,12 +377,10 @@ class Experiment(Section):
 
     @property
     def scale(self) -> Scale:
-        """How reports and messages count: epochs or steps."""
         return Scale(self.progress.unit, self.progress.every)
 
     @property
     def runs_command(self) -> bool:
-        """Whether `train` is a command, and not a function."""
         return is_command(self.train)
 
     @property
@@ -544,14 +542,3 @@ def _instances_near(instance: str, types: Collection[str]) -> str:
     if len(names) <= _LISTED_INSTANCES:
         return allowed_names(instance, names)
     return f"{len(names)} types are known.{nearest(instance, names)}"
-
-
-__all__ = [
-    "ChargeSettings",
-    "CloudSettings",
-    "Epochs",
-    "Experiment",
-    "LimitSettings",
-    "MetricSettings",
-    "StrategySettings",
-]

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from cloudtune.errors import shown
-from cloudtune.experiment.field_types import Seconds, Text, Whole
+from cloudtune.experiment.field_types import Seconds, Text, Whole, text_that
 from cloudtune.experiment.validation import refuse
 
 
@@ -209,10 +209,13 @@ def _requirements(value: object) -> object:
     return tuple(value)
 
 
-def _absolute(value: str) -> str:
-    if not PurePosixPath(value).is_absolute():
-        raise refuse(f"{shown(value)} is no path from /; write one such as /opt/pytorch/bin/python")
-    return value
+_Absolute = Annotated[
+    Text,
+    text_that(
+        lambda value: PurePosixPath(value).is_absolute(),
+        "is no path from /; write one such as /opt/pytorch/bin/python",
+    ),
+]
 
 
 class Setup(Section):
@@ -231,9 +234,7 @@ class Setup(Section):
         default=None, examples=["requirements.txt"]
     )
     commands: tuple[Text, ...] = Field(default=(), examples=["[apt-get install -y libsndfile1]"])
-    python_path: Annotated[Text, AfterValidator(_absolute)] | None = Field(
-        default=None, examples=["/opt/pytorch/bin/python"]
-    )
+    python_path: _Absolute | None = Field(default=None, examples=["/opt/pytorch/bin/python"])
 
     @model_validator(mode="after")
     def _one_python(self) -> Setup:

@@ -343,16 +343,14 @@ class Space(Mapping[str, Domain]):
         for name, condition in self.conditions.items():
             if condition != (branching, number):
                 continue
+            own = self._names[name]
+            domain = self._domains[name]
             if name in self._branching:
-                if self._taken(name, config) is None:
-                    return False
-            elif self._names[name] not in config:
+                fits = self._taken(name, config) is not None
+            else:
+                fits = own in config and (not _fixed(domain) or contains(domain, config[own]))
+            if not fits:
                 return False
-            elif _fixed(domain := self._domains[name]):
-                value = config[self._names[name]]
-                only = _only(domain)
-                if value != only or isinstance(value, bool) != isinstance(only, bool):
-                    return False
         return True
 
     @property
@@ -418,10 +416,6 @@ def _fixed(domain: Domain) -> bool:
     return isinstance(domain, Constant) or (
         isinstance(domain, Categories) and len(domain.values) == 1
     )
-
-
-def _only(domain: Domain) -> Value:
-    return domain.value if isinstance(domain, Constant) else cast("Categories", domain).values[0]
 
 
 # How often the branches are drawn of a configuration that names values of some of them.

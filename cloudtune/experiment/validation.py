@@ -66,14 +66,11 @@ def mistakes_in(error: ValidationError, model: type[BaseModel]) -> tuple[Mistake
     return tuple(_mistake(detail, model) for detail in error.errors(include_url=False))
 
 
-def field_names(model: type[BaseModel]) -> tuple[str, ...]:
-    """Return the fields that a person may write; excluded ones are the program's own."""
-    return tuple(name for name, field in model.model_fields.items() if not field.exclude)
-
-
 def unknown_field(name: object, model: type[BaseModel]) -> str:
     """Return the message about a field that the model does not have."""
-    return f"unknown field; {allowed_names(name, field_names(model))}"
+    # Excluded fields are the program's own.
+    names = tuple(name for name, field in model.model_fields.items() if not field.exclude)
+    return f"unknown field; {allowed_names(name, names)}"
 
 
 def _mistake(detail: ErrorDetails, model: type[BaseModel]) -> Mistake:

@@ -35,17 +35,7 @@ _MAXIMIZED: Final = (
     *("psnr", "ssim", "dice", "ndcg", "mrr", "reward"),
 )
 _MINIMIZED: Final = (
-    "loss",
-    "mse",
-    "mae",
-    "rmse",
-    "mape",
-    "err",
-    "ppl",
-    "perplexity",
-    "wer",
-    "cer",
-    "fid",
+    *("loss", "mse", "mae", "rmse", "mape", "err", "ppl", "perplexity", "wer", "cer", "fid"),
 )
 _HELD_OUT: Final = ("val", "dev", "test")  # the first are for choosing by
 _SAVES: Final = ("ckpt_dir", "checkpoint_dir", "save_dir", "output_dir", "out_dir", "outdir")
@@ -55,14 +45,10 @@ _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objecti
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that the script doesn't say: `what` ("lr", "metric", "epochs" or "reports").
-
-    `option` is how to give it on the command line; "" where the file alone can.
-    """
+    """Something that the script doesn't say: `what` ("lr", "metric", "epochs" or "reports")."""
 
     what: str
     question: str
-    option: str
 
 
 @dataclass
@@ -96,18 +82,18 @@ class Draft:
     def gaps(self, *, guesses: bool = True) -> list[Gap]:
         """Return what is missing; without `guesses` also the last epoch, where it is a guess."""
         gaps = [
-            Gap(value.name, f"a space for {value.name} (line {value.line})", "--search")
+            Gap(value.name, f"a space for {value.name} (line {value.line})")
             for value in self.tuned
             if value.name not in self.search and GAP in _space(value)
         ]
         if not self.tuned and not self.search:
-            gaps.append(Gap("search", "a parameter to search", "--search"))
+            gaps.append(Gap("search", "a parameter to search"))
         if not self.metric:
-            gaps.append(Gap("metric", "the reported number that decides", "--metric"))
+            gaps.append(Gap("metric", "the reported number that decides"))
         if not self.reads_reports and not self.printed:
-            gaps.append(Gap("reports", "the numbers that it prints or writes", ""))
+            gaps.append(Gap("reports", "the numbers that it prints or writes"))
         if not guesses and self.last_epoch is None and self.epochs is None:
-            gaps.append(Gap("epochs", "the epochs of a full training", "--epochs"))
+            gaps.append(Gap("epochs", "the epochs of a full training"))
         return gaps
 
     def give_metric(self, name: str, mode: str) -> None:
@@ -216,7 +202,7 @@ def read_script(script: Path) -> Draft:
     words = [f"{value.flag} {{{value.name}}}" for value in usual]
     words += [f"{epochs.flag} {{epochs}}"] if epochs else []
     words += [f"{value.flag} {{seed}}" for value in options if value.name == "seed"]
-    prints = () if metric else tuple(sorted(_measures(tree), key=_order))
+    prints = () if metric else tuple(_measures(tree))
     if prints:
         metric = prints[0].name
         others = ", ".join(dict.fromkeys(it.name for it in prints if it.name != metric))
@@ -235,21 +221,19 @@ def read_script(script: Path) -> Draft:
     )
 
 
-def _measures(tree: ast.Module) -> Iterator[Printed]:
-    """Yield what is printed under a metric's name, once an epoch as far as the text shows.
+def _measures(tree: ast.Module) -> list[Printed]:
+    """Return what is printed under a metric's name, once an epoch as far as the text shows.
 
     What another line prints too, under the same name or one that ends so, would be taken for it.
     """
     prints = list(printed_in(tree))
+    measures = []
     for printed in prints:
         others = (it.name for it in prints if it.line != printed.line)
         unique = not any(f"_{other}".endswith(f"_{printed.name}") for other in others)
         if unique and printed.loops < 2 and _is_metric(printed.name):
-            yield printed
-
-
-def _order(printed: Printed) -> tuple[object, ...]:
-    return _rank(printed.name), printed.loops, printed.line
+            measures.append(printed)
+    return sorted(measures, key=lambda it: (_rank(it.name), it.loops, it.line))
 
 
 def _notes(options: Sequence[Option]) -> Iterator[str]:
@@ -258,7 +242,7 @@ def _notes(options: Sequence[Option]) -> Iterator[str]:
     resumes = next((it for it in options if it.name in _RESUMES), None)
     if saves is None and resumes is None:
         return
-    folder = _yaml(saves.default) if saves is not None and saves.default else "…"
+    folder = scalar(saves.default) if saves is not None and saves.default else "…"
     flag = "an option that loads them" if resumes is None else resumes.flag
     yield f"# checkpoints: {{folder: {folder}}}  # where it saves; then trials can pause and move,"
     yield f"#   with `{flag} {{resume}}/FILE` in train (docs/commands.md)"
@@ -392,7 +376,7 @@ def _space(value: Option) -> str:
     if space is not None:
         return f"{space}  # {where}{there}; a guess by its name"
     if value.default is not UNKNOWN and isinstance(value.default, bool | int | float | str):
-        return f"{{choice: [{_yaml(value.default)}]}}  # {where}: the value there; add others"
+        return f"{{choice: [{scalar(value.default)}]}}  # {where}: the value there; add others"
     return f"{{choice: []}}  # {GAP}: {where}"
 
 
@@ -420,7 +404,7 @@ def _doublings(number: float) -> list[int]:
 
 
 def _choice(values: Iterable[Any]) -> str:
-    return f"{{choice: [{', '.join(map(_yaml, values))}]}}"
+    return f"{{choice: [{', '.join(map(scalar, values))}]}}"
 
 
 def _near(number: float | None) -> str:
@@ -445,7 +429,8 @@ _USUAL: Final[tuple[_Usual, ...]] = (
 )
 
 
-def _yaml(value: object) -> str:
+def scalar(value: object) -> str:
+    """Return a value as YAML has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else f"{value!r}"

@@ -5,6 +5,7 @@ Looked at are the function, the top level, and what these call in the file. Othe
 """
 
 import ast
+import importlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,12 +14,30 @@ from typing import Final
 
 from cloudtune.errors import ExperimentError
 from cloudtune.script.functions import parse_file
-from cloudtune.script.migration_hints import hint_for, is_of_ray
 
 # At the end of a line: don't check it.
 _LEAVE: Final = b"# cloudtune: leave"
 # Mistakes named at once: later ones are often due to the first.
 _MAX_LINES: Final = 8
+_OF_RAY: Final = re.compile(r"ray\.(train|tune|air)\.(torch\.|session\.)?")
+_IN_THE_FILE: Final = (
+    "leave it out: cloudtune starts the training function that the experiment file names, on as "
+    "many GPUs as the plan gives it"
+)
+_SPACE: Final = "the search space stands in the experiment file, under `search`"
+_SPACES: Final = (
+    *("uniform", "loguniform", "quniform", "qloguniform", "randint", "lograndint", "qrandint"),
+    *("choice", "randn", "grid_search", "sample_from"),
+)
+_FOLDER: Final = "write files into a folder, and give Checkpoint.from_directory(folder)"
+# What to write in place of a name of Ray Train or Ray Tune.
+_HINTS: Final = {
+    "get_dataset_shard": "read the data in the script: prepare_data_loader() gives each worker its "
+    "share of every batch",
+    "accelerate": "take torch.autocast and torch.amp.GradScaler, which work as they are",
+    "from_dict": _FOLDER,
+    **dict.fromkeys(_SPACES, _SPACE),
+}
 
 
 def check_names(path: Path, function: str) -> None:
@@ -30,9 +49,9 @@ def check_names(path: Path, function: str) -> None:
     lines = path.read_bytes().splitlines()
     tree = parse_file(path)
     flaws = {
-        (line, f"{name} is Ray's, which doesn't run this script; {hint_for(name)}")
+        (line, f"{name} is Ray's, which doesn't run this script; {_hint_for(name)}")
         for line, name in _uses(tree, function)
-        if is_of_ray(name)
+        if _OF_RAY.match(name)
     }
     if b"prepare_data_loader" in path.read_bytes():
         flaws |= set(_divided_batches(tree, function))
@@ -43,6 +62,26 @@ def check_names(path: Path, function: str) -> None:
         mistakes[_MAX_LINES:] = [f"… and {len(mistakes) - _MAX_LINES} more"]
     if mistakes:
         raise ExperimentError("\n".join(mistakes))
+
+
+def _hint_for(full: str) -> str:
+    """Return what to write for a full name of Ray, such as "write cloudtune.report"."""
+    if "transformers" in full:
+        return "write cloudtune.integrations.transformers.prepare(trainer)"
+    if "lightning" in full:
+        return "cloudtune.integrations.lightning.Trainer takes the place of lightning's Trainer"
+    facade = importlib.import_module("cloudtune")
+    rest = _OF_RAY.sub("", full)
+    name = rest.rpartition(".")[2]
+    homes = {
+        f"cloudtune.{rest}": rest.partition(".")[0] in facade.__all__,
+        f"cloudtune.train.torch.{name}": hasattr(facade.train.torch, name),
+        f"cloudtune.get_context().{name}()": hasattr(facade.train.calls.Context, name),
+    }
+    home = next((home for home, exists in homes.items() if exists), None)
+    if name in _HINTS or home is None:
+        return _HINTS.get(name, _IN_THE_FILE)
+    return f"write {home}"
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
