@@ -43,7 +43,6 @@ class Ledger(Protocol):
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Put one decision on record; on return it outlives this process."""
-        ...
 
 
 class MemoryLedger:
@@ -67,7 +66,10 @@ class FileLedger:
         """
         if header is None:
             read_header(path)
-            _cut_torn_line(path)
+            with path.open("rb+") as file:
+                # A line that was being written when the writer died was never acted upon.
+                whole = file.read().rpartition(b"\n")[0]
+                file.truncate(len(whole) + 1)
             self._file = path.open("a", encoding="utf-8")
         else:
             self._file = path.open("x", encoding="utf-8")
@@ -78,20 +80,12 @@ class FileLedger:
         self._write({"event": encode_kind(event), "commands": [encode_kind(c) for c in commands]})
 
     def close(self) -> None:
-        """Close the file; nothing may be appended afterwards."""
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Drop what was being written when the writer died: it was never acted upon."""
-    with path.open("rb+") as file:
-        whole = file.read().rpartition(b"\n")[0]
-        file.truncate(len(whole) + 1)
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -22,11 +22,9 @@ class World(Protocol):
 
     def next_event(self) -> Event | None:
         """Return what happens next, waiting for it; None once the run has ended."""
-        ...
 
     def apply(self, command: Command) -> None:
         """Begin to carry a command out, without waiting; its outcome comes as an event."""
-        ...
 
 
 def run(

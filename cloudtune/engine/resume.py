@@ -95,7 +95,6 @@ class ResumableWorld(World, Protocol):
 
         Whatever has happened since comes as events, some of it for a second time.
         """
-        ...
 
 
 def damaged_text(number: int, error: Exception) -> str:

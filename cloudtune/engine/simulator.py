@@ -129,7 +129,10 @@ class SimWorld:
         errors = {
             rentable.offer.instance_type.name: rentable.profile.error for rentable in rentables
         }
-        factors = {name: self._factor(error) for name, error in errors.items()}
+        factors = {
+            name: max(_MIN_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0
+            for name, error in errors.items()
+        }
         self._rentables = {
             pool(rentable.offer): replace(
                 rentable,
@@ -159,15 +162,9 @@ class SimWorld:
             if trace is not None:
                 self.pools[name] = trace
 
-    def _factor(self, error: float) -> float:
-        return max(_MIN_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0
-
     def schedule(self, event: Event) -> None:
         """Let an event happen at its time, if it still can by then; tests inject trouble so."""
-        self._push(event)
-
-    def _push(self, due: Event | _Shrinks) -> None:
-        heapq.heappush(self._heap, (due.at, next(self._order), due))
+        heapq.heappush(self._heap, (event.at, next(self._order), event))
 
     def next_event(self) -> Event | None:
         """Return the next event that still holds, and move the clock to it."""
@@ -211,7 +208,6 @@ class SimWorld:
         self.schedule(event)
 
     def has(self, session: str) -> bool:
-        """Whether a session was ever started."""
         return session in self._sessions
 
     def drop(self, session: str) -> None:
@@ -248,9 +244,9 @@ class SimWorld:
                 return self._state(event.intent) in {"launched", "releasing"}
             case TimerFired():
                 return self._timers.get(event.name) == event.at
-            case RunStarted() | RunResumed() | RunContinued() | TrialStopped() | Interrupted():
+            case RunStarted() | RunResumed() | RunContinued():
                 pass
-            case InstanceBooting():
+            case TrialStopped() | Interrupted() | InstanceBooting():
                 pass
             case _:
                 assert_never(event)
@@ -300,9 +296,8 @@ class SimWorld:
             seconds *= self._pace_of(command.config, epoch)
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
-        at = self.now + seconds
         done = EpochDone(
-            at=at,
+            at=self.now + seconds,
             session=command.session,
             epoch=epoch,
             metrics=metrics,
@@ -330,7 +325,9 @@ class SimWorld:
                 session.until = max(session.until, command.until_epoch)
                 self._train(session)
             case StopTrial():
-                self._stop(command.session)
+                if self._sessions[command.session].alive:
+                    self._sessions[command.session].alive = False
+                    self.schedule(TrialStopped(self.now, command.session))
             case SetTimer():
                 self._timers[command.name] = command.at
                 self.schedule(TimerFired(command.at, command.name))
@@ -354,18 +351,12 @@ class SimWorld:
         self._profiles[instance] = profile
         self.schedule(InstanceLaunched(at, intent, instance, at))
         self.schedule(NodeJoined(joined_at, intent))
-        self._live(rentable, intent, at, joined_at)
-
-    def _live(self, rentable: Rentable, intent: str, at: float, joined_at: float) -> None:
-        """Have the cloud take an instance back some day, where it does that."""
         name = pool(rentable.offer)
         rate = self._rates[name] / 3600.0
-        if rate == 0.0 or name in self.pools:
-            return
-        self._take(intent, at + self._random.expovariate(rate), joined_at)
+        if rate > 0.0 and name not in self.pools:  # the cloud takes it back some day
+            self._take(intent, at + self._random.expovariate(rate), joined_at)
 
     def _take(self, intent: str, end: float, joined_at: float) -> None:
-        """Have the cloud take an instance back at a time."""
         if end > joined_at:
             self.schedule(NodeLost(end, intent, RECLAIMED))
         self.schedule(InstanceGone(end, intent, end, RECLAIMED))
@@ -394,7 +385,7 @@ class SimWorld:
         due = math.inf if trace is None else trace.below(len(self._in(name)), at)
         if due < min(math.inf, self._shrinks.get(name, math.inf)):
             self._shrinks[name] = due
-            self._push(_Shrinks(due, name))
+            heapq.heappush(self._heap, (due, next(self._order), _Shrinks(due, name)))
 
     def _shrink(self, due: _Shrinks) -> None:
         """Take back what a pool has no room for any more: the last that came go first."""
@@ -432,11 +423,6 @@ class SimWorld:
             begins = max(begins, self._cores[0])
             heapq.heapreplace(self._cores, begins + seconds)
         self.schedule(TrialStarted(begins + seconds, command.session))
-
-    def _stop(self, session: str) -> None:
-        if self._sessions[session].alive:
-            self._sessions[session].alive = False
-            self.schedule(TrialStopped(self.now, session))
 
 
 def synthetic_metric(mode: str, seed: int) -> Curve:

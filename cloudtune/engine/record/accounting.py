@@ -76,7 +76,6 @@ class InstanceAccount:
 
     @property
     def whole(self) -> Amount:
-        """Everything that it cost."""
         return total(self.amounts.values())
 
     @property
@@ -121,7 +120,6 @@ class Accounting:
 
     @property
     def whole(self) -> Amount:
-        """The bill."""
         return total(self.amounts.values())
 
     @property
@@ -180,10 +178,6 @@ class _Page:
         dollars = gpu_seconds * self.offer.held_usd_per_second / self.offer.gpus
         return Amount(gpu_seconds, dollars)
 
-    def hold(self, begin: float, end: float, gpus: float) -> None:
-        """Note that a session holds GPUs of the instance from second `begin` to `end`."""
-        self.held.append(_Held(begin, end, gpus))
-
     def use(self, stretch: "Stretch", gpus: float, session: SessionSpan) -> Amount:
         """Book the use of some GPUs, as far as the instance was there; return what was booked.
 
@@ -211,7 +205,13 @@ class _Page:
         self.tally.add("start-up", boot)
         self.tally.add("idle", self.amount(self._free(joined, left)))
         self.tally.add("returning", self.amount(self._free(left, self.end)))
-        self._charge(charges)
+        offer = self.offer
+        lived = self.end - self.of.began_at
+        least = max(lived, offer.minimum_seconds)
+        rounded = offer.charge(lived) - least * offer.held_usd_per_second
+        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
+        self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
+        self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
         return InstanceAccount(
             intent=self.of.intent,
             instance=self.of.instance,
@@ -239,15 +239,6 @@ class _Page:
         whole = self.offer.gpus * (end - begin)
         free = whole - math.fsum(use.within(begin, end) for use in self.held)
         return free if free > _NOISE * self.offer.gpus * self.end else 0.0
-
-    def _charge(self, charges: Charges) -> None:
-        offer = self.offer
-        lived = self.end - self.of.began_at
-        least = max(lived, offer.minimum_seconds)
-        rounded = offer.charge(lived) - least * offer.held_usd_per_second
-        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
-        self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
-        self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
 
 
 class Stretch(NamedTuple):
@@ -356,7 +347,11 @@ def accounted(
     trials: dict[TrialId, _Tally] = {}
     for session, end, did in uses(timeline):
         tally = trials.setdefault(session.start.trial, _Tally())
-        _write(session, end, did, placed, tally)
+        for piece in session.start.placement:
+            page = placed[piece.instance]
+            page.held.append(_Held(session.begin, end, piece.gpus))
+            for stretch in did:
+                tally.add(stretch.use, page.use(stretch, piece.gpus, session))
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
     whole["hourly"] = Amount(0.0, charges.dollars(0, timeline.running(over_at)))
@@ -377,18 +372,3 @@ def uses(timeline: Timeline) -> Iterator[tuple[SessionSpan, float, list[Stretch]
         end = min(session.end, timeline.at)
         did = stretches(session, end, kept)
         yield session, end, [stretch for stretch in did if stretch.end > stretch.begin]
-
-
-def _write(
-    session: SessionSpan,
-    end: float,
-    did: Sequence[Stretch],
-    pages: Mapping[str, _Page],
-    tally: _Tally,
-) -> None:
-    """Write a session that ended then into the accounts of its instances and of its trial."""
-    for piece in session.start.placement:
-        page = pages[piece.instance]
-        page.hold(session.begin, end, piece.gpus)
-        for stretch in did:
-            tally.add(stretch.use, page.use(stretch, piece.gpus, session))

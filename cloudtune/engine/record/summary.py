@@ -30,7 +30,12 @@ class Summary:
     @classmethod
     def of(cls, timeline: Timeline, metric: str, mode: Mode) -> "Summary":
         """Return the summary of a run, as far as its ledger was read."""
-        trained = _histories(timeline, metric)
+        trained: dict[TrialId, dict[int, float]] = {
+            session.start.trial: {} for session in timeline.sessions.values()
+        }
+        for span in timeline.epochs:
+            if span.waited:  # of an epoch that was trained again, the last report counts
+                trained[span.trial][span.number] = span.report.metrics.get(metric, math.nan)
         best, name, epoch = _best(mode, trained)
         lengths = sorted(max(history, default=0) for history in trained.values()) or [0]
         middle = median(lengths)
@@ -60,12 +65,9 @@ class Target:
         """Return what became of a target, as far as the ledger was read."""
         for epoch in timeline.epochs:
             reported = epoch.report.metrics.get(metric)
-            if (
-                reported is not None
-                and not math.isnan(reported)
-                and not better(mode, value, reported)
-            ):
-                return cls(value, epoch.report.at, epoch.trial, epoch.number, reported)
+            if reported is None or math.isnan(reported) or better(mode, value, reported):
+                continue
+            return cls(value, epoch.report.at, epoch.trial, epoch.number, reported)
         return cls(value, None, "", 0, Summary.of(timeline, metric, mode).best)
 
     def text(self, name: str) -> str:
@@ -75,17 +77,6 @@ class Target:
             return f"Target {name} {self.value:g}: not reached{near}"
         when = f"{format_seconds(self.reached_at)} by {self.trial} in epoch {self.epoch}"
         return f"Target {name} {self.value:g}: reached after {when}"
-
-
-def _histories(timeline: Timeline, metric: str) -> dict[TrialId, dict[int, float]]:
-    """Return the metric of each trial by epoch, as the last report of that epoch says."""
-    histories: dict[TrialId, dict[int, float]] = {
-        session.start.trial: {} for session in timeline.sessions.values()
-    }
-    for epoch in timeline.epochs:
-        if epoch.waited:
-            histories[epoch.trial][epoch.number] = epoch.report.metrics.get(metric, math.nan)
-    return histories
 
 
 def _best(

@@ -164,7 +164,6 @@ class SessionSpan:
         self.resting = at if self.resting is None else self.resting
 
     def go_on(self, at: float) -> None:
-        """Note that it rests no more."""
         if self.resting is not None:
             self.rests.append((self.resting, at))
             self.resting = None
@@ -178,7 +177,6 @@ class Restart(NamedTuple):
 
     @property
     def resized(self) -> bool:
-        """Whether the trial has another number of GPUs than before."""
         return self.before.start.width != self.after.start.width
 
 
@@ -232,7 +230,6 @@ class Timeline:
         return max(0.0, at - self.began - paused)
 
     def rented(self) -> list[InstanceSpan]:
-        """Return the instances that were launched, or may have been."""
         return [instance for instance in self.instances.values() if instance.launched]
 
     def used_dollars(
@@ -309,8 +306,10 @@ class Timeline:
             return
         over_at = self.over_at if self.ended else 0.0
         self.at = entry.event.at
-        if isinstance(entry.event, RunContinued):
-            self._go_on(entry.event, over_at)
+        if isinstance(entry.event, RunContinued) and self.ended is not None:
+            self.legs.append(Leg(over_at, self.ended, entry.event))
+            self.ended = self.interrupted = None
+            self.timers.clear()  # those of the leg before fire no more
         self._hear(entry.event)
         for command in entry.commands:
             self._follow(command, self.at)
@@ -319,10 +318,15 @@ class Timeline:
         match event:  # the most frequent one first
             case EpochDone():
                 self._hear_epoch(event)
-            case TrialStarted() | TrialStopped() | TrialFailed() | TrialLost():
+            case TrialStarted():
+                session = self.sessions.get(event.session)
+                if session is not None and session.started is None:
+                    session.started = event.at
+            case TrialStopped() | TrialFailed() | TrialLost():
                 session = self.sessions.get(event.session)
                 if session is not None:
-                    self._hear_session(event, session)
+                    session.ending = event if session.ending is None else session.ending
+                    self._close(event.session, event.at)
             case TimerFired():
                 self.timers.pop(event.name, None)
             case InstanceLaunched() | NodeJoined() | NodeLost() | InstanceGone() | LaunchFailed():
@@ -341,24 +345,6 @@ class Timeline:
                 pass  # the one is for people; `read` has dealt with the other
             case Interrupted():
                 self.interrupted = event.at
-            case _:
-                assert_never(event)
-
-    def _go_on(self, event: RunContinued, over_at: float) -> None:
-        """Begin another leg; the timers of the one before fire no more."""
-        if self.ended is None:
-            return
-        self.legs.append(Leg(over_at, self.ended, event))
-        self.ended = self.interrupted = None
-        self.timers.clear()
-
-    def _hear_session(self, event: TrialStarted | SessionEnd, session: SessionSpan) -> None:
-        match event:
-            case TrialStarted():
-                session.started = event.at if session.started is None else session.started
-            case TrialStopped() | TrialFailed() | TrialLost():
-                session.ending = event if session.ending is None else session.ending
-                self._close(event.session, event.at)
             case _:
                 assert_never(event)
 
