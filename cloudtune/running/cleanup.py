@@ -19,24 +19,11 @@ from cloudtune.infra.provider import (
     Cloud,
     Instance,
     calls_to,
-    errors_at,
     lease_end,
     provider_named,
 )
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
-
-__all__ = [
-    "Found",
-    "Head",
-    "abandoned",
-    "dead_heads",
-    "errors_at",
-    "give_back",
-    "keep_records",
-    "look",
-    "open_clouds",
-]
 
 RECORD = "head.json"
 # For how long EC2 is asked whether all that was to end has ended.

@@ -1,19 +1,18 @@
 """Removing runs: their folder on this machine, and their checkpoints and logs in the storage."""
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads.launch import Remote, head_of
-from cloudtune.infra.provider import Cloud, calls_to, ids, provider_named
+from cloudtune.infra.provider import calls_to, errors_at, ids, provider_named
 from cloudtune.running import cleanup
 from cloudtune.runs import control, home
-from cloudtune.train.storage import StorageError, delete, entries, filesystem
+from cloudtune.train.storage import delete, entries, filesystem, storage_errors
 
 # The ledger of a measurement.
 MEASURE = "measure.jsonl"
@@ -78,18 +77,14 @@ def clear(uri: str, keep: str = "") -> None:
     Raises:
         StorageError: the storage can't be reached, or refuses.
     """
-    try:
+    with storage_errors(uri), contextlib.suppress(FileNotFoundError):
         fs, root = filesystem(uri)
         infos = entries(fs, root)
         for info in infos:
             if info.base_name != keep:
                 delete(fs, info)
         if infos and not keep:
-            fs.delete_dir(root)
-    except FileNotFoundError:  # an object store's folder goes with its last file
-        return
-    except (OSError, ValueError) as error:
-        raise StorageError(f"storage {uri}: {error}") from None
+            fs.delete_dir(root)  # an object store's folder goes with its last file
 
 
 def _refuse_alive(folder: Path) -> None:
@@ -107,12 +102,17 @@ def _refuse_alive(folder: Path) -> None:
 
 
 def _refuse_billing(folder: Path) -> None:
-    for cloud in _clouds_of(folder):
+    provider, region = control.place_of(folder)
+    if provider and region:
+        clouds = provider_named(provider).clouds_in_use(home.home(), {region}, None)
+    else:  # nothing says where the run rented
+        clouds = cleanup.open_clouds(None)
+    for cloud in clouds:
         try:
             calls = calls_to(cloud.endpoint)
             alive = [*calls.ours(folder.name, ended=False)]
             alive += calls.ours(head_of(folder.name), ended=False)
-        except cleanup.errors_at(cloud.endpoint) as error:
+        except errors_at(cloud.endpoint) as error:
             raise UsageError(
                 f"run {folder.name} may still have instances and nothing was removed: "
                 f"{cloud.endpoint.region} can't be asked: {error}"
@@ -125,46 +125,26 @@ def _refuse_billing(folder: Path) -> None:
             )
 
 
-def _clouds_of(folder: Path) -> list[Cloud]:
-    """Return where a run rented; every cloud of this machine's runs where nothing says."""
-    provider, region = control.place_of(folder)
-    if not provider or not region:
-        return cleanup.open_clouds(None)
-    return provider_named(provider).clouds_in_use(home.home(), {region}, None)
-
-
 def _storage_of(folder: Path) -> str | None:
     """Return STORAGE/RUN of a run or a measurement; None where its records don't say."""
-    try:
-        remote = Remote.of(folder)
-    except CloudtuneError:
-        remote = None
-    if remote is not None:
-        return remote.storage
-    for experiment in _experiments(folder):
-        given = experiment.get("storage")
-        if isinstance(given, str) and given:
-            return f"{home.storage(given).rstrip('/')}/{folder.name}"
-    return None
-
-
-def _experiments(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the experiment in the first line of each ledger, whatever version wrote it."""
+    with contextlib.suppress(CloudtuneError):
+        if (remote := Remote.of(folder)) is not None:
+            return remote.storage
+    # The experiment is in the first line of each ledger, whatever version wrote it.
     for name, key in ((home.LEDGER, "experiment"), (MEASURE, "measure")):
-        try:
+        with contextlib.suppress(OSError, *DAMAGED):
             with (folder / name).open(encoding="utf-8", errors="replace") as lines:
-                yield dict(json.loads(lines.readline())[key])
-        except (OSError, *DAMAGED):
-            continue
+                given = dict(json.loads(lines.readline())[key]).get("storage")
+            if isinstance(given, str) and given:
+                return f"{home.storage(given).rstrip('/')}/{folder.name}"
+    return None
 
 
 def _stored(uri: str) -> RemovedFolder:
     from pyarrow import fs as pyarrow_fs  # noqa: PLC0415  takes a while
 
-    try:
+    with storage_errors(uri):
         fs, root = filesystem(uri)
         selector = pyarrow_fs.FileSelector(root, recursive=True, allow_not_found=True)
         infos = [info for info in fs.get_file_info(selector) if info.is_file]
-    except (OSError, ValueError) as error:
-        raise StorageError(f"storage {uri}: {error}") from None
     return RemovedFolder(uri, len(infos), sum(info.size for info in infos))

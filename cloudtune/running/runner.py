@@ -61,11 +61,9 @@ class Controlled(Policy, Protocol):
 
     def safe_until(self) -> float:
         """Return when all that is rented must be gone if nothing more is decided, run seconds."""
-        ...
 
     def dispensable(self) -> Sequence[TrialId]:
         """Return the trials whose checkpoints are of no more use."""
-        ...
 
 
 # Bytes: the ledger, Ray's logs and a checkpoint on its way have room in it.

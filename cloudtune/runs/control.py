@@ -37,7 +37,12 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
     """
     with (folder / LOCK).open("a") as lock:
         if not _locked(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
-            raise UsageError(_refusal(folder))
+            other = _driver(folder)
+            who = "another process" if other is None else f"process {other.pid}"
+            raise UsageError(
+                f"run {folder.name} is driven by {who}; only a run whose process has died can be "
+                "resumed"
+            )
         driver = ProcessGroup.of(os.getpid())
         driver.record(folder / CONTROLLER, extra=where)
         try:
@@ -114,12 +119,6 @@ def _driver(folder: Path) -> ProcessGroup | None:
     return None if recorded is None or _OVER in recorded[1] else recorded[0]
 
 
-def _refusal(folder: Path) -> str:
-    driver = _driver(folder)
-    who = "another process" if driver is None else f"process {driver.pid}"
-    return f"run {folder.name} is driven by {who}; only a run whose process has died can be resumed"
-
-
 # ---- signals -------------------------------------------------------------------------------
 
 
@@ -141,8 +140,7 @@ class Interruption:
     def install(self) -> None:
         """Take the signals over."""
         for number in self._signals:
-            heard = _unheard if number is signal.SIGHUP else self._heard
-            signal.signal(number, heard)
+            signal.signal(number, _unheard if number is signal.SIGHUP else self._heard)
 
     def tell(self, who: Callable[[], None]) -> None:
         """Pass signals on to `who`, those that have come already too."""

@@ -113,8 +113,11 @@ class Listed:
 # ---- records -------------------------------------------------------------------------------------
 
 
-def record_of(report: Report, ledger_bytes: int) -> RunRecord:
-    """Return the record of a run; `ledger_bytes` is how long its ledger is."""
+def remember(folder: Path, report: Report) -> RunRecord:
+    """Keep the record of a run beside its ledger, and return it.
+
+    Where it can't be written, the run goes on without.
+    """
     job = report.job
     policy = report.policy
     experiment = job.experiment
@@ -122,7 +125,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
     hashes = {profile.script_hash for profile in job.profiles} - {""}
     took = epoch_times(report.timeline)
     crowded = crowded_places(report.timeline)
-    return RunRecord(
+    record = RunRecord(
         run=job.run,
         began=job.began,
         script=str(experiment.train_file),
@@ -136,7 +139,7 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         dollars=report.dollars,
         ended=report.ended and report.ended.value,
         emulated=report.basis.emulated,
-        ledger_bytes=ledger_bytes,
+        ledger_bytes=(folder / home.LEDGER).stat().st_size,
         trials=tuple(
             TrialRecord(dict(trial.trial.config), took.get(trial.id, ()), crowded.get(trial.id, ()))
             for trial in policy.trials.values()
@@ -147,33 +150,23 @@ def record_of(report: Report, ledger_bytes: int) -> RunRecord:
         delays=delay_times(report.timeline),
         identity=job.identity,
     )
-
-
-def remember(folder: Path, report: Report) -> RunRecord:
-    """Keep the record of a run beside its ledger, and return it.
-
-    Where it can't be written, the run goes on without.
-    """
-    ledger = folder / home.LEDGER
-    record = record_of(report, ledger.stat().st_size)
     data = {"cloudtune_record": VERSION, **encode(record)}
     with contextlib.suppress(OSError, ValueError):
         write_atomically(folder / RECORD, json.dumps(data, allow_nan=False) + "\n")
     return record
 
 
-def recorded(folder: Path) -> RunRecord:
+def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
     """Return the record of a run's folder; made from its ledger where it is missing or old.
+
+    `kept` is what is on disk, where the caller has read it.
 
     Raises:
         CloudtuneError: the ledger can't be read.
     """
-    return _recorded(folder, _kept(folder))
-
-
-def _recorded(folder: Path, kept: Mapping[str, Any] | None) -> RunRecord:
-    """Return a record as it was `kept`; made again from the ledger where it can't be read."""
     from cloudtune.runs.report import load  # noqa: PLC0415  it needs all of a run's world
+
+    kept = kept or _kept(folder)
 
     if kept is not None:
         with contextlib.suppress(*DAMAGED):
@@ -197,8 +190,7 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
         try:
             record = recorded(folder)
         except (CloudtuneError, OSError) as error:
-            why = f"unreadable: {error}"
-            yield Listed(folder.name, None, "unreadable", why)
+            yield Listed(folder.name, None, "unreadable", f"unreadable: {error}")
             continue
         state = record.ended or ("runs" if control.is_driven(folder) else "died")
         yield Listed(folder.name, record, state, untimed(record, experiment))
@@ -221,16 +213,8 @@ def to_json(listed: Listed) -> dict[str, Any]:
 # ---- which are of use ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Times:
-    """How long things took in earlier `runs` of a script; `notes` say of what nothing is used."""
-
-    runs: tuple[RunTimes, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def times_of(experiment: Experiment) -> Times:
-    """Return how long things took in earlier runs of the very script, at the same provider.
+def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, ...]]:
+    """Return how long things took in earlier runs of the very script, at the same provider; notes.
 
     The latest that have ended, unless the experiment names some. Another version of the
     script is another program: the latest run of one is noted, and not used.
@@ -240,12 +224,14 @@ def times_of(experiment: Experiment) -> Times:
     """
     asked = experiment.history
     if asked == "off":
-        return Times()
+        return (), ()
     if asked != "auto":
-        _refuse_mistakes(experiment)
+        mistakes = tuple(mistakes_in(experiment))
+        if mistakes:
+            raise UsageError("\n".join(map(str, mistakes)))
         named = [recorded(home.find_run(name)) for name in asked]
         fitting = [record for record in named if not untimed(record, experiment, ended=False)]
-        return Times(tuple(record.times(experiment.space) for record in fitting))
+        return tuple(record.times(experiment.space) for record in fitting), ()
     timed: list[RunRecord] = []
     other: list[RunRecord] = []
 
@@ -268,7 +254,7 @@ def times_of(experiment: Experiment) -> Times:
         f"{record.run} isn't used for how long things take: {untimed(record, experiment)}"
         for record in (() if timed else other[:1])
     )
-    return Times(tuple(record.times(experiment.space) for record in timed), tuple(notes))
+    return tuple(record.times(experiment.space) for record in timed), tuple(notes)
 
 
 def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
@@ -305,12 +291,6 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
     yield f"it trained {version} of the script{what}"
 
 
-def _refuse_mistakes(experiment: Experiment) -> None:
-    mistakes = tuple(mistakes_in(experiment))
-    if mistakes:
-        raise UsageError("\n".join(map(str, mistakes)))
-
-
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
     named = () if isinstance(experiment.history, str) else experiment.history
@@ -325,9 +305,7 @@ def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
             yield Mistake(("history", index), why)
 
 
-def _latest(
-    of_use: Callable[[Mapping[str, Any]], bool] = lambda _kept: True,
-) -> Iterator[RunRecord]:
+def _latest(of_use: Callable[[Mapping[str, Any]], bool]) -> Iterator[RunRecord]:
     """Yield the records of runs that no process drives any more, the latest first.
 
     `of_use` can rule out a record by its file, before all of it is read.
@@ -337,7 +315,7 @@ def _latest(
         if control.is_driven(folder) or (kept is not None and not of_use(kept)):
             continue
         with contextlib.suppress(CloudtuneError, OSError):
-            yield _recorded(folder, kept)
+            yield recorded(folder, kept)
 
 
 def same_script(record: RunRecord, experiment: Experiment) -> bool:

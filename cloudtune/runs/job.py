@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment  # noqa: TC001  `decode` reads the field's type
 from cloudtune.experiment.spaces import sample
+from cloudtune.infra.provider import provider_named
 from cloudtune.model.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
 from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Trial
@@ -29,6 +31,7 @@ from cloudtune.policy.registry import (
     run_policy,
     sampler_for,
 )
+from cloudtune.profiles.provenance import basis
 from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import (
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import Identity, ScalingProfile
     from cloudtune.policy.registry import Choice
     from cloudtune.policy.run import RunPolicy
+    from cloudtune.profiles.provenance import Basis
     from cloudtune.strategies.base import Sampler
     from cloudtune.strategies.samplers.axes import Config
 
@@ -175,6 +179,15 @@ def _configs(experiment: Experiment, count: int) -> Sequence[Config]:
     return [*first, *(config for config in drawn if config not in first)][:count]
 
 
+def basis_of(
+    experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
+) -> Basis:
+    """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
+    profiles = (rentable.profile for rentable in rentables)
+    paced = provider_named(experiment.cloud.provider).paced
+    return basis(profiles, day or utc_date(), paced=paced)
+
+
 # ---- its parts -----------------------------------------------------------------------------------
 
 
@@ -265,9 +278,8 @@ def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
     Raises:
         UsageError: there is none of such a name, or its strategy can do nothing with it.
     """
-    kind, random_fraction = _sampler(experiment)
+    kind, random_fraction = named_sampler(experiment)
     mode = experiment.metric.mode
-    adapts = kind == ADAPTIVE and learns
     if kind in {"random", ADAPTIVE} or (kind in MODEL_BASED and not learns):
         drawn: SpaceSampler = Drawn(experiment)
     else:
@@ -280,21 +292,17 @@ def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
             random_fraction=random_fraction,
             first=experiment.first_configs,
         )
-    if adapts:
+    if kind == ADAPTIVE and learns:
         return Adaptive(drawn, mode, seed=experiment.seed, initial=len(experiment.initial))
     return drawn
 
 
-def sampler_name(experiment: Experiment) -> str:
-    """Return the name of the sampler that an experiment asks for, or that suits its strategy.
+def named_sampler(experiment: Experiment) -> tuple[str, float]:
+    """Return the sampler that an experiment names, or that suits its strategy; its random share.
 
     Raises:
         UsageError: there is none of such a name, or its strategy can do nothing with it.
     """
-    return _sampler(experiment)[0]
-
-
-def _sampler(experiment: Experiment) -> tuple[str, float]:
     asked = experiment.strategy.sampler or ""
     if choice_of(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
         raise UsageError(
@@ -326,8 +334,7 @@ class Drawn(SpaceSampler):
         drawn = len(self._drawn_before)
         if drawn < count <= self._most:
             wanted = int(min(self._most, max(count, 2 * drawn, _FIRST_DRAWS)))
-            asked = self._experiment
-            self._drawn_before = _configs(asked, wanted)
+            self._drawn_before = _configs(self._experiment, wanted)
 
     def ask(self) -> Trial | None:
         """Return the next one; None after the last."""
@@ -378,6 +385,5 @@ def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
 def rules_of(experiment: Experiment) -> TrialRules:
     """Return what the trials of an experiment may do."""
     asked = experiment.trial
-    required = asked.sync == "required"
-    stall = asked.stall
-    return TrialRules(stall.factor, stall.least or 0.0, required, asked.max_failures)
+    least = asked.stall.least or 0.0
+    return TrialRules(asked.stall.factor, least, asked.sync == "required", asked.max_failures)

@@ -14,7 +14,7 @@ from typing import Any
 from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger, read_entries
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.accounting import Accounting, Amount, InstanceAccount, accounted
+from cloudtune.engine.record.accounting import Accounting, Amount, accounted
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import EpochSpan, Timeline, prices, read
@@ -22,7 +22,7 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.fleet import Rented
-from cloudtune.model.plans import Forecast, Group, StagePlan
+from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import BestResult, TrialProgress
 from cloudtune.model.serialization import encode
 from cloudtune.model.trial import EndReason, nested
@@ -30,9 +30,8 @@ from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
-from cloudtune.runs.basis import basis_of
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
-from cloudtune.runs.job import Job, job_of_ledger
+from cloudtune.runs.job import Job, basis_of, job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED, note_of
 from cloudtune.train.best import keep_best as keep_files
@@ -112,11 +111,6 @@ class Report:
     def metric(self) -> str:
         return self.policy.state.metric.name
 
-    @property
-    def forecast(self) -> Forecast:
-        """The forecast of the plan, made before the run."""
-        return self.job.plan.forecast
-
     @cached_property
     def basis(self) -> Basis:
         """What its plan rests on, as of the day that it began."""
@@ -160,11 +154,6 @@ class Report:
     def improvements(self) -> list[EpochSpan]:
         """The epochs that were the best so far when they were reported."""
         return self.timeline.improvements(self.metric, self.policy.state.mode)
-
-    @property
-    def planned_seconds(self) -> float:
-        """Seconds that the plan said the run takes, from its first request on."""
-        return self.job.plan.estimate.seconds
 
     @cached_property
     def target(self) -> Target | None:
@@ -316,7 +305,9 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
     end = policy.over_at
     bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
     charges = itinerary.plan.charges
-    launches = _launches(policy, itinerary)
+    began = itinerary.stage_began[1:]
+    launched = [rented for rented in policy.fleet if rented.launched]
+    launches = Counter(bisect.bisect_right(began, rented.began_at) for rented in launched)
     reports = []
     for number, plan in enumerate(itinerary.plan.stages):
         if number >= len(itinerary.stage_began):
@@ -329,13 +320,6 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
         dollars += charges.dollars(launches[number], until - begin)
         reports.append(StageReport(plan, until - begin, dollars))
     return reports
-
-
-def _launches(policy: RunPolicy, itinerary: Itinerary) -> Counter[int]:
-    """Return how many instances were launched in each stage; a request may be one."""
-    began = itinerary.stage_began[1:]
-    launched = [rented for rented in policy.fleet if rented.launched]
-    return Counter(bisect.bisect_right(began, rented.began_at) for rented in launched)
 
 
 def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> float:
@@ -385,7 +369,7 @@ def to_json(report: Report) -> dict[str, Any]:
             | {"trials": leg.event.trials}
             for leg in report.timeline.legs
         ],
-        "seconds": {"planned": report.planned_seconds, "actual": report.seconds},
+        "seconds": {"planned": job.plan.estimate.seconds, "actual": report.seconds},
         "dollars": {
             "planned": job.plan.estimate.dollars,
             "actual": report.dollars,
@@ -393,11 +377,17 @@ def to_json(report: Report) -> dict[str, Any]:
         },
         "billed_by_cloud": report.billed,
         "best": best and _best_json(report, best),
-        "best_lost": lost and _lost_json(report, lost),
+        "best_lost": lost
+        and {
+            "trial": lost.trial,
+            "epoch": lost.epoch,
+            "value": lost.metric,
+            "rescued": report.rescued,
+        },
         "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
-        "forecast": encode(report.forecast),
+        "forecast": encode(job.plan.forecast),
         "figures": encode(report.figures),
         "rungs": encode(report.rungs),
         "accounting": _accounting_json(report.accounting),
@@ -410,11 +400,6 @@ def to_json(report: Report) -> dict[str, Any]:
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
     return _finite(data)  # type: ignore[no-any-return]
-
-
-def _lost_json(report: Report, lost: BestResult) -> dict[str, Any]:
-    fields = {"trial": lost.trial, "epoch": lost.epoch, "value": lost.metric}
-    return {**fields, "rescued": report.rescued}
 
 
 def _best_json(report: Report, best: BestResult) -> dict[str, Any]:
@@ -438,25 +423,24 @@ def _accounting_json(accounting: Accounting) -> dict[str, Any]:
         "busy_share": accounting.busy_share,
         "restarts": accounting.restarts,
         "resizes": accounting.resizes,
-        "instances": [_instance_json(account) for account in accounting.instances],
+        "instances": [
+            {
+                "intent": account.intent,
+                "instance": account.instance,
+                "offer": str(account.offer),
+                "gpus": account.offer.gpus,
+                "begin": account.begin,
+                "end": account.end,
+                "returned": account.returned,
+                "total": encode(account.whole),
+                "categories": _amounts_json(account.amounts),
+                "boot": encode(account.boot),
+                "busy_share": account.busy_share,
+                "busy": [{"at": at, "gpus": gpus} for at, gpus in account.busy],
+            }
+            for account in accounting.instances
+        ],
         "trials": {name: _amounts_json(amounts) for name, amounts in accounting.trials.items()},
-    }
-
-
-def _instance_json(account: InstanceAccount) -> dict[str, Any]:
-    return {
-        "intent": account.intent,
-        "instance": account.instance,
-        "offer": str(account.offer),
-        "gpus": account.offer.gpus,
-        "begin": account.begin,
-        "end": account.end,
-        "returned": account.returned,
-        "total": encode(account.whole),
-        "categories": _amounts_json(account.amounts),
-        "boot": encode(account.boot),
-        "busy_share": account.busy_share,
-        "busy": [{"at": at, "gpus": gpus} for at, gpus in account.busy],
     }
 
 
@@ -469,19 +453,18 @@ def _stage_json(stage: StageReport) -> dict[str, Any]:
     return {
         "trials": plan.stage.trials,
         "epochs": [plan.stage.start_epoch, plan.stage.end_epoch],
-        "groups": [_group_json(group) for group in plan.groups],
+        "groups": [
+            {
+                "offer": str(group.offer),
+                "instances": group.instances,
+                "width": group.width,
+                "trials": group.trials,
+            }
+            for group in plan.groups
+        ],
         "instances": plan.instances,
         "seconds": {"planned": plan.seconds, "actual": stage.seconds},
         "dollars": {"planned": plan.dollars, "actual": stage.dollars},
-    }
-
-
-def _group_json(group: Group) -> dict[str, Any]:
-    return {
-        "offer": str(group.offer),
-        "instances": group.instances,
-        "width": group.width,
-        "trials": group.trials,
     }
 
 

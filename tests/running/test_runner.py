@@ -110,7 +110,7 @@ def test_a_result_is_shown_all_the_same(tmp_path: Path, capsys: pytest.CaptureFi
         policy.handle(entry.event)
     left = CleanupError(LEFT, ("i-1", "i-2"))
     with pytest.raises(CleanupError, match=LEFT):
-        _conclude(Ended(tmp_path, policy, Swept(0.0, left)))
+        _conclude(Ended(tmp_path, policy, Swept(0.0, left)), "table")
     out = capsys.readouterr().out
     assert "Best: " in out
     assert "0 instances left" not in out
@@ -126,7 +126,7 @@ def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     policy = job.policy()
     for entry in entries:
         policy.handle(entry.event)
-    assert _conclude(Ended(tmp_path, policy, Swept(0.0))) == 1
+    assert _conclude(Ended(tmp_path, policy, Swept(0.0)), "table") == 1
     printed = capsys.readouterr()
     assert "error: every trial failed; the first: t00: KeyError: 'a'\n" in printed.err
     assert "Traceback of a\n" in printed.err

@@ -16,7 +16,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.job import Job, choices, sampler_name
+from cloudtune.runs.job import Job, choices, named_sampler
 from cloudtune.runs.report import Report, to_json
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
@@ -156,7 +156,7 @@ def test_the_report_shows_planned_against_actual() -> None:
 
 
 def test_a_strategy_gets_the_sampler_that_suits_it() -> None:
-    assert sampler_name(problem("asha").experiment) == "random"
-    assert sampler_name(problem("bohb").experiment) == "tpe"
-    assert sampler_name(problem({"name": "asha", "sampler": "qmc"}).experiment) == "qmc"
+    assert named_sampler(problem("asha").experiment)[0] == "random"
+    assert named_sampler(problem("bohb").experiment)[0] == "tpe"
+    assert named_sampler(problem({"name": "asha", "sampler": "qmc"}).experiment)[0] == "qmc"
     assert {"sha", "rubberband", "halving", "asha"} <= set(choices()["name"])

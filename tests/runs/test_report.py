@@ -36,7 +36,7 @@ def report(*trouble: Event) -> Report:
 def test_planned_against_actual() -> None:
     result = report()
     assert shapes(PLAN) == [(3, 1.0), (2, 2.0), (1, 4.0)]
-    assert result.seconds == pytest.approx(result.planned_seconds)
+    assert result.seconds == pytest.approx(result.job.plan.estimate.seconds)
     assert result.dollars == pytest.approx(PLAN.estimate.dollars)
     assert [stage.plan for stage in result.stages] == list(PLAN.stages)
 
