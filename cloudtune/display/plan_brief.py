@@ -12,7 +12,7 @@ from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
-from cloudtune.model.scaling import EMULATED, PUBLISHED
+from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
     age_text,
     counted,
@@ -394,8 +394,3 @@ def next_step(proposal: Proposal, command: Sequence[str]) -> list[Fact]:
         Fact("run it", f"cloudtune run {run}"),
         Fact("details", f"cloudtune plan {' '.join(command)} --verbose"),
     ]
-
-
-def emulated(proposal: Proposal) -> bool:
-    """Whether nothing is paid, as the cloud is emulated on this machine."""
-    return EMULATED in proposal.basis.kinds

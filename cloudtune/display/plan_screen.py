@@ -7,7 +7,8 @@ from rich.text import Text
 
 from cloudtune.display import alternatives_tables, plan_brief, plan_tables
 from cloudtune.display.terminal import print_facts, print_sheet, print_title
-from cloudtune.model.plans import Plan, RunPlan
+from cloudtune.model.plans import RunPlan
+from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.proposal import Proposal
 
 
@@ -30,7 +31,7 @@ def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> 
 def show_head(out: Console, proposal: Proposal) -> None:
     """Print what one gets, in about ten lines: what a run shows before it begins."""
     title = plan_brief.title(proposal)
-    if plan_brief.emulated(proposal):
+    if proposal.basis.emulated:
         title += "   EMULATED: nothing is paid"
     out.print(Text(title, style="bold"))
     print_facts(out, plan_brief.reason(proposal))
@@ -65,14 +66,12 @@ def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:
         print_sheet(out, plan_tables.stages(plan.staged, basis, free=plan.free))
 
 
-def show_nearest(
-    out: Console,
-    fastest: Plan | None,
-    cheapest: Plan | None,
-    nearest: Plan | None = None,
-    basis: str = "",
-) -> None:
+def show_nearest(out: Console, error: InfeasibleError, basis: str) -> None:
     """Print the plans that come nearest to limits that none meets; `basis` as above."""
-    plans = {"fastest": fastest, "cheapest": cheapest, "nearest to both": nearest}
+    plans = {
+        "fastest": error.fastest,
+        "cheapest": error.cheapest,
+        "nearest to both": error.nearest,
+    }
     if any(plans.values()):
         print_sheet(out, alternatives_tables.nearest(plans, basis))

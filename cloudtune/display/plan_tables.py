@@ -29,11 +29,6 @@ _ROUNDING = 1e-6
 STALE_DAYS = 30
 
 
-def figure(value: float) -> str:
-    """Return a number of things, to four digits."""
-    return f"{value:,.4g}"
-
-
 _ASKED = {
     "cost": "the least cost within the limits",
     "time": "the least time within the limits",
@@ -70,7 +65,7 @@ def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
 def _widths_and_fleet(plan: RunPlan) -> str:
     below = "as planned below"  # every screen with this line shows the stages next
     gpus = below if plan.allocator == BY_PLAN else f"by the {plan.allocator} allocator"
-    instances = below if plan.fleet_rule == BY_PLAN else f"by the {_fleet(plan)}"
+    instances = below if plan.fleet_rule == BY_PLAN else f"by the {plan.fleet_rule} fleet rule"
     if gpus == instances:
         return f"GPUs each and instances {below}"
     return f"GPUs each {gpus}, instances {instances}"
@@ -101,10 +96,6 @@ def _how(plan: RunPlan, scale: Scale) -> str:
     last = plan.staged.stages[-1].stage.end_epoch
     first = "" if plan.followed else "as first planned "
     return f"{first}{counted(len(plan.staged.stages), 'stage')}, up to {scale.at(last)}"
-
-
-def _fleet(plan: RunPlan) -> str:
-    return f"{plan.fleet_rule} fleet rule"
 
 
 def _asked(proposal: Proposal) -> str:
@@ -198,13 +189,14 @@ def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ..
         taken = ("", "", "", "")
 
 
+_COUNT = "{:,.4g}".format
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("time", "seconds", format_seconds),
     ("cost", "dollars", format_dollars),
-    ("trials started", "trials", figure),
-    ("epochs of the best", "epochs", figure),
-    ("GPU-hours paid", "gpu_hours", figure),
-    ("instances at most", "instances", figure),
+    ("trials started", "trials", _COUNT),
+    ("epochs of the best", "epochs", _COUNT),
+    ("GPU-hours paid", "gpu_hours", _COUNT),
+    ("instances at most", "instances", _COUNT),
 )
 _SOURCES = {
     "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
@@ -225,7 +217,7 @@ def forecast(proposal: Proposal) -> Sheet:
     rows = tuple(
         (
             label,
-            *(show(getattr(getattr(outcome, name), quantile)) for quantile in ("p5", "p50", "p95")),
+            *_quantiles(outcome, name, show),
             *_against_limit(getattr(outcome, name), show, *kept.get(name, (None, None))),
         )
         for label, name, show in _FIGURES
@@ -234,6 +226,11 @@ def forecast(proposal: Proposal) -> Sheet:
     columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
     title = _SOURCES[outcome.source].format(samples=outcome.samples, seed=outcome.seed)
     return Sheet(beside(title, proposal.basis.text), columns, rows, frozenset({""}))
+
+
+def _quantiles(forecast: Forecast, name: str, show: Callable[[float], str]) -> tuple[str, ...]:
+    spread: Spread = getattr(forecast, name)
+    return show(spread.p5), show(spread.p50), show(spread.p95)
 
 
 def _against_limit(
@@ -249,14 +246,7 @@ def against(
 ) -> Sheet:
     """Return what a run came to beside its forecast; `word` is for what it came to."""
     rows = tuple(
-        (
-            label,
-            *(
-                show(getattr(getattr(forecast, name), quantile))
-                for quantile in ("p5", "p50", "p95")
-            ),
-            show(getattr(figures, name)),
-        )
+        (label, *_quantiles(forecast, name, show), show(getattr(figures, name)))
         for label, name, show in _FIGURES
         if not (free and name == "dollars")
     )
@@ -360,11 +350,12 @@ def creation(proposal: Proposal) -> list[Fact]:
     head = "one process on this machine"
     if proposal.head is not None:
         head = f"the head, an instance for ${proposal.head:,.4g} an hour; this machine may sleep"
-    by = f"by the {_fleet(plan)}; never more than {plan.max_instances} in all"
+    billing = () if plan.free else dict.fromkeys(offer.billing for offer in plan.launches)
+    by = f"by the {plan.fleet_rule} fleet rule; never more than {plan.max_instances} in all"
     return [
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
         Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
-        *([] if plan.free else _billed(plan)),
+        *(Fact("" if n else "billed", text) for n, text in enumerate(billing)),
         *_caps(proposal),
         Fact("head", head),
         Fact("checkpoints", proposal.storage),
@@ -372,11 +363,6 @@ def creation(proposal: Proposal) -> list[Fact]:
         *([] if plan.free else [Fact("worst case", worst)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
     ]
-
-
-def _billed(plan: RunPlan) -> Iterator[Fact]:
-    for number, text in enumerate(dict.fromkeys(offer.billing for offer in plan.launches)):
-        yield Fact("" if number else "billed", text)
 
 
 def _caps(proposal: Proposal) -> Iterator[Fact]:

@@ -40,7 +40,6 @@ class Sheet:
         return replace(self, title=beside(self.title, basis))
 
     def without(self, *names: str) -> "Sheet":
-        """Return it without the columns of these names."""
         kept = [n for n, name in enumerate(self.columns) if name not in names]
         rows = tuple(tuple(row[n] for n in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[n] for n in kept), rows=rows)

@@ -2,18 +2,19 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Catalog
-from cloudtune.model.plans import BY_PLAN, Limits, Objective, Plan, RunPlan, Stage
+from cloudtune.model.plans import BY_PLAN, Limits, Plan, RunPlan, Stage
 from cloudtune.model.text import limits_text
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import Reserve
-from cloudtune.planners.selection import described, measures
+from cloudtune.planners.selection import described
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import make, stages
 from cloudtune.planning.make import Planned
@@ -49,7 +50,6 @@ class Point:
 
     @property
     def staged(self) -> Plan:
-        """Its stages."""
         assert self.plan.staged is not None
         return self.plan.staged
 
@@ -69,7 +69,7 @@ def front(planned: Planned) -> tuple[Plan, ...]:
     """
     if planned.asked is None or planned.plan.followed is None:
         return ()
-    return tuple(stages.EXACT.front(_free(planned.asked.request), _POINTS))
+    return tuple(stages.EXACT.front(replace(planned.asked.request, limits=Limits()), _POINTS))
 
 
 def points(planned: Planned, *, near: bool = False) -> Iterator[Point]:
@@ -114,32 +114,13 @@ def at_point(planned: Planned, number: int) -> Planned:
             f"of {limits_text(planned.limits)}; raise --deadline or --budget"
         )
     best = planned.plan.followed
-    objective = asked.request.objective
     assert best is not None
-    gap = _gap(point, best, objective)
-    chosen = replace(
-        point,
-        objective=objective,
-        gap=gap,
-        status=best.status if gap == 0 else "heuristic",
-        wished=point.estimate.seconds,
-    )
+    chosen = stages.against_best(best, asked.request, point)
+    chosen = replace(chosen, objective=asked.request.objective, wished=point.estimate.seconds)
     plan = make.run_plan(
         planned.problem, planned.limits, planned.elapsed, request=asked.request, staged=chosen
     )
     return replace(planned, plan=plan)
-
-
-def _gap(plan: Plan, best: Plan, objective: Objective) -> float | None:
-    mine = measures(plan, objective)[0]
-    least = measures(best, objective)[0]
-    if best.gap is None or least <= 0:
-        return None
-    return max(0.0, mine * (1 + best.gap) / least - 1)
-
-
-def _free(request: PlanRequest) -> PlanRequest:
-    return replace(request, limits=Limits())
 
 
 def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
@@ -201,17 +182,17 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
     if chosen is None or asked is None:
         return
     yield from fixed_and_naive(planned, names)
-    free = _free(asked.request)
-    exact = QUICK
+    free = replace(asked.request, limits=Limits())
     tries: list[tuple[str, Planner, PlanRequest]] = [
-        ("cheapest", exact, replace(free, objective="cost")),
-        ("fastest", exact, replace(free, objective="time")),
+        ("cheapest", QUICK, replace(free, objective="cost")),
+        ("fastest", QUICK, replace(free, objective="time")),
     ]
-    other = _other_market(planned, asked)
+    other = _on_other_market(planned)
     if other is not None:
         name, elsewhere = other
-        sure = stages.sure_planner(exact, planned.options, planned.problem.experiment)
-        tries.append((name, sure, replace(elsewhere, limits=asked.limits)))
+        sure = stages.sure_planner(QUICK, planned.options, planned.problem.experiment)
+        request = replace(asked.request, rentables=elsewhere.rentables, limits=asked.limits)
+        tries.append((name, sure, request))
     yield from _tried(planned, asked, chosen, [tried for tried in tries if tried[0] in names])
 
 
@@ -221,23 +202,18 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
     By the same simulated runs of the same policy as the plan's own forecast.
     """
     limits = planned.limits
-    problem = planned.problem
     what = "budget" if limits.budget is not None else "deadline"
     value = getattr(limits, what)
     if value is None:
         return
+    played = partial(make.run_plan, elapsed=planned.elapsed, runs=planned.plan.forecast.samples)
     for name, factor in (("half", 0.5), ("twice", 2.0)):
         changed = replace(limits, **{what: value * factor})
-        yield Alternative(f"{name} the {what}", _played(planned, problem, changed))
+        yield Alternative(f"{name} the {what}", played(planned.problem, changed))
     other = _on_other_market(planned)
     if other is not None:
         name, elsewhere = other
-        yield Alternative(name, _played(planned, elsewhere, limits))
-
-
-def _played(planned: Planned, problem: Problem, limits: Limits) -> RunPlan:
-    samples = planned.plan.forecast.samples
-    return make.run_plan(problem, limits, planned.elapsed, runs=samples)
+        yield Alternative(name, played(elsewhere, limits))
 
 
 def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:
@@ -285,15 +261,6 @@ def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
         return planner.plan(request)
     except InfeasibleError as error:
         return stages.nearest(error, request) or error.fastest
-
-
-def _other_market(planned: Planned, asked: Asked) -> tuple[str, PlanRequest] | None:
-    """Return the same request on spot, or without it where the plan uses it."""
-    other = _on_other_market(planned)
-    if other is None:
-        return None
-    name, problem = other
-    return name, replace(asked.request, rentables=problem.rentables)
 
 
 def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:

@@ -22,7 +22,7 @@ from cloudtune.model.scaling import DELAYS, Measurement
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.figures import Figures, figures
+from cloudtune.runs.figures import figures
 from cloudtune.runs.job import policy_of
 
 # How often the durations of stages are drawn.
@@ -100,17 +100,9 @@ class PlayedRuns:
         played = [policy]
         while len(played) < self._affordable(events):
             played.append(self._play(len(played))[0])
-        source = self._source
         done = [self._in_full(policy) for policy in played]
-        return _forecast_of(
-            [figures(policy) for policy in played], played, done, self.limits, source
-        )
-
-    @property
-    def _source(self) -> str:
-        if not self.follows:
-            return "policy"
-        return "pools" if self.on_pools else "runs"
+        source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
+        return _forecast_of(played, done, self.limits, source)
 
     @property
     def on_pools(self) -> bool:
@@ -270,14 +262,11 @@ class _Nothing:
 
 
 def _forecast_of(
-    results: Sequence[Figures],
-    played: Sequence[RunPolicy],
-    done: Sequence[bool],
-    limits: Limits,
-    source: str,
+    played: Sequence[RunPolicy], done: Sequence[bool], limits: Limits, source: str
 ) -> Forecast:
     deadline = limits.deadline
     budget = limits.budget
+    results = [figures(policy) for policy in played]
     # Counted from the run's begin, when nothing was asked for yet.
     runs = list(zip(played, results, done, strict=True))
     in_time = [full and policy.over_at <= (deadline or math.inf) for policy, _, full in runs]

@@ -44,7 +44,7 @@ from cloudtune.planning.stages import (
 )
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
-from cloudtune.runs.job import charges_of, choice_of, policy_of, sampler_name, switches_of
+from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
 
 # Seconds that an instance may outlive the longest run, if no controller gives it back.
 LEASE_GRACE_SECONDS = 600.0
@@ -122,7 +122,7 @@ def make_plan(
     options = (options or PlanOptions()).over(problem.experiment)
     choice = choice_of(problem.experiment)
     options.check(choice)
-    sampler_name(problem.experiment)  # refuses one that doesn't go with the others
+    named_sampler(problem.experiment)  # refuses one that doesn't go with the others
     if not problem.rentables:
         raise no_profile(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
@@ -584,18 +584,14 @@ def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
     rentables = problem.rentables
     scale = experiment.scale
     takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
+    quotas = experiment.cloud.vcpu_quotas.items()
+    said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
     return (
         f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
         f"{plan.forecast.samples} simulated runs. {takes[0].upper()}{takes[1:]}. Raise --deadline "
-        "or --budget (--force runs it all the same)" + _quotas(experiment)
+        "or --budget (--force runs it all the same)"
+        + (f". The account's vCPU quota allows {said} at once" if said else "")
     )
-
-
-def _quotas(experiment: Experiment) -> str:
-    """Return the vCPU quotas of an account, which may be why nothing can be rented."""
-    quotas = experiment.cloud.vcpu_quotas.items()
-    said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
-    return f". The account's vCPU quota allows {said} at once" if said else ""
 
 
 # ---- what it may come to at the worst ------------------------------------------------------------

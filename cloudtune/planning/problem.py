@@ -56,10 +56,7 @@ def _note(line: str) -> None:
 
 
 def stored_profiles(
-    experiment: Experiment,
-    given: str | None = None,
-    types: Sequence[InstanceType] | None = None,
-    note: Callable[[str], object] = _note,
+    experiment: Experiment, given: str | None = None, note: Callable[[str], object] = _note
 ) -> list[ScalingProfile]:
     """Return the usable profiles of what an experiment runs, on its instance types.
 
@@ -69,7 +66,7 @@ def stored_profiles(
     profiles = store.resolve(
         given,
         store.script_hash(experiment.train_file),
-        instance_types(experiment) if types is None else types,
+        instance_types(experiment),
         store=home.home() / "profiles",
         beside=experiment.directory,
         identity=identity_of(experiment),
@@ -100,15 +97,15 @@ def problem_of(
     wanted = markets or markets_of(experiment)
     offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
     provider = provider_named(experiment.cloud.provider)
-    times = history.times_of(experiment)
+    runs, time_notes = history.times_of(experiment)
     types = provider.known_types()
     waits = provider.waits(experiment.cloud)
     timed = partial(
         with_earlier_runs,
-        runs=times.runs,
+        runs=runs,
         where=experiment.cloud.provider,
         paced=provider.paced,
-        script=store.script_hash(experiment.train_file) if times.runs else "",
+        script=store.script_hash(experiment.train_file) if runs else "",
     )
     profiles, fetched = _with_fetch(profiles, experiment)
     sources = [
@@ -120,7 +117,7 @@ def problem_of(
     rentables: list[Rentable] = []
     if experiment.limits.gpu_hours is not None:
         fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
-    notes = [*times.notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
+    notes = [*time_notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -130,7 +127,7 @@ def problem_of(
         here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
             continue
-        profile, note = _with_room(here, machine, times.runs)
+        profile, note = _with_room(here, machine, runs)
         notes += [*note, *_strategies(profile)]
         allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
         if profile.widths and not allowed:

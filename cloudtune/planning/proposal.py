@@ -29,8 +29,7 @@ from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
 from cloudtune.runs import home
-from cloudtune.runs.basis import basis_of
-from cloudtune.runs.job import max_trials, sampler_name
+from cloudtune.runs.job import basis_of, max_trials, named_sampler
 
 Others: TypeAlias = Literal["all", "screen", "none"]
 
@@ -155,7 +154,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         epochs=(experiment.span.min, experiment.span.max),
         scale=experiment.scale,
         eta=experiment.eta,
-        sampler=sampler_name(experiment),
+        sampler=named_sampler(experiment)[0],
         max_concurrent=experiment.strategy.max_concurrent,
         target=experiment.strategy.target,
         metric=experiment.metric.name,
@@ -309,11 +308,9 @@ def _range(values: Sequence[float], form: str) -> str:
     return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
-def crowded(
-    plan: RunPlan, rentables: Sequence[Rentable], cores: int | None = None
-) -> Iterator[str]:
+def crowded(plan: RunPlan, rentables: Sequence[Rentable]) -> Iterator[str]:
     """Yield a line if emulated GPUs need more than this machine's cores."""
-    cores = cores or this_machine.cores()
+    cores = this_machine.cores()
     shares = {rentable.offer: _core_share(rentable.profile) for rentable in rentables}
     wanted = sum(m.instances * m.offer.gpus * shares.get(m.offer, 0.0) for m in plan.fleet)
     if wanted > cores:
@@ -370,7 +367,14 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
         "front": [
-            {"point": point.number, **_point_json(proposal, point)} for point in proposal.front
+            {
+                "point": point.number,
+                **encode(point.plan.estimate),
+                "machines": fleet_text(point.staged),
+                "peak_instances": point.plan.peak_instances,
+                "breaks": proposal.broken(point.plan),
+            }
+            for point in proposal.front
         ],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
@@ -381,16 +385,8 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "head_usd_per_hour": proposal.head,
         "assumptions": proposal.assumptions,
     }
-    return _strict(data)
-
-
-def _point_json(proposal: Proposal, point: Point) -> dict[str, Any]:
-    return {
-        **encode(point.plan.estimate),
-        "machines": fleet_text(point.staged),
-        "peak_instances": point.plan.peak_instances,
-        "breaks": proposal.broken(point.plan),
-    }
+    strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return strict
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
@@ -427,8 +423,3 @@ def _alternative(proposal: Proposal, other: Alternative) -> dict[str, Any]:
         },
         "breaks": proposal.broken(other.plan),
     }
-
-
-def _strict(data: dict[str, Any]) -> dict[str, Any]:
-    strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
-    return strict

@@ -1,7 +1,7 @@
 """The stages of a run that is planned beforehand: the best within its limits, by some planner."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -23,7 +23,7 @@ from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.selection import measures
 from cloudtune.planning.forecasting import DRAWS
 from cloudtune.policy.base import drain_seconds
-from cloudtune.policy.planned.stages import PLANNED, Planning, stages
+from cloudtune.policy.planned.stages import PLANNED, stages
 from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
@@ -43,8 +43,6 @@ LIKELY = 0.5
 # How often a planner is asked for a plan that most runs carry out, and how much less each time.
 _SOLVES = 5
 _STEP = 0.004
-# How large a problem the integer program takes where it has seconds only.
-_QUICK_ARCS = 40_000
 # One for all questions of a command: most of them only differ in their limits.
 EXACT = ExactPlanner()
 
@@ -131,8 +129,8 @@ class Asked:
     aim: Aim
 
 
-def planner_named(name: str, left: Callable[[], float] | None = None) -> Planner:
-    """Return a planner by its name; a slow one may take as many seconds as `left` says.
+def planner_named(name: str) -> Planner:
+    """Return a planner by its name.
 
     Raises:
         UsageError: there is none of such a name.
@@ -140,11 +138,9 @@ def planner_named(name: str, left: Callable[[], float] | None = None) -> Planner
     if name in QUICK_PLANNERS:
         return QUICK_PLANNERS[name]
     if name == "ilp":
-        from cloudtune.planners.ilp.planner import (  # noqa: PLC0415  the solver takes long
-            IlpPlanner,
-        )
+        from cloudtune.planners.ilp.planner import IlpPlanner  # noqa: PLC0415  it takes long
 
-        return IlpPlanner() if left is None else IlpPlanner(left=left, max_arcs=_QUICK_ARCS)
+        return IlpPlanner()
     raise UsageError(f"unknown planner {name!r}; choose one of {', '.join(PLANNERS)}")
 
 
@@ -198,7 +194,7 @@ def staged_plan(
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
-    how = _planning(problem)
+    how = PLANNED[problem.experiment.strategy_name]
     usable = usable_limits(limits, problem.rentables, elapsed)
     wished = Limits(usable.deadline, None) if how.in_time else usable
     try:
@@ -214,10 +210,6 @@ def staged_plan(
         return problem, Asked(request_for(problem, usable), usable, options.aim), error.fastest
 
 
-def _planning(problem: Problem) -> Planning:
-    return PLANNED[problem.experiment.strategy_name]
-
-
 def _stages_within(
     problem: Problem,
     limits: Limits,
@@ -229,7 +221,7 @@ def _stages_within(
 ) -> tuple[Problem, Asked, Plan]:
     """Return the best stages within the wished limits; `limits` are the user's own."""
     asked = wished if options.confidence is not None else fitting(wished)
-    how = _planning(problem)
+    how = PLANNED[problem.experiment.strategy_name]
     request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
     planner = quick_form(planner) if quick else planner
@@ -300,7 +292,7 @@ class _Sure:
             by_means = self.planner.plan(request)
         except InfeasibleError:
             return replace(plan, gap=None, status="heuristic")
-        return _against_the_mean(by_means, request, plan)
+        return against_best(by_means, request, plan)
 
 
 @dataclass(frozen=True)
@@ -329,7 +321,7 @@ class _Likely:
             draws = reacting_draws(whole, plan, samples=DRAWS, seed=self.seed)
             late, dear, over = excesses(request.limits, draws, LIKELY)
             if over <= 1:
-                return plan if plan is by_means else _against_the_mean(by_means, request, plan)
+                return plan if plan is by_means else against_best(by_means, request, plan)
             late = late if max(late, dear) > 1 else over
             taken = plan.estimate
             limits = Limits(
@@ -359,10 +351,10 @@ def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment)
     return _Likely(planner, experiment.seed) if replans and options.aim != "trials" else planner
 
 
-def _against_the_mean(best: Plan, request: PlanRequest, plan: Plan) -> Plan:
-    """Return a sure plan with its gap to the best plan that keeps the limits on average.
+def against_best(best: Plan, request: PlanRequest, plan: Plan) -> Plan:
+    """Return a plan with its gap to the best plan that keeps the limits on average.
 
-    The planner's own gap held for the tighter limits that it had been given.
+    A planner's own gap holds for the limits that it was given, which may be tighter.
     """
     mine, least = (measures(candidate, request.objective)[0] for candidate in (plan, best))
     if best.gap is None or least <= 0:

@@ -209,24 +209,6 @@ def paragraph(text: str) -> str:
     return f'<p class="more">{escape(text)}</p>'
 
 
-def verbatim(text: str) -> str:
-    """Return text unchanged, as markup."""
-    return f"<pre>{escape(text)}</pre>"
-
-
-def check_path(path: Path, option: str = "--html") -> None:
-    """Pass if a page may be written there, as far as its name says.
-
-    Raises:
-        UsageError: it is no name of a page.
-    """
-    if path.suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(
-            f"{option} {path}: name a file that ends in .html (a run's or an experiment's name "
-            f"goes before {option})"
-        )
-
-
 class Page(str):
     """A page as text. As a cell's last line it says what it is: the page itself has megabytes."""
 

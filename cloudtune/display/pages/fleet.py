@@ -25,21 +25,16 @@ def fleet(report: Report) -> Figure:
         520,
         xaxis=figures.time_axis(clock, end, limits.deadline, anchor="y2"),
         yaxis=figures.axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
-        yaxis2=figures.axis(
-            "dollars",
-            domain=[0, 0.48],
-            tickprefix="$",
-            range=[0, figures.reach(most, limits.budget)],
-        ),
+        yaxis2=figures.dollar_axis(most, limits.budget, domain=[0, 0.48]),
         hovermode="x unified",
         **drawn,
     )
     traces = [*_gpus(report), _spend(report), *([] if plan is None else _planned(report, plan))]
-    planned = report.job.plan.estimate.dollars
+    planned = report.job.plan.estimate
     says = (
         f"At most {report.figures.instances:g} at once; {format_dollars(report.dollars)} in "
-        f"{format_seconds(report.seconds)}, where {format_dollars(planned)} "
-        f"and {format_seconds(report.planned_seconds)} were planned."
+        f"{format_seconds(report.seconds)}, where {format_dollars(planned.dollars)} "
+        f"and {format_seconds(planned.seconds)} were planned."
     )
     return Figure([*traces, *_changes(report)], shown, says)
 

@@ -1,7 +1,7 @@
 """The GPUs of a run as a Gantt chart: which trial had them, how wide, and which were idle."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -64,10 +64,7 @@ class InstanceRows:
 
     account: InstanceAccount
     base: int
-    gpus: GpuRows = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.gpus = GpuRows(self.account.offer.gpus)
+    gpus: GpuRows
 
     def take(self, piece: Slice, begin: float, end: float) -> Iterator[tuple[float, float]]:
         """Give rows for GPUs: the first of each stretch and how many, the lowest that are free."""
@@ -114,8 +111,9 @@ def drawn_bars(report: Report) -> tuple[list[InstanceRows], list[GpuBar]]:
     rows: dict[str, InstanceRows] = {}
     count = 0
     for account in report.accounting.instances:
-        rows[account.name] = InstanceRows(account, count)
-        count += account.offer.gpus
+        gpus = account.offer.gpus
+        rows[account.name] = InstanceRows(account, count, GpuRows(gpus))
+        count += gpus
     return list(rows.values()), [*_instances(report, rows.values()), *_sessions(report, rows)]
 
 
@@ -127,7 +125,7 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
         offer = row.account.offer
         kind = machine_text(offer.instance_type.name, offer.market, "")
         names.append(f"{figures.plain(row.account.name)}<br>{figures.plain(kind)}")
-    middles = [row.base + row.account.offer.gpus / 2 for row in shown]
+    middles = [row.base + row.gpus.gpus / 2 for row in shown]
     return {"tickvals": middles, "ticktext": names, "tickfont": {"size": 11}}
 
 
@@ -141,11 +139,8 @@ def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]
         left = end if instance.left_at is None else min(max(begin, instance.left_at), end)
         joined = left if instance.joined_at is None else min(max(begin, instance.joined_at), left)
         name = account.name
-        for since, until, kind in (
-            (begin, joined, BOOT),
-            (joined, left, IDLE),
-            (left, end, RETURN),
-        ):
+        parts = ((begin, joined, BOOT), (joined, left, IDLE), (left, end, RETURN))
+        for since, until, kind in parts:
             if until > since:
                 yield GpuBar(row.base, account.offer.gpus, since, until, kind, "", name)
 

@@ -13,14 +13,7 @@ from cloudtune.planning.alternatives import Point
 from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
-    "square",
-    "diamond",
-    "triangle-up",
-    "triangle-down",
-    "cross",
-    "x",
-    "hexagon",
-    "pentagon",
+    *("square", "diamond", "triangle-up", "triangle-down", "cross", "x", "hexagon", "pentagon"),
 )
 
 
@@ -72,9 +65,7 @@ def front(proposal: Proposal) -> Figure:
     shown = figures.layout(
         480,
         xaxis=figures.time_axis(clock, end, limits.deadline),
-        yaxis=figures.axis(
-            "dollars", tickprefix="$", range=[0, figures.reach(most, limits.budget)]
-        ),
+        yaxis=figures.dollar_axis(most, limits.budget),
         **figures.limit_lines(limits, clock, ends=(end, most)),
     )
     caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
@@ -165,14 +156,12 @@ def stages(plan: Plan, limits: Limits) -> Figure:
             range=[0, plan.peak_instances * 1.1],
             dtick=max(1, plan.peak_instances // 8),
         ),
-        yaxis2=figures.axis(
-            "dollars",
+        yaxis2=figures.dollar_axis(
+            *(spent[-1], limits.budget),
             overlaying="y",
             side="right",
             showgrid=False,
             tickmode="auto",
-            tickprefix="$",
-            range=[0, figures.reach(spent[-1], limits.budget)],
         ),
         **figures.limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
     )

@@ -2,20 +2,13 @@
 
 import io
 from collections.abc import Iterator, Mapping
+from html import escape
 
 from rich.console import Console
 
 from cloudtune.display import cost_tables, plan_tables, report_screen
 from cloudtune.display.pages import fleet, gantt, trials
-from cloudtune.display.pages.document import (
-    PageSection,
-    document,
-    facts,
-    folded,
-    paragraph,
-    table,
-    verbatim,
-)
+from cloudtune.display.pages.document import PageSection, document, facts, folded, paragraph, table
 from cloudtune.display.pages.figures import Figure
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.progress import TrialProgress
@@ -77,7 +70,7 @@ def _facts(report: Report) -> Iterator[Fact]:
     planned = report.job.plan.estimate
     took = format_seconds(report.seconds)
     cost = format_dollars(report.dollars)
-    yield Fact("took", f"{took} (planned {format_seconds(report.planned_seconds)})")
+    yield Fact("took", f"{took} (planned {format_seconds(planned.seconds)})")
     yield Fact("cost", f"{cost} (planned {format_dollars(planned.dollars)})")
     if report.job.measuring:
         yield Fact("", f"and {format_dollars(report.job.measuring)} to measure the script before")
@@ -124,9 +117,8 @@ def _sections(report: Report) -> Iterator[PageSection]:
         yield PageSection(
             "Trials", None, folded("All trials, the best first", table(_trials(report)))
         )
-    yield PageSection(
-        "The report as text", None, folded("cloudtune report", verbatim(_text(report)))
-    )
+    text = f"<pre>{escape(_text(report))}</pre>"
+    yield PageSection("The report as text", None, folded("cloudtune report", text))
 
 
 def _trials(report: Report) -> Sheet:
