@@ -43,7 +43,12 @@ class Contact:
         except self._errors as error:
             if self._lost_at is None:
                 self._lost_at = time.monotonic()
-                self._say(self._lost(error))
+                self._say(
+                    f"lost contact with run {self._folder.name}: {error}\n"
+                    "The run continues without this machine, within its limits"
+                    f"{self._rate()}. Trying again; if your credentials have expired, "
+                    f"{aws_session.LOG_IN}."
+                )
             return otherwise
         if self._lost_at is not None:
             seconds = time.monotonic() - self._lost_at
@@ -52,13 +57,6 @@ class Contact:
                 f"contact with run {self._folder.name} again, after {format_seconds(seconds)}"
             )
         return answer
-
-    def _lost(self, error: Exception) -> str:
-        return (
-            f"lost contact with run {self._folder.name}: {error}\n"
-            f"The run continues without this machine, within its limits{self._rate()}. Trying "
-            f"again; if your credentials have expired, {aws_session.LOG_IN}."
-        )
 
     def _rate(self) -> str:
         """Return what the run's instances cost an hour, by the ledger as it was last fetched."""

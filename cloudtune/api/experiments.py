@@ -4,7 +4,7 @@ import contextlib
 import datetime as dt
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
 from cloudtune.runs import history, home
-from cloudtune.runs.job import choices, job_of_ledger, sampler_name
+from cloudtune.runs.job import choices, job_of_ledger, named_sampler
 from cloudtune.train.user_script import loading
 
 # Until a head controls its run, where none has yet: it may build its environment first.
@@ -65,6 +65,11 @@ def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
         if name not in OVERRIDES:
             raise UsageError(f"unknown option {name!r}; {allowed_names(name, OVERRIDES)}")
     return given
+
+
+def given_words(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that aren't None as words of a command line: "--deadline=2h"."""
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def refuse_while_loading() -> None:
@@ -149,8 +154,14 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     fields = source.to_json() if isinstance(source, Experiment) else source
     if isinstance(fields, Mapping):
         fields = with_named_function(fields)
-    experiment = Experiment.load(fields, overrides, _types_of, choices(), _mistakes_in)
-    sampler_name(experiment)  # refuses combinations that don't work
+    experiment = Experiment.load(
+        fields,
+        overrides,
+        lambda provider: provider_named(provider).known_types(),
+        choices(),
+        _mistakes_in,
+    )
+    named_sampler(experiment)  # refuses combinations that don't work
     experiment.check_train()
     return experiment
 
@@ -166,10 +177,6 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
-
-
-def _types_of(provider: str) -> Collection[str]:
-    return provider_named(provider).known_types()
 
 
 def head_for(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:

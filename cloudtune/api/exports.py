@@ -76,18 +76,12 @@ def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
 
 
 def _about(result: Result, trial: TrialProgress) -> dict[str, str]:
-    """Return the tags of a trial: its run, its name and how it ended."""
     tags = {"cloudtune.run": result.name, "cloudtune.trial": trial.id, "status": str(trial.status)}
     if trial.error:
         tags["error"] = trial.error
     if trial.checkpoint:
         tags["checkpoint"] = trial.checkpoint
     return tags
-
-
-def _begun(result: Result) -> float:
-    """Return when the run began, in seconds since 1970; 0 if unknown."""
-    return result.report.job.began
 
 
 def _csv(result: Result, target: str) -> str:
@@ -130,7 +124,7 @@ def _tensorboard(result: Result, target: str) -> str:
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  torch takes seconds
     from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
 
-    began = _begun(result)
+    began = result.report.job.began
     epochs = _epochs(result)
     best = _best(result)
     for trial in _trials(result):
@@ -207,7 +201,7 @@ def _log(
 
 
 def _millis(result: Result, at: float) -> int:
-    return round(1000 * (_begun(result) + at))
+    return round(1000 * (result.report.job.began + at))
 
 
 def _wandb(result: Result, target: str) -> str:

@@ -4,11 +4,10 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
 
 from cloudtune.api.experiments import limits_left, limits_of, plan_or_forced
+from cloudtune.api.watching import Onlooker
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -20,7 +19,6 @@ from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
-from cloudtune.planning.make import Planned
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
@@ -39,54 +37,6 @@ from cloudtune.train.storage import CheckpointError, tell
 _PROFILE_SHARE = 0.25
 # Maximum share of the budget for measuring, once the first epoch has been timed.
 _PROFILE_DOLLARS = 0.1
-
-
-class Onlooker(Protocol):
-    """Receives the progress of a run, and confirms it before money is spent."""
-
-    def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Return if renting is allowed: for a job, or for measuring if `job` is None.
-
-        Raises:
-            UsageError: there is no one to ask.
-        """
-        ...
-
-    def measures(self) -> Watch:
-        """The script is about to be measured; returns the watch for its events."""
-        ...
-
-    def measured(self, measured: Measured, kept: Path) -> None:
-        """A profile was measured and saved to `kept`."""
-        ...
-
-    def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Measuring is complete, at this cost in dollars."""
-        ...
-
-    def insists(self) -> None:
-        """No plan meets the limits, and the run starts anyway."""
-        ...
-
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """No plan meets the limits; `error` is raised next."""
-        ...
-
-    def planned(self, planned: Planned) -> None:
-        """The run has been planned."""
-        ...
-
-    def taken_over(self, saved: Job) -> None:
-        """A saved plan is about to be executed."""
-        ...
-
-    def begins(self, job: Job) -> None:
-        """A job is about to start."""
-        ...
-
-    def watching(self, job: Job, policy: RunPolicy) -> AbstractContextManager[Watch]:
-        """Return a context with the watch for the events and commands of a run."""
-        ...
 
 
 def measured_first(

@@ -75,9 +75,11 @@ def _why(function: Callable[..., object], data: bytes | None) -> str:
         )
     for name, value in _used(function):
         if not isinstance(value, types.FunctionType) and pickle_by_value(value) is None:
+            kind = type(value).__name__
+            article = "an" if kind[:1].lower() in "aeiou" else "a"
             return (
-                f"uses {name}, {_article(type(value).__name__)}, which can't be sent to a worker; "
-                "create it within the function"
+                f"uses {name}, {article} {kind}, which can't be sent to a worker; create it within "
+                "the function"
             )
     return "can't be sent to a worker; write it to a file with %%writefile train.py"
 
@@ -94,7 +96,3 @@ def _used(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
         for name, value in uses(item):
             waiting.append(value)
             yield name, value
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

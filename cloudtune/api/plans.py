@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,7 @@ from cloudtune.api.experiments import (
     with_head,
 )
 from cloudtune.api.regions import for_renting
-from cloudtune.api.tables import frame
+from cloudtune.api.tables import frame, notebook_table
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning import make, plan_file, proposal
 from cloudtune.planning.stages import PlanOptions
@@ -90,12 +89,9 @@ class Plan:
         and `instances` (maximum at a time).
         """
         forecast = self.planned.plan.forecast
-        spreads = {name: getattr(forecast, name) for name in _SPREADS}
-        rows = [
-            {"p5": spread.p5, "p50": spread.p50, "p95": spread.p95} for spread in spreads.values()
-        ]
-        table = frame(rows, ("p5", "p50", "p95"), numbers=("p5", "p50", "p95"))
-        return table.set_axis(list(spreads), axis="index")
+        quantiles = ("p5", "p50", "p95")
+        rows = [vars(getattr(forecast, name)) for name in _SPREADS]
+        return frame(rows, quantiles, numbers=quantiles).set_axis(_SPREADS, axis="index")
 
     @cached_property
     def stages(self) -> pd.DataFrame:
@@ -199,14 +195,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the plan for a notebook: its figures and its stages."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
-            f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
-            for a, b in self._lines()
-        )
+        figures = notebook_table(f"Plan of {self.experiment.name}", self._lines())
         stages = "" if self.stages.empty else self.stages.to_html(index=False)
-        title = html.escape(self.experiment.name)
-        return f"<div><b>Plan of {title}</b><table>{rows}</table>{stages}</div>"
+        return f"<div>{figures}{stages}</div>"
 
     def _lines(self) -> Iterable[tuple[str, str]]:
         forecast = self.planned.plan.forecast

@@ -129,7 +129,10 @@ def _candidate(
         planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
     except InfeasibleError:
         return _Candidate(there, (math.inf,), "no plan meets the limits")
-    return _Candidate(there, _worth(planned), _figure(planned))
+    estimate = planned.plan.estimate
+    trials = counted(round(planned.plan.forecast.trials.p50), "trial")
+    figure = f"{trials}, {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
+    return _Candidate(there, _worth(planned), figure)
 
 
 def _worth(planned: Planned) -> tuple[float, ...]:
@@ -141,12 +144,6 @@ def _worth(planned: Planned) -> tuple[float, ...]:
     if aim == "cost":
         return (estimate.dollars, estimate.seconds)
     return (-forecast.epochs.p50, -forecast.trials.p50, estimate.dollars)
-
-
-def _figure(planned: Planned) -> str:
-    estimate = planned.plan.estimate
-    trials = counted(round(planned.plan.forecast.trials.p50), "trial")
-    return f"{trials}, {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
 
 
 def after(before: Report, following: Experiment) -> Experiment | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cloudtune.api.tables import frame
+from cloudtune.api.tables import frame, notebook_table
 from cloudtune.display.pages import document, reports
 from cloudtune.engine.record.gpu_series import gpu_uses
 from cloudtune.errors import UsageError
@@ -353,16 +352,11 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return the run for a notebook: its figures and its ten best trials."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(a)}</th>"
-            f"<td style='text-align:left'>{html.escape(b)}</td></tr>"
-            for a, b in self._lines()
-        )
+        figures = notebook_table(f"Result of {self.name}", self._lines())
         table = self.trials.dropna(axis="columns", how="all").head(10).to_html(index=False)
         rest = len(self.trials) - 10
         more = f"<p>{rest} more in <code>.trials</code></p>" if rest > 0 else ""
-        title = html.escape(self.name)
-        return f"<div><b>Result of {title}</b><table>{rows}</table>{table}{more}</div>"
+        return f"<div>{figures}{table}{more}</div>"
 
     def _lines(self) -> Iterable[tuple[str, str]]:
         yield "ended", self.ended or "not yet (it is running, or its controller died)"

@@ -10,7 +10,7 @@ from typing import Any
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.runs.job import job_of_ledger
-from cloudtune.train.storage import LOGS, StorageError, entries, filesystem
+from cloudtune.train.storage import LOGS, entries, filesystem, storage_errors
 
 # Seconds between two looks at remote storage, where each look is a request.
 NEAR_SECONDS = 1.0
@@ -63,10 +63,8 @@ class RunLogs:
         job = job_of_ledger(folder / home.LEDGER)
         self.uri = f"{home.storage(job.experiment.storage).rstrip('/')}/{folder.name}/{LOGS}"
         self._seen: dict[str, tuple[tuple[int, object], bytes]] = {}
-        try:
+        with storage_errors(self.uri):
             self._fs, self._root = filesystem(self.uri)
-        except (OSError, ValueError) as error:
-            raise StorageError(f"storage {self.uri}: {error}") from None
 
     def listed(self, trial: str | None = None, *, nodes: bool = False) -> list[Log]:
         """Return the logs of all workers, or of a trial's; with `nodes`, those of nodes.
@@ -95,7 +93,8 @@ class RunLogs:
             last_seen = self._seen.get(log.path)
             if last_seen is not None and last_seen[0] == log.changed:
                 continue
-            data = self._read(log)
+            with storage_errors(self.uri), self._fs.open_input_stream(log.path) as reader:
+                data = bytes(reader.read())
             self._seen[log.path] = (log.changed, data)
             added = data if last_seen is None else _added(last_seen[1], data)
             if added:
@@ -116,19 +115,9 @@ class RunLogs:
             time.sleep(FAR_SECONDS if "://" in self.uri else NEAR_SECONDS)
 
     def _found(self, folder: str, of: Callable[[Any], Log | None]) -> list[Log]:
-        where = f"{self._root}/{folder}".rstrip("/")
-        try:
-            infos = entries(self._fs, where)
-        except (OSError, ValueError) as error:
-            raise StorageError(f"storage {self.uri}: {error}") from None
+        with storage_errors(self.uri):
+            infos = entries(self._fs, f"{self._root}/{folder}".rstrip("/"))
         return [log for info in infos if info.is_file and (log := of(info)) is not None]
-
-    def _read(self, log: Log) -> bytes:
-        try:
-            with self._fs.open_input_stream(log.path) as reader:
-                return bytes(reader.read())
-        except (OSError, ValueError) as error:
-            raise StorageError(f"storage {self.uri}: {error}") from None
 
 
 def _of_worker(info: Any) -> Log | None:

@@ -14,6 +14,7 @@ from cloudtune.api import flow
 from cloudtune.api.experiments import (
     Source,
     checked_options,
+    given_words,
     head_for,
     load_experiment,
     refuse_while_loading,
@@ -21,7 +22,7 @@ from cloudtune.api.experiments import (
 from cloudtune.api.plans import Plan
 from cloudtune.api.regions import after, ranked
 from cloudtune.api.results import Result, load_run
-from cloudtune.api.watching import screen_of
+from cloudtune.api.watching import Onlooker, screen_of
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
@@ -46,9 +47,7 @@ if TYPE_CHECKING:
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.model.commands import Command
     from cloudtune.model.events import Event
-    from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
     from cloudtune.policy.run import RunPolicy
     from cloudtune.running.measuring import Measured
     from cloudtune.running.runner import Ended, Watch
@@ -196,7 +195,7 @@ def _carried(
     onlooker.confirm(wanted, saved)
     flags = {"--force": force, "--no-pace": not pace}
     words = [name for name, is_set in flags.items() if is_set]
-    words += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    words += given_words(options)
     plan = None if saved is None else plan_file.plan_bytes(saved)
     with home.with_module(wanted):
         sent = remote.send(wanted, offer, words, plan)
@@ -213,8 +212,7 @@ def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
     assert offer is not None
     onlooker.confirm(job.experiment, job)
     seen = sum(1 for _ in read_entries(ledger))
-    words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
-    sent = remote.resend(folder, job.experiment, offer, words)
+    sent = remote.resend(folder, job.experiment, offer, given_words(vars(further)))
     onlooker.is_carried(sent)
     return _of_head(sent, remote.look_on(sent, onlooker.watching, seen=seen), onlooker)
 
@@ -244,7 +242,7 @@ def _result(ended: Ended, onlooker: _Caller) -> Result:
     return result
 
 
-class _Caller:
+class _Caller(Onlooker):
     """Reports a run to a program: lines on standard output, and a callback."""
 
     def __init__(self, on_event: OnEvent | None, *, progress: bool, yes: bool) -> None:
@@ -282,23 +280,11 @@ class _Caller:
             f"measured on {measured.profile.instance_type}, saved to {kept}", markup=False
         )
 
-    def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Print nothing: the result has it."""
-
     def insists(self) -> None:
         self._out.print("No plan meets the limits; the run continues until it reaches one.")
 
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        """Print nothing: the error says it."""
-
     def planned(self, planned: Planned) -> None:
         self._out.print(repr(Plan(planned)), markup=False)
-
-    def taken_over(self, saved: Job) -> None:
-        """Print nothing: the caller has the plan."""
-
-    def begins(self, job: Job) -> None:
-        """Print nothing yet."""
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
@@ -329,7 +315,6 @@ class _Caller:
             self._error = self._error or error
 
     def tell_of_errors(self) -> None:
-        """Warn about the callback's first error, if any."""
         if self._error is not None:
             text = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
             warnings.warn(text, RuntimeWarning, stacklevel=4)

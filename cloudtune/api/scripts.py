@@ -9,7 +9,7 @@ from typing import Any
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.script.drafts import Draft, Gap, read_script
+from cloudtune.script.drafts import Draft, Gap, read_script, scalar
 
 _PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
 
@@ -119,7 +119,6 @@ def experiment_beside(
 
 
 def _missing(script: Path, gaps: Sequence[Gap]) -> str:
-    """Return what is missing, and how to specify it."""
     hints = {
         "metric": "--metric NAME:max",
         "epochs": "--epochs N",
@@ -156,11 +155,5 @@ def _fill(draft: Draft, gap: Gap, answer: str) -> None:
 def _as_yaml(space: Any) -> str:
     if isinstance(space, dict):
         [(kind, values)] = space.items()
-        return f"{{{kind}: [{', '.join(map(_scalar, values))}]}}"
-    return _scalar(space)
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else repr(value)
+        return f"{{{kind}: [{', '.join(map(scalar, values))}]}}"
+    return scalar(space)

@@ -1,7 +1,8 @@
-"""Rows as pandas DataFrames."""
+"""Rows as pandas DataFrames, and labelled lines as HTML."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,3 +24,13 @@ def frame(
     table = pd.DataFrame(rows, columns=list(columns))
     kinds = {**dict.fromkeys(numbers, "float64"), **dict.fromkeys(counts, "Int64")}
     return table.astype(kinds)
+
+
+def notebook_table(title: str, lines: Iterable[tuple[str, str]]) -> str:
+    """Return labels with their texts as HTML for a notebook, below a title."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(label)}</th>"
+        f"<td style='text-align:left'>{escape(text)}</td></tr>"
+        for label, text in lines
+    )
+    return f"<b>{escape(title)}</b><table>{rows}</table>"

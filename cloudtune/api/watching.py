@@ -1,20 +1,74 @@
-"""Follow a ledger while it is written, and show the run on a screen."""
+"""Follow a ledger while it is written, and report the run: on a screen, or to an onlooker."""
 
+from __future__ import annotations
+
+import contextlib
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import Entry, entry_of, read_header
-from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.basis import basis_of
-from cloudtune.runs.job import Job
+from cloudtune.runs.job import basis_of
 from cloudtune.strategies.rungs import rung_epochs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planning.make import Planned
+    from cloudtune.planning.stages import Problem
+    from cloudtune.policy.run import RunPolicy
+    from cloudtune.running.measuring import Measured
+    from cloudtune.running.runner import Watch
+    from cloudtune.runs.job import Job
 
 # Seconds between two looks at an unchanged ledger.
 _GLANCE = 0.5
+
+
+class Onlooker:
+    """Receives the progress of a run, and confirms it before money is spent; this one is silent."""
+
+    def confirm(self, experiment: Experiment, job: Job | None) -> None:
+        """Return if renting is allowed: for a job, or for measuring if `job` is None.
+
+        Raises:
+            UsageError: there is no one to ask.
+        """
+
+    def measures(self) -> Watch:
+        """The script is about to be measured; returns the watch for its events."""
+        return lambda _event, _commands: None
+
+    def measured(self, measured: Measured, kept: Path) -> None:
+        """A profile was measured and saved to `kept`."""
+
+    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+        """Measuring is complete, at this cost in dollars."""
+
+    def insists(self) -> None:
+        """No plan meets the limits, and the run starts anyway."""
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        """No plan meets the limits; `error` is raised next."""
+
+    def planned(self, planned: Planned) -> None:
+        """The run has been planned."""
+
+    def taken_over(self, saved: Job) -> None:
+        """A saved plan is about to be executed."""
+
+    def begins(self, job: Job) -> None:
+        """A job is about to start."""
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:  # noqa: ARG002
+        """Return a context with the watch for the events and commands of a run."""
+        yield lambda _event, _commands: None
 
 
 def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -> Iterator[Entry]:
@@ -50,8 +104,6 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
 
 def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
     """Return the screen for a run of a job."""
-    from cloudtune.display.run_screen import RunScreen  # noqa: PLC0415
-
     epochs = job.experiment.span
     return RunScreen(
         out,

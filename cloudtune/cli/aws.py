@@ -122,7 +122,7 @@ def setup(
     boundary: str,
     output: str,
     yes: bool,
-) -> int:
+) -> None:
     """Create what runs need: a security group, two roles, a bucket. Lists it and asks first.
 
     The resources are one CloudFormation stack, and runs read its settings. What you leave out stays
@@ -152,14 +152,13 @@ def setup(
         click.echo(json.dumps({"region": region, "made": steps}, indent=1))
     else:
         click.echo(f"ready: use `cloud: {{provider: aws, region: {region}}}` in an experiment")
-    return _OK
 
 
 @aws.command()
 @REGION
 @click.option("--bucket", is_flag=True, help="Also delete the bucket, with all checkpoints.")
 @YES
-def teardown(region: str, *, bucket: bool, yes: bool) -> int:
+def teardown(region: str, *, bucket: bool, yes: bool) -> None:
     """Delete what setup created. Lists it and asks first.
 
     Refuses while instances of cloudtune are alive in the region. Keeps a bucket that isn't empty,
@@ -189,7 +188,6 @@ def teardown(region: str, *, bucket: bool, yes: bool) -> int:
         stack.delete(clients)
     if is_doomed:
         stack.delete_bucket(clients, name)
-    return _OK
 
 
 @aws.command()
@@ -275,7 +273,6 @@ def template(
 
 
 def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> int:
-
     if account.image is None or account.group is None or not account.bucket:
         raise UsageError("setup is incomplete: see `cloudtune aws check`; nothing was done")
     ec2 = AWS.calls(Endpoint(account.place.region))
@@ -301,13 +298,11 @@ def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> 
 
 
 def _look(region: str) -> tuple[Any, Inventory]:
-
     clients = Clients(Endpoint(region))
     return clients, inventory_of(clients, region)
 
 
 def _place(account: str | None, region: str, named: Mapping[str, Any]) -> Place:
-
     place = _look(region)[1].place if account is None else Place(account, region, all_types())
     return replace(place, **named)
 

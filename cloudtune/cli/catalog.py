@@ -32,7 +32,7 @@ _WARNINGS_SHOWN = 5
 @click.option("--region", default=pricing.PRICED_REGION, show_default=True, help="AWS region.")
 @click.option("--refresh", is_flag=True, help="Fetch live prices from AWS (needs credentials).")
 @OUTPUT_YAML
-def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> int:
+def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> None:
     """List GPU instance types and their prices. Rents nothing."""
     now = datetime.now(UTC)
     listed = _listed(gpu)
@@ -43,7 +43,6 @@ def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: st
         _show(rows, prices, markets, f"{now:%Y-%m-%d}")
     else:
         print_data(_data(rows, prices, region, f"{now:%Y-%m-%d}"), output)
-    return 0
 
 
 def _listed(gpu: str | None) -> tuple[Listing, ...]:
@@ -90,7 +89,6 @@ class _Row:
 
     @property
     def per_gpu(self) -> float | None:
-        """The price of a GPU-hour, in the same market."""
         return None if self.price is None else self.price / self.listing.instance_type.gpus
 
 
@@ -129,7 +127,11 @@ def _show(rows: Sequence[_Row], prices: Catalog, markets: Sequence[Market], toda
         table.add_row(*_cells(row, markets))
     out.print(table)
     out.print("-: unknown, or not offered. <1: a fraction of a GPU, not offered.")
-    _warn(prices.warnings)
+    for warning in prices.warnings[:_WARNINGS_SHOWN]:
+        click.echo(f"warning: {warning}", err=True)
+    more = len(prices.warnings) - _WARNINGS_SHOWN
+    if more > 0:
+        click.echo(f"warning: {more} more like these; -o json shows all", err=True)
 
 
 def _cells(row: _Row, markets: Sequence[Market]) -> list[str]:
@@ -148,14 +150,6 @@ def _cells(row: _Row, markets: Sequence[Market]) -> list[str]:
 
 def _dollars(price: float | None) -> str:
     return "-" if price is None else f"{price:.4f}"
-
-
-def _warn(warnings: Sequence[str]) -> None:
-    for warning in warnings[:_WARNINGS_SHOWN]:
-        click.echo(f"warning: {warning}", err=True)
-    more = len(warnings) - _WARNINGS_SHOWN
-    if more > 0:
-        click.echo(f"warning: {more} more like these; -o json shows all", err=True)
 
 
 def _data(rows: Sequence[_Row], prices: Catalog, region: str, today: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
     """Show cloudtune's live instances, their runs and their prices."""
     from cloudtune.display.report_screen import show_instances
     from cloudtune.display.terminal import console
+    from cloudtune.infra.provider import errors_at
     from cloudtune.running import cleanup
 
     instances: list[Found] = []
@@ -33,7 +34,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
     for cloud in cleanup.open_clouds(region, all_regions=all_regions):
         try:
             instances += cleanup.look(cloud)
-        except cleanup.errors_at(cloud.endpoint) as error:
+        except errors_at(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     if output == "json":
         rows = [
@@ -71,6 +72,7 @@ def gc(
     Without RUN and --all: instances of this machine's runs whose controller is dead, and instances
     whose lease has expired. Never touches a live run without --all.
     """
+    from cloudtune.infra.provider import errors_at
     from cloudtune.running import cleanup
 
     for head in cleanup.dead_heads():  # first, as a live process could still launch instances
@@ -99,7 +101,7 @@ def gc(
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
-        except cleanup.errors_at(cloud.endpoint) as error:
+        except errors_at(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:
         cloud.close()

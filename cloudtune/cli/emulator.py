@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cloudtune.cli.options import OUTPUT
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
@@ -30,33 +31,29 @@ def emulator() -> None:
 
 @emulator.command()
 @click.option("--boot", metavar="TIME", help="Time from launch to running (default: 4s).")
-def start(boot: str | None) -> int:
+def start(boot: str | None) -> None:
     """Start the emulator; it ends after two minutes without use, or with the next run."""
     wanted = _BOOT if boot is None else parse_seconds(boot)
     if _found() is not None and boot is not None:
         raise UsageError("the emulator is already running; stop it first, or leave out --boot")
     started = ensure_emulator(_folder(), wanted)
     click.echo(f"the emulator serves {started.endpoint} as pid {started.pid}")
-    return 0
 
 
 @emulator.command()
 @click.option("--force", is_flag=True, help="Also terminate live instances.")
-def stop(force: bool) -> int:
+def stop(force: bool) -> None:
     """Stop the emulator if no instance is alive."""
     if not stop_emulator(_folder(), only_if_idle=not force):
         raise UsageError(
             "the emulator has live instances; end them with `cloudtune gc`, or add --force"
         )
     click.echo("stopped the emulator")
-    return 0
 
 
 @emulator.command()
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-def status(output: str) -> int:
+@OUTPUT
+def status(output: str) -> None:
     """Show the emulator's instances and the pending faults."""
     control = _control()
     data = {
@@ -69,7 +66,6 @@ def status(output: str) -> int:
         click.echo(json.dumps(data, indent=1))
     else:
         _show_status(data)
-    return 0
 
 
 def _show_status(data: Mapping[str, Any]) -> None:
@@ -102,7 +98,7 @@ def _line(instance: Mapping[str, Any], now: float) -> str:
 @click.argument("given", metavar="[FILE|JSON]", required=False)
 @click.option("--add", is_flag=True, help="Add to the pending faults instead of replacing them.")
 @click.option("--clear", is_flag=True, help="Clear the pending faults.")
-def faults(given: str | None, add: bool, clear: bool) -> int:
+def faults(given: str | None, add: bool, clear: bool) -> None:
     """Set the pending faults from a FILE or from JSON itself; without one, show them.
 
     As in --add '{"kind": "capacity", "type": "g5.*", "market": "spot", "instances": 2}'.
@@ -118,7 +114,6 @@ def faults(given: str | None, add: bool, clear: bool) -> int:
     elif clear or given is not None:
         control.replace(wanted)
     _show_faults(control.faults())
-    return 0
 
 
 def _faults_of(given: str) -> list[Fault]:
@@ -141,7 +136,7 @@ def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
 @click.argument("instance")
 @click.option("--notice", metavar="TIME", help="Length of the notice (default: 2m, as on AWS).")
 @click.option("--no-notice", is_flag=True, help="Reclaim it immediately.")
-def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
+def reclaim(instance: str, notice: str | None, no_notice: bool) -> None:
     """Reclaim a spot instance, as AWS does, after its notice."""
     if no_notice and notice is not None:
         raise UsageError("--notice and --no-notice can't be combined")
@@ -151,18 +146,16 @@ def reclaim(instance: str, notice: str | None, no_notice: bool) -> int:
     control.reclaim(instance_id, seconds)
     when = f"in {format_seconds(seconds)}" if seconds else "now"
     click.echo(f"{instance_id} will be reclaimed {when}")
-    return 0
 
 
 @emulator.command()
 @click.argument("instance")
-def kill(instance: str) -> int:
+def kill(instance: str) -> None:
     """Kill the processes of an instance; EC2 still reports it running, and bills it."""
     control = _control()
     instance_id = _instance(control, instance)
     control.kill(instance_id)
     click.echo(f"{instance_id} is dead; EC2 still reports it running")
-    return 0
 
 
 def _folder() -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from cloudtune.cli.options import RUN, GroupedCommand
+from cloudtune.errors import UsageError
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow", "wandb")
 
@@ -35,10 +36,13 @@ def check_page(path: Path | None) -> None:
     """
     if path is None:
         return
-    from cloudtune.display.pages.document import check_installed, check_path
+    from cloudtune.display.pages.document import check_installed
 
-    if path != BESIDE:
-        check_path(path)
+    if path != BESIDE and path.suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(
+            f"--html {path}: name a file that ends in .html (a run's or an experiment's name goes "
+            "before --html)"
+        )
     check_installed()
 
 

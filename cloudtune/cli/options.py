@@ -40,7 +40,6 @@ class GroupedCommand(click.Command):
         self._first = first
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the most used options, then the others under a heading."""
         records = {
             parameter.opts[-1]: record
             for parameter in self.get_params(ctx)
@@ -129,12 +128,8 @@ def file_of(path: Path, given: Mapping[str, Any]) -> Path:
 
     if not is_script(path):
         return path
-    return experiment_beside(
-        path,
-        given,
-        ask=_ask if at_terminal() else None,
-        show=lambda line: click.echo(line, err=True),
-    )
+    ask = _ask if at_terminal() else None
+    return experiment_beside(path, given, ask=ask, show=lambda line: click.echo(line, err=True))
 
 
 def confirm(question: str, refusal: str, *, yes: bool) -> None:

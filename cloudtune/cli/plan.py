@@ -163,14 +163,14 @@ def tell_insisted() -> None:
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest plans; return the exit code."""
-    from cloudtune.runs.basis import basis_of
+    from cloudtune.runs.job import basis_of
 
     basis = basis_of(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest
         from cloudtune.display.terminal import console
 
-        show_nearest(console(), error.fastest, error.cheapest, error.nearest, basis.text)
+        show_nearest(console(), error, basis.text)
         click.echo(f"infeasible: {error}", err=True)
         return error.exit_code
     from cloudtune.model.serialization import encode

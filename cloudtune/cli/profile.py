@@ -35,7 +35,7 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     """
     from cloudtune.api.experiments import limits_of
     from cloudtune.infra.provider import provider_named
-    from cloudtune.runs.basis import basis_of
+    from cloudtune.runs.job import basis_of
 
     whose = provider_named(wanted.cloud.provider).asks_first
     if not whose:
@@ -50,37 +50,23 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     confirm(f"Rent from {whose}: {price}, {cap}. Continue?", refusal, yes=yes)
 
 
-class Widths(click.ParamType[tuple[int, ...]]):
-    """Whole numbers of GPUs, with commas between them."""
-
-    name = "widths"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in value.split(",")]
-        if not all(part.isdecimal() and 0 < int(part) <= _WIDEST for part in parts):
-            self.fail(
-                f"{value!r}: write whole GPUs, as in 1,2,3,4; for shares use --pack", param, ctx
-            )
-        return tuple(map(int, parts))
+def _whole_gpus(_context: Any, _option: Any, text: str | None) -> tuple[int, ...]:
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= _WIDEST for part in parts):
+        raise click.BadParameter(
+            f"{text!r}: write whole GPUs, as in 1,2,3,4; for shares use --pack"
+        )
+    return tuple(map(int, parts))
 
 
-class PackChoice(click.ParamType[int | Literal["auto"]]):
-    """A number of trials on a GPU, or "auto"."""
-
-    name = "pack"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | Literal["auto"]:
-        if value == "auto":
-            return "auto"
-        if not (value.isdecimal() and 2 <= int(value) <= _MOST_PACKED):
-            self.fail(f"{value!r}: write auto, or a number from 2 to {_MOST_PACKED}", param, ctx)
-        return int(value)
+def _trials_on_a_gpu(_context: Any, _option: Any, text: str | None) -> int | Literal["auto"]:
+    if text is None:
+        return 1
+    if text == "auto":
+        return "auto"
+    if not (text.isdecimal() and 2 <= int(text) <= _MOST_PACKED):
+        raise click.BadParameter(f"{text!r}: write auto, or a number from 2 to {_MOST_PACKED}")
+    return int(text)
 
 
 @click.command(
@@ -100,14 +86,13 @@ class PackChoice(click.ParamType[int | Literal["auto"]]):
 )
 @click.option(
     "--pack",
-    type=PackChoice(),
+    callback=_trials_on_a_gpu,
     metavar="2..64|auto",
     help="Also measure 2, 4, … up to this many trials per GPU; auto measures 2 and predicts more.",
 )
 @click.option(
     "--widths",
-    type=Widths(),
-    default=(),
+    callback=_whole_gpus,
     metavar="GPUS",
     help="GPUs per trial to measure, such as 1,2,4,8 (on several instances if need be).",
 )
@@ -124,13 +109,13 @@ def profile(
     *,
     pace: bool,
     epochs: int,
-    pack: int | Literal["auto"] | None,
+    pack: int | Literal["auto"],
     widths: tuple[int, ...],
     parallel: str | None,
     save: Path | None,
     yes: bool,
     **given: Any,
-) -> int:
+) -> None:
     """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.experiments import limits_left, limits_of
     from cloudtune.api.flow import refuse_interrupted
@@ -156,7 +141,7 @@ def profile(
             pace=pace,
             limits=limits,
             epochs=epochs,
-            pack=pack or 1,
+            pack=pack,
             widths=widths,
             share=1 / (len(names) - number),
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
@@ -169,7 +154,6 @@ def profile(
     if save is not None:
         store.write(save, profiles)
     click.echo(measured_for(wanted, spent))
-    return 0
 
 
 def measured_for(wanted: Experiment, dollars: float) -> str:

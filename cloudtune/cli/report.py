@@ -20,7 +20,7 @@ from cloudtune.runs import home
     help="Compare the bill with simulated fixed and naively elastic clusters.",
 )
 @OUTPUT
-def report(run: str | None, *, html: Path | None, against: bool, output: str) -> int:
+def report(run: str | None, *, html: Path | None, against: bool, output: str) -> None:
     """Show what a run did, planned versus actual. Without RUN, the last one.
 
     --html writes a page with curves, GPUs, fleet and spend, the bill and configurations.
@@ -48,4 +48,3 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
         click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
     elif html is None:
         show_report(console(), run_report)
-    return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.api.watching import Onlooker, screen_of
 from cloudtune.cli.plan import show_infeasible, tell_insisted
 from cloudtune.cli.profile import confirm_rental, measure_watch, measured_for, show_measured
 from cloudtune.display.plan_screen import show_saved
@@ -15,7 +16,7 @@ from cloudtune.display.report_screen import emulated_text
 from cloudtune.display.terminal import console
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.serialization import encode, encode_kind
-from cloudtune.runs.basis import basis_of
+from cloudtune.runs.job import basis_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,19 +34,27 @@ if TYPE_CHECKING:
     from cloudtune.runs.job import Job
 
 
-class Terminal:
-    """Reports everything to a terminal, and asks a person before renting."""
+class Quiet(Onlooker):
+    """Prints only the final report and why there is no plan, but asks a person before renting."""
 
     def __init__(self, *, yes: bool = False, goes_on: bool = False) -> None:
         self._yes = yes
         self._begun = "resumed" if goes_on else ""
 
     def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Ask for confirmation, if the provider requires it."""
         confirm_rental(experiment, job, yes=self._yes)
 
+    def insists(self) -> None:
+        tell_insisted()
+
+    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        show_infeasible(error, "table", problem)
+
+
+class Terminal(Quiet):
+    """Reports everything to a terminal."""
+
     def measures(self) -> Watch:
-        """Announce the measurement, and return a watch that prints it."""
         console().print(
             "This script has no profile yet: measuring it first, within the same limits."
         )
@@ -58,12 +67,6 @@ class Terminal:
         limited = dollars > 0 and experiment.limits.budget is not None
         rest = "; the run gets the rest of the budget" if limited else ""
         console().print(f"{measured_for(experiment, dollars)}{rest}.")
-
-    def insists(self) -> None:
-        tell_insisted()
-
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
-        show_infeasible(error, "table", problem)
 
     def planned(self, planned: Planned) -> None:
         """Show the first ten lines of `cloudtune plan`: the expected result."""
@@ -82,41 +85,9 @@ class Terminal:
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        from cloudtune.api.watching import screen_of
-
         console().print(f"Run {job.run} {self._begun}".rstrip())
         with screen_of(job, policy, console()) as screen:
             yield screen.watch
-
-
-class Quiet(Terminal):
-    """Prints only the final report, but still asks before renting."""
-
-    def measures(self) -> Watch:
-        return _unseen
-
-    def measured(self, measured: Measured, kept: Path) -> None:
-        """Print nothing."""
-
-    def has_measured(self, experiment: Experiment, dollars: float) -> None:
-        """Print nothing."""
-
-    def planned(self, planned: Planned) -> None:
-        """Print nothing."""
-
-    def taken_over(self, saved: Job) -> None:
-        """Print nothing."""
-
-    def begins(self, job: Job) -> None:
-        """Print nothing."""
-
-    @contextlib.contextmanager
-    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:  # noqa: ARG002
-        yield _unseen
-
-
-def _unseen(_event: Event, _commands: tuple[Command, ...]) -> None:
-    pass
 
 
 class JsonLines(Quiet):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cloudtune.api.remote import Sent
-    from cloudtune.cli.reporters import Terminal
+    from cloudtune.cli.reporters import Quiet
     from cloudtune.experiment import Experiment
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.running.runner import Ended
@@ -76,7 +76,7 @@ def run(
     others can reach.
     """
     from cloudtune.api import flow
-    from cloudtune.api.experiments import load_experiment
+    from cloudtune.api.experiments import given_words, load_experiment
     from cloudtune.api.regions import ranked
     from cloudtune.api.scripts import is_script
     from cloudtune.planners.base import InfeasibleError
@@ -84,6 +84,7 @@ def run(
     from cloudtune.running import runner
 
     onlooker = _onlooker(output, quiet=quiet, yes=yes)
+    words = _words(pace=pace, force=force, quiet=quiet, output=output)
     saved = None if is_script(experiment) else load_plan(experiment)
     if saved is not None:
         _refuse_overrides({**given, "profile": profile})
@@ -92,7 +93,6 @@ def run(
         refuse_moved_prices(experiment, saved, price_tolerance)
         if not here and _needs_head(saved.experiment, force=here is False):
             onlooker.confirm(saved.experiment, saved)
-            words = _words(pace=pace, force=force, quiet=quiet, output=output)
             return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
         return _conclude(flow.carry_out(saved, onlooker, pace=pace, force=force), output)
@@ -101,9 +101,7 @@ def run(
     wanted, *elsewhere = ranked(asked, profile, planning)
     if not here and _needs_head(wanted, force=here is False):
         onlooker.confirm(wanted, None)
-        words = _words(pace=pace, force=force, quiet=quiet, output=output)
-        for name, value in {**vars(planning), "profile": profile}.items():
-            words += [] if value is None else [f"--{name}={value}"]
+        words += given_words({**vars(planning), "profile": profile})
         return _carry(wanted, words, elsewhere=elsewhere)
     runner.enter_environment(wanted)
     try:
@@ -163,6 +161,7 @@ def resume(
     continues if you add trials.
     """
     from cloudtune.api import flow
+    from cloudtune.api.experiments import given_words
     from cloudtune.infra.heads.remote_runs import is_remote
     from cloudtune.running import runner
     from cloudtune.running.resume import Further
@@ -171,7 +170,7 @@ def resume(
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
     folder = home.find_run(run)
     if not here and is_remote(folder):
-        words = [f"--{name}={value}" for name, value in vars(further).items() if value is not None]
+        words = given_words(vars(further))
         words += _words(pace=True, force=False, quiet=quiet, output=output)
         return _carry_on(folder, words, onlooker.confirm)
     runner.enter_environment(runner.job_of_run(folder).experiment)
@@ -179,7 +178,7 @@ def resume(
     return _conclude(ended, output)
 
 
-def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = False) -> Terminal:
+def _onlooker(output: str, *, quiet: bool, yes: bool, goes_on: bool = False) -> Quiet:
     from cloudtune.cli.reporters import JsonLines, Quiet, Terminal
 
     if output == "jsonl":
@@ -187,7 +186,7 @@ def _onlooker(output: str, *, quiet: bool, yes: bool = False, goes_on: bool = Fa
     return (Quiet if quiet else Terminal)(yes=yes, goes_on=goes_on)
 
 
-def _conclude(ended: Ended, output: str = "table") -> int:
+def _conclude(ended: Ended, output: str) -> int:
     from cloudtune.api.flow import concluded
     from cloudtune.cli.reporters import tell
     from cloudtune.display.report_screen import show_report
