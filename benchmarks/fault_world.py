@@ -99,7 +99,7 @@ class OutlivingCloud:
         """Carry a command out, if the controller lives to ask for it."""
         self.fuse.burn()
         # Of a session that never began, and is reported lost, nothing is to be stopped.
-        if not (isinstance(command, StopTrial) and not self.world.has(command.session)):
+        if not (isinstance(command, StopTrial) and command.session not in self.world.sessions):
             self.world.apply(command)
         if isinstance(command, Launch) and self._deadline is not None:
             self._end([command.intent], self._deadline)
@@ -138,7 +138,7 @@ class OutlivingCloud:
     def _end(self, intents: Iterable[str], when: float) -> None:
         """Have leases end; none ever goes past the deadline."""
         for intent in intents:
-            at = max(when, self.world.launched_at(intent))
+            at = max(when, self.world.intents[intent].launched_at)
             self.world.schedule(InstanceGone(at, intent, at, "its lease ended"))
 
     def take_over(self, in_flight: InFlight) -> None:

@@ -126,7 +126,10 @@ def _tensorboard(result: Result, target: str) -> str:
 
     began = result.report.job.began
     epochs = _epochs(result)
-    best = _best(result)
+    frame = result.trials.set_index("trial")
+    own = f"metric/{result.metric}"  # if it has the name of one of our columns
+    column = own if own in frame.columns else result.metric
+    best = {str(trial): float(best) for trial, best in frame[column].dropna().items()}
     for trial in _trials(result):
         folder = Path(target, trial.id)
         for old in folder.glob("events.out.tfevents.*"):
@@ -143,14 +146,6 @@ def _tensorboard(result: Result, target: str) -> str:
             if trial.error:
                 writer.add_text("error", trial.error)
     return f"Wrote {counted(len(_trials(result)), 'trial')}: tensorboard --logdir {target}"
-
-
-def _best(result: Result) -> dict[str, float]:
-    """Return the best value of the metric for each trial that reported it."""
-    frame = result.trials.set_index("trial")
-    own = f"metric/{result.metric}"  # if it has the name of one of our columns
-    column = own if own in frame.columns else result.metric
-    return {str(trial): float(best) for trial, best in frame[column].dropna().items()}
 
 
 def _mlflow(result: Result, target: str) -> str:

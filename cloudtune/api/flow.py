@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cloudtune.api.experiments import limits_left, limits_of, plan_or_forced
@@ -190,12 +190,17 @@ def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
     # The time that a person took to answer doesn't count.
     job = dataclasses.replace(job, began=job.began + unix_time() - asked_at)
     onlooker.begins(job)
-    with contextlib.ExitStack() as shown:
-
-        def watching(run: str, policy: RunPolicy) -> Watch:
-            return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))
-
+    with _shown(job, onlooker) as watching:
         return runner.run_job(job, watching)
+
+
+@contextlib.contextmanager
+def _shown(job: Job, onlooker: Onlooker) -> Iterator[Callable[[str, RunPolicy], Watch]]:
+    """Give what opens the onlooker's watch of a run; it is closed with the context."""
+    with contextlib.ExitStack() as shown:
+        yield lambda run, policy: shown.enter_context(
+            onlooker.watching(dataclasses.replace(job, run=run), policy)
+        )
 
 
 def go_on(
@@ -213,10 +218,7 @@ def go_on(
         CloudtuneError: its ledger can't be resumed.
     """
     job = runner.job_of_run(folder)
-    with home.with_module(job.experiment), contextlib.ExitStack() as shown:
-
-        def watching(run: str, policy: RunPolicy) -> Watch:
-            return shown.enter_context(onlooker.watching(dataclasses.replace(job, run=run), policy))
+    with home.with_module(job.experiment), _shown(job, onlooker) as watching:
 
         def confirm(job: Job) -> None:
             onlooker.confirm(job.experiment, job)

@@ -1,10 +1,9 @@
 """Which region a run goes to, where its experiment names several."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cloudtune.api.experiments import (
     Source,
@@ -16,6 +15,7 @@ from cloudtune.api.experiments import (
     with_head,
 )
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Provider, provider_named
 from cloudtune.model.events import EpochDone
 from cloudtune.model.text import counted
@@ -24,14 +24,9 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
+from cloudtune.planning.stages import PlanOptions
 from cloudtune.runs.control import to_stderr
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cloudtune.experiment import Experiment
-    from cloudtune.planning.stages import PlanOptions
-    from cloudtune.runs.report import Report
+from cloudtune.runs.report import Report
 
 # As many regions at most are named that lack the same.
 _NAMED = 3

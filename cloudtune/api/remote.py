@@ -1,9 +1,10 @@
 """Send, follow and resume a run that a head controls, from a machine that can't control it."""
 
+import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -191,13 +192,11 @@ def _launched(
     store.write(REMOTE, json.dumps(asdict(remote)).encode())
     remote.keep(folder)  # before the call, after which there may be a head
 
-    def request(user_data: str) -> Mapping[str, object]:
-        return {"UserData": user_data}
-
     store.remove(BOOT)  # of the head before this one
-    boot_log = upload_address(store.uri_of(BOOT), UPLOAD_SECONDS)
     head = launch.launch(
-        *(_calls(remote), folder.name, remote, offer, request), boot_log=boot_log, say=to_stderr
+        *(_calls(remote), folder.name, remote, offer, lambda user_data: {"UserData": user_data}),
+        boot_log=upload_address(store.uri_of(BOOT), UPLOAD_SECONDS),
+        say=to_stderr,
     )
     return Sent(folder, remote, head)
 
@@ -303,11 +302,12 @@ def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -
         CleanupError: its cloud didn't confirm its termination.
     """
     following = Following(sent, lambda text: err(f"{text}\n"))
-    printed = [_Printed(sent.folder / OUTPUT, out), _Printed(sent.folder / ERRORS, err)]
+    streams = [(_additions(sent.folder / OUTPUT), out), (_additions(sent.folder / ERRORS), err)]
     while True:
         code = following.look()
-        for stream in printed:
-            stream.go_on()
+        for additions, show in streams:
+            if text := next(additions):
+                show(text)
         if code is not None:
             following.end()
             return code
@@ -395,21 +395,13 @@ def _calls(remote: Remote) -> Calls:
     return calls_to(cloud.endpoint)
 
 
-class _Printed:
-    """Prints data added to a file."""
-
-    def __init__(self, path: Path, out: Callable[[str], None]) -> None:
-        self._path = path
-        self._out = out
-        self._at = 0
-
-    def go_on(self) -> None:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        self._at += len(data)
-        if data:
-            self._out(data.decode(errors="replace"))
+def _additions(path: Path) -> Iterator[str]:
+    """Yield what was added to a file since the last look, "" for nothing, without an end."""
+    at = 0
+    while True:
+        data = b""
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(at)
+            data = file.read()
+        at += len(data)
+        yield data.decode(errors="replace")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.infra.provider import HeadOffer
     from cloudtune.running.runner import Ended
-    from cloudtune.runs.job import Job
 
 _INTERRUPTED = 130
 
@@ -160,7 +159,7 @@ def resume(
     the start of the run, the time in between included, unless you give new ones. A completed run
     continues if you add trials.
     """
-    from cloudtune.api import flow
+    from cloudtune.api import flow, remote
     from cloudtune.api.experiments import given_words
     from cloudtune.infra.heads.remote_runs import is_remote
     from cloudtune.running import runner
@@ -169,11 +168,14 @@ def resume(
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
     folder = home.find_run(run)
+    job = runner.job_of_run(folder)
+    wanted = job.experiment
     if not here and is_remote(folder):
         words = given_words(vars(further))
         words += _words(pace=True, force=False, quiet=quiet, output=output)
-        return _carry_on(folder, words, onlooker.confirm)
-    runner.enter_environment(runner.job_of_run(folder).experiment)
+        onlooker.confirm(wanted, job)
+        return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))[0]
+    runner.enter_environment(wanted)
     ended = flow.go_on(folder, onlooker, further, changed_script=changed_script)
     return _conclude(ended, output)
 
@@ -254,22 +256,6 @@ def _carry(
         return code
     following = regions.after(report.load(folder), elsewhere[0])
     return code if following is None else _carry(following, words, elsewhere=elsewhere[1:])
-
-
-def _carry_on(
-    folder: Path, words: Sequence[str], confirm: Callable[[Experiment, Job | None], None]
-) -> int:
-    """Resume a run on another head and print its output; return its exit code.
-
-    `words` are further options of `cloudtune resume`.
-    """
-    from cloudtune.api import remote
-    from cloudtune.runs.job import job_of_ledger
-
-    job = job_of_ledger(folder / home.LEDGER)
-    confirm(job.experiment, job)
-    wanted = job.experiment
-    return _followed(wanted, lambda offer: remote.resend(folder, wanted, offer, words))[0]
 
 
 def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> tuple[int, Path]:

@@ -120,8 +120,8 @@ class SimWorld:
         self._random = random.Random(seed)  # noqa: S311  not for secrets
         self._heap: list[tuple[float, int, Event | _Shrinks]] = []
         self._order = itertools.count()
-        self._sessions: dict[str, _Session] = {}
-        self._intents: dict[str, _Intent] = {}
+        self.sessions: dict[str, _Session] = {}
+        self.intents: dict[str, _Intent] = {}
         self._profiles: dict[str, ScalingProfile] = {}  # by instance
         self._timers: dict[str, float] = {}
         self._cores = None if cores is None else [begin] * cores  # a heap: when each is free
@@ -207,28 +207,22 @@ class SimWorld:
         self._ended = False
         self.schedule(event)
 
-    def has(self, session: str) -> bool:
-        return session in self._sessions
-
     def drop(self, session: str) -> None:
         """Let a session's workers be gone, without an event."""
-        if session in self._sessions:
-            self._sessions[session].alive = False
+        if session in self.sessions:
+            self.sessions[session].alive = False
 
     def alive(self) -> list[str]:
         """Return the intents whose instances exist and bill, or will without any more asking."""
         return [
-            name for name, asked in self._intents.items() if asked.state not in {"dropped", "gone"}
+            name for name, asked in self.intents.items() if asked.state not in {"dropped", "gone"}
         ]
-
-    def launched_at(self, intent: str) -> float:
-        return self._intents[intent].launched_at
 
     def _holds(self, event: Event) -> bool:
         """Whether nothing has overtaken a scheduled event."""
         match event:
             case EpochDone() | TrialStarted() | TrialFailed() | TrialLost():
-                session = self._sessions.get(event.session)
+                session = self.sessions.get(event.session)
                 return session is not None and session.alive
             case InstanceLaunched():
                 return self._state(event.intent) == "asked"
@@ -253,26 +247,26 @@ class SimWorld:
         return True
 
     def _state(self, intent: str) -> str:
-        return self._intents[intent].state if intent in self._intents else "unknown"
+        return self.intents[intent].state if intent in self.intents else "unknown"
 
     def _follow(self, event: Event) -> None:
         match event:
             case InstanceLaunched():
-                self._intents[event.intent].state = "launched"
-                self._watch(pool(self._intents[event.intent].rentable.offer), event.at)
+                self.intents[event.intent].state = "launched"
+                self._watch(pool(self.intents[event.intent].rentable.offer), event.at)
             case InstanceGone() | LaunchFailed():
-                self._intents[event.intent].state = "gone"
+                self.intents[event.intent].state = "gone"
             case TrialStarted():
-                session = self._sessions[event.session]
+                session = self.sessions[event.session]
                 session.busy = False
                 self._train(session)
             case EpochDone():
-                session = self._sessions[event.session]
+                session = self.sessions[event.session]
                 session.epoch = event.epoch
                 session.busy = False
                 self._train(session)
             case TrialFailed() | TrialLost():
-                self._sessions[event.session].alive = False
+                self.sessions[event.session].alive = False
             case TimerFired():
                 del self._timers[event.name]
             case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
@@ -321,12 +315,12 @@ class SimWorld:
             case StartTrial():
                 self._start(command)
             case ExtendTrial():
-                session = self._sessions[command.session]
+                session = self.sessions[command.session]
                 session.until = max(session.until, command.until_epoch)
                 self._train(session)
             case StopTrial():
-                if self._sessions[command.session].alive:
-                    self._sessions[command.session].alive = False
+                if self.sessions[command.session].alive:
+                    self.sessions[command.session].alive = False
                     self.schedule(TrialStopped(self.now, command.session))
             case SetTimer():
                 self._timers[command.name] = command.at
@@ -340,14 +334,14 @@ class SimWorld:
 
     def _launch(self, command: Launch) -> None:
         intent = command.intent
-        if intent in self._intents:
+        if intent in self.intents:
             return
         rentable = of_pool(self._rentables, command.instance_type, command.market, command.zone)
         instance = f"sim-{intent}"
         profile = rentable.profile
         at = self.now + self._draw(profile.launch)
         joined_at = at + self._draw(profile.boot)
-        self._intents[intent] = _Intent(rentable, at, joined_at)
+        self.intents[intent] = _Intent(rentable, at, joined_at)
         self._profiles[instance] = profile
         self.schedule(InstanceLaunched(at, intent, instance, at))
         self.schedule(NodeJoined(joined_at, intent))
@@ -365,13 +359,13 @@ class SimWorld:
         """Return the intents whose instances are held in a pool, in the order of their requests."""
         return [
             intent
-            for intent, asked in self._intents.items()
+            for intent, asked in self.intents.items()
             if asked.state in {"launched", "releasing"} and pool(asked.rentable.offer) == name
         ]
 
     def _answered(self, event: InstanceLaunched) -> InstanceLaunched | LaunchFailed:
         """Return a launch, or its refusal where the pool has no room for it."""
-        asked = self._intents.get(event.intent)
+        asked = self.intents.get(event.intent)
         name = None if asked is None else pool(asked.rentable.offer)
         if name is None or name not in self.pools:
             return event
@@ -395,11 +389,11 @@ class SimWorld:
         self.now = max(self.now, due.at)
         held = self._in(due.pool)
         for intent in held[self.pools[due.pool].room(due.at) :]:
-            self._take(intent, due.at, self._intents[intent].joined_at)
+            self._take(intent, due.at, self.intents[intent].joined_at)
         self._watch(due.pool, due.at)
 
     def _release(self, intent: str) -> None:
-        asked = self._intents.get(intent)
+        asked = self.intents.get(intent)
         if asked is None or asked.state not in {"asked", "launched"}:
             return
         at = self.now + self._draw(asked.rentable.profile.release)
@@ -411,12 +405,12 @@ class SimWorld:
             self.schedule(LaunchFailed(at, intent, "Released", "given back before launch"))
 
     def _start(self, command: StartTrial) -> None:
-        if command.session in self._sessions:
+        if command.session in self.sessions:
             return
         profile = self._profiles[command.placement[0].instance]
         delay = profile.start if command.start_epoch == 0 else profile.resize
         session = _Session(command, profile, command.start_epoch, command.until_epoch)
-        self._sessions[command.session] = session
+        self.sessions[command.session] = session
         seconds = self._draw(delay)
         begins = self.now
         if self._cores is not None:

@@ -226,18 +226,13 @@ def _scalar(node: ScalarNode) -> object:
                 return None
             case "bool":
                 return {"true": True, "false": False}[text.lower()]
-            case "int":
-                return _whole(text)
+            case "int":  # as YAML 1.2 means it: 010 is ten and 0o10 is eight
+                digits = text.lower().lstrip("+-")
+                base = {"0b": 2, "0o": 8, "0x": 16}.get(digits[:2], 10)
+                magnitude = int(digits[2:] if base != 10 else digits, base)
+                return -magnitude if text.startswith("-") else magnitude
             case "float":
                 return float(re.sub(r"^([+-]?)\.(inf|nan)$", r"\1\2", text.lower()))
     except (KeyError, ValueError):
         raise ExperimentError(f"{shown(text)} is not a {tag.removeprefix(_TAG)}") from None
     raise ExperimentError(f"the tag {shown(tag)} is not read here; remove it")
-
-
-def _whole(text: str) -> int:
-    """Return the number as YAML 1.2 means it: 010 is ten and 0o10 is eight."""
-    digits = text.lower().lstrip("+-")
-    base = {"0b": 2, "0o": 8, "0x": 16}.get(digits[:2], 10)
-    magnitude = int(digits[2:] if base != 10 else digits, base)
-    return -magnitude if text.startswith("-") else magnitude

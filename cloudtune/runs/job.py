@@ -4,18 +4,20 @@ The header of a ledger is a job. A fresh policy made from it and fed the ledger'
 as the recorded one did: that is how a run is reported, checked and one day resumed.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.experiment import Experiment  # noqa: TC001  `decode` reads the field's type
+from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import sample
 from cloudtune.infra.provider import provider_named
-from cloudtune.model.plans import BY_PLAN, Charges, Limits, Rentable, RunPlan
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import BY_PLAN, Charges, Limits, Plan, Rentable, RunPlan
+from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
@@ -26,12 +28,15 @@ from cloudtune.policy.registry import (
     FLEETS,
     SEER,
     STRATEGIES,
+    Choice,
     chosen,
     components,
     run_policy,
     sampler_for,
 )
-from cloudtune.profiles.provenance import basis
+from cloudtune.policy.run import RunPolicy
+from cloudtune.profiles.provenance import Basis, basis
+from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import (
@@ -41,20 +46,6 @@ from cloudtune.strategies.samplers.sampler import (
     SAMPLERS,
     SpaceSampler,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.model.catalog import Offer
-    from cloudtune.model.plans import Plan
-    from cloudtune.model.scaling import Identity, ScalingProfile
-    from cloudtune.policy.registry import Choice
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.profiles.provenance import Basis
-    from cloudtune.strategies.base import Sampler
-    from cloudtune.strategies.samplers.axes import Config
-
 
 # The most trials that a search for what the limits allow tries.
 MAX_TRIALS = 4096
@@ -118,7 +109,7 @@ class Job:
         return encode(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Job:
+    def from_json(cls, data: Mapping[str, Any]) -> "Job":
         """Return the job that `to_json` was given; `data` may have other fields besides."""
         return decode(
             cls, {field.name: data[field.name] for field in fields(cls) if field.name in data}
@@ -172,7 +163,7 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
     return tuple(Trial(f"t{n:0{digits}d}", config) for n, config in enumerate(configs))
 
 
-def _configs(experiment: Experiment, count: int) -> Sequence[Config]:
+def _configs(experiment: Experiment, count: int) -> Sequence[Mapping[str, object]]:
     """Return `count` configurations, those of `initial` first; grids may give fewer."""
     first = experiment.first_configs
     drawn = sample(experiment.space, count, experiment.seed)
@@ -320,7 +311,7 @@ class Drawn(SpaceSampler):
         most = max_trials(experiment)
         seed = experiment.seed
         super().__init__(space, "random", mode=experiment.metric.mode, seed=seed, most=most)
-        self._drawn_before: Sequence[Config] = ()
+        self._drawn_before: Sequence[Mapping[str, object]] = ()
         self._experiment = experiment
         self._next = 0
         self._taken: set[int] = set()
@@ -346,7 +337,7 @@ class Drawn(SpaceSampler):
         self._next += 1
         return self._begun(self._drawn_before[self._next - 1])
 
-    def candidates(self) -> Sequence[Config]:
+    def candidates(self) -> Sequence[Mapping[str, object]]:
         """Return what might be tried: with grids, which are tried in full, only these draws."""
         if not self.has_grids:
             return super().candidates()

@@ -102,7 +102,7 @@ class Late:
 
     def apply(self, command: Command) -> None:
         stopped = command.session if isinstance(command, StopTrial) else ""
-        session = self.world._sessions.get(stopped)
+        session = self.world.sessions.get(stopped)
         if session is not None and session.busy and session.epoch:
             trial, epoch = session.command.trial, session.epoch + 1
             metrics, path = {"score": 0.001 * epoch}, f"sim://{trial}/{epoch}"

@@ -117,7 +117,10 @@ def _sections(report: Report) -> Iterator[PageSection]:
         yield PageSection(
             "Trials", None, folded("All trials, the best first", table(_trials(report)))
         )
-    text = f"<pre>{escape(_text(report))}</pre>"
+    file = io.StringIO()
+    out = Console(file=file, width=_WIDTH, highlight=False, force_jupyter=False)
+    report_screen.show_report(out, report)
+    text = f"<pre>{escape(file.getvalue())}</pre>"
     yield PageSection("The report as text", None, folded("cloudtune report", text))
 
 
@@ -140,11 +143,3 @@ def _trials(report: Report) -> Sheet:
         )
     columns = ("trial", "status", "epochs", report.metric, "cost", *names, *errors)
     return Sheet("Trials", columns, tuple(rows), frozenset({"trial", "status", *errors}))
-
-
-def _text(report: Report) -> str:
-    """Return what `cloudtune report` prints."""
-    file = io.StringIO()
-    out = Console(file=file, width=_WIDTH, highlight=False, force_jupyter=False)
-    report_screen.show_report(out, report)
-    return file.getvalue()
