@@ -3,9 +3,8 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
@@ -21,34 +20,12 @@ _WORKER = re.compile(r"(?P<trial>.+)\.(?P<session>\d+)\.(?P<rank>\d+)\.log")
 _OVERLAP = 4096
 
 
-@dataclass(frozen=True)
-class Log:
-    """A log in a storage: of a worker of a trial, by session and rank, or of a node.
+class Log(NamedTuple):
+    """A log in a storage: of a worker of a trial, or of a node (then `trial` is ""); its file."""
 
-    `changed` changes whenever the log is written again.
-    """
-
+    title: str
     trial: str
-    session: int
-    rank: int
-    node: str
-    path: str
-    changed: tuple[int, object] = (0, None)
-
-    @property
-    def title(self) -> str:
-        """The owner of the log, such as "t03, session 1, rank 0"."""
-        if self.node:
-            return f"node {self.node}"
-        return f"{self.trial}, session {self.session}, rank {self.rank}"
-
-
-@dataclass(frozen=True)
-class LogPiece:
-    """A piece of a log: all of it, or an addition."""
-
-    log: Log
-    text: str
+    info: Any
 
 
 class RunLogs:
@@ -73,36 +50,50 @@ class RunLogs:
             UsageError: the run has logs, but none of that trial.
             StorageError: the storage can't be read.
         """
+        with storage_errors(self.uri):
+            infos = entries(self._fs, f"{self._root}/{'nodes' if nodes else ''}".rstrip("/"))
+        files = {info.base_name: info for info in infos if info.is_file}
         if nodes:
-            return sorted(self._found("nodes", _of_node), key=lambda log: log.node)
-        logs = self._found("", _of_worker)
-        logs.sort(key=lambda log: (log.trial, log.session, log.rank))
+            names = {f"node {name.removesuffix('.log')}": name for name in files}
+            return [Log(title, "", files[names[title]]) for title in sorted(names)]
+        matches = [match for match in map(_WORKER.fullmatch, files) if match is not None]
+        matches.sort(key=lambda match: (match["trial"], int(match["session"]), int(match["rank"])))
+        logs = [
+            Log(
+                f"{it['trial']}, session {int(it['session'])}, rank {int(it['rank'])}",
+                it["trial"],
+                files[it[0]],
+            )
+            for it in matches
+        ]
         matching = [log for log in logs if trial in (None, log.trial)]
         if logs and not matching:
-            names = ", ".join(dict.fromkeys(log.trial for log in logs))
-            raise UsageError(f"no logs of trial {trial!r}; choose one of {names}")
+            trials = ", ".join(dict.fromkeys(log.trial for log in logs))
+            raise UsageError(f"no logs of trial {trial!r}; choose one of {trials}")
         return matching
 
-    def news(self, logs: Sequence[Log]) -> Iterator[LogPiece]:
-        """Yield the additions to these logs since the last call.
+    def news(self, logs: Sequence[Log]) -> Iterator[tuple[str, str]]:
+        """Yield the additions to these logs since the last call, each with the log's title.
 
         Raises:
             StorageError: the storage can't be read.
         """
         for log in logs:
-            last_seen = self._seen.get(log.path)
-            if last_seen is not None and last_seen[0] == log.changed:
+            path = log.info.path
+            changed = (log.info.size, log.info.mtime_ns)
+            last_seen = self._seen.get(path)
+            if last_seen is not None and last_seen[0] == changed:
                 continue
-            with storage_errors(self.uri), self._fs.open_input_stream(log.path) as reader:
+            with storage_errors(self.uri), self._fs.open_input_stream(path) as reader:
                 data = bytes(reader.read())
-            self._seen[log.path] = (log.changed, data)
+            self._seen[path] = (changed, data)
             added = data if last_seen is None else _added(last_seen[1], data)
             if added:
-                yield LogPiece(log, added.decode(errors="replace"))
+                yield log.title, added.decode(errors="replace")
 
     def followed(
         self, look: Callable[[], Sequence[Log]], driven: Callable[[], bool]
-    ) -> Iterator[LogPiece]:
+    ) -> Iterator[tuple[str, str]]:
         """Yield the logs that `look` finds, then their additions.
 
         Ends when `driven`, called before the last look, was False.
@@ -113,25 +104,6 @@ class RunLogs:
             if not is_live:
                 return
             time.sleep(FAR_SECONDS if "://" in self.uri else NEAR_SECONDS)
-
-    def _found(self, folder: str, of: Callable[[Any], Log | None]) -> list[Log]:
-        with storage_errors(self.uri):
-            infos = entries(self._fs, f"{self._root}/{folder}".rstrip("/"))
-        return [log for info in infos if info.is_file and (log := of(info)) is not None]
-
-
-def _of_worker(info: Any) -> Log | None:
-    match = _WORKER.fullmatch(info.base_name)
-    if match is None:
-        return None
-    session = int(match["session"])
-    rank = int(match["rank"])
-    return Log(match["trial"], session, rank, "", info.path, (info.size, info.mtime_ns))
-
-
-def _of_node(info: Any) -> Log:
-    node = info.base_name.removesuffix(".log")
-    return Log("", 0, 0, node, info.path, (info.size, info.mtime_ns))
 
 
 def _added(before: bytes, now: bytes) -> bytes:

@@ -75,7 +75,7 @@ def run(
     others can reach.
     """
     from cloudtune.api import flow
-    from cloudtune.api.experiments import given_words, load_experiment
+    from cloudtune.api.experiments import given_words, head_for, load_experiment
     from cloudtune.api.regions import ranked
     from cloudtune.api.scripts import is_script
     from cloudtune.planners.base import InfeasibleError
@@ -90,7 +90,7 @@ def run(
         if math.isnan(price_tolerance):
             raise UsageError("--price-tolerance must be a number such as 0.05, not nan")
         refuse_moved_prices(experiment, saved, price_tolerance)
-        if not here and _needs_head(saved.experiment, force=here is False):
+        if not here and head_for(saved.experiment, force=here is False) is not None:
             onlooker.confirm(saved.experiment, saved)
             return _carry(saved.experiment, words, plan=experiment)
         runner.enter_environment(saved.experiment)
@@ -98,7 +98,7 @@ def run(
     planning = options.plan_options_of(given)
     asked = load_experiment(options.file_of(experiment, given), given)
     wanted, *elsewhere = ranked(asked, profile, planning)
-    if not here and _needs_head(wanted, force=here is False):
+    if not here and head_for(wanted, force=here is False) is not None:
         onlooker.confirm(wanted, None)
         words += given_words({**vars(planning), "profile": profile})
         return _carry(wanted, words, elsewhere=elsewhere)
@@ -227,13 +227,6 @@ def _conclude(ended: Ended, output: str) -> int:
     if swept.unconfirmed is not None:  # print the result even if the clean-up failed
         raise swept.unconfirmed
     return code
-
-
-def _needs_head(wanted: Experiment, *, force: bool) -> bool:
-    """Whether a run of this experiment needs a head, as this machine can't control it."""
-    from cloudtune.api.experiments import head_for
-
-    return head_for(wanted, force=force) is not None
 
 
 def _carry(

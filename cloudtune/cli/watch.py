@@ -16,7 +16,7 @@ from cloudtune.runs import control, home
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cloudtune.api.run_logs import Log, LogPiece
+    from cloudtune.api.run_logs import Log
 
 
 @click.command(cls=GroupedCommand)
@@ -107,16 +107,16 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
 
 
-def _printed(pieces: Iterable[LogPiece]) -> int:
+def _printed(pieces: Iterable[tuple[str, str]]) -> int:
     """Print pieces of logs under the titles of their logs; return their number."""
-    title = ""
+    last = ""
     count = 0
-    for piece in pieces:
+    for title, text in pieces:
         count += 1
-        if piece.log.title != title:
-            title = piece.log.title
+        if title != last:
+            last = title
             click.echo(f"==> {title} <==")
-        click.echo(piece.text, nl=not piece.text.endswith("\n"))
+        click.echo(text, nl=not text.endswith("\n"))
     return count
 
 

@@ -1,11 +1,13 @@
 """What a person sees of a run that is over, of a profile and of what is alive."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
-from cloudtune.display import alternatives_tables, cost_tables, plan_tables
+from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
+from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
 from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
@@ -19,6 +21,19 @@ from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # More lines of one kind than that are left to the JSON.
 _MAX_LINES = 24
+_LABELS = {
+    "training": "training",
+    "checkpoint": "checkpoints",
+    "start-up": "start-up of instances and trials",
+    "barrier": "trials that waited for others",
+    "lost": "epochs lost or trained again",
+    "idle": "GPUs without a trial",
+    "returning": "giving back",
+    "minimum": "to the minimum charge",
+    "rounding": "rounded up to whole seconds",
+    "launches": "charges per launch",
+    "hourly": "charges per hour",
+}
 
 
 def show_profile(out: Console, profile: ScalingProfile) -> None:
@@ -70,9 +85,9 @@ def show_report(out: Console, report: Report) -> None:
             ),
         )
     if report.accounting.instances:
-        sheet = cost_tables.money(report.accounting, free=plan.free)
+        sheet = money(report.accounting, free=plan.free)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
-        out.print(cost_tables.use(report.accounting, free=plan.free))
+        out.print(use(report.accounting, free=plan.free))
         gone = [it.event for it in report.entries if isinstance(it.event, InstanceGone)]
         if forgotten := sum(event.reason == FORGOTTEN for event in gone):
             ends = f"the end of {counted(forgotten, 'instance')}"
@@ -137,6 +152,47 @@ def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
 
 def _against(planned: float, actual: float | None, show: Callable[[float], str]) -> str:
     return f"{show(planned)} / {'-' if actual is None else show(actual)}"
+
+
+def money(accounting: Accounting, *, free: bool = False) -> Sheet:
+    """Return what was paid for; what came to nothing is left out, and where `free`, all dollars."""
+    rows = []
+    for name, amount in accounting.amounts.items():
+        if amount.gpu_seconds > 0 or amount.dollars > 0:
+            rows.append((_LABELS[name], *_cells(amount, accounting.whole)))
+        if name == "start-up" and 0 < accounting.boot.gpu_seconds < amount.gpu_seconds:
+            rows.append(("  booting", *_cells(accounting.boot, accounting.whole)))
+    if accounting.added > 0:
+        rows.append(
+            ("  of it per instance-hour", *_cells(Amount(0.0, accounting.added), accounting.whole))
+        )
+    rows.append(("total", *_cells(accounting.whole, accounting.whole)))
+    columns = ("", "GPU time", "of all", "cost", "of the bill")
+    sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
+    if not free:
+        return sheet
+    return replace(sheet, title="Where the time went").without("cost", "of the bill")
+
+
+def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
+    seconds = amount.gpu_seconds
+    dollars = amount.dollars
+    return (
+        format_seconds(seconds) if seconds > 0 else "",
+        percent(seconds / whole.gpu_seconds) if seconds > 0 else "",
+        format_dollars(dollars),
+        percent(dollars / whole.dollars) if whole.dollars > 0 else "",
+    )
+
+
+def use(accounting: Accounting, *, free: bool = False) -> str:
+    """Return how busy the GPUs were, and how often trials changed their width."""
+    held = "held" if free else "billed"
+    return (
+        f"GPUs trained in {percent(accounting.busy_share)} of the time {held}; "
+        f"{counted(accounting.restarts, 'restart')} of trials, {accounting.resizes} at another "
+        "width"
+    )
 
 
 def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:

@@ -97,12 +97,6 @@ class ResumableWorld(World, Protocol):
         """
 
 
-def damaged_text(number: int, error: Exception) -> str:
-    """Return what to say where line `number` of a ledger can't be done again."""
-    what = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"line {number}: not what a run of this version wrote, or damaged ({what[:200]})"
-
-
 def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """Bring a fresh policy to where a ledger ends; return what is in flight there.
 
@@ -116,7 +110,11 @@ def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
             commands = policy.handle(entry.event)
             timeline.read(entry)
         except DAMAGED as error:
-            raise CloudtuneError(f"ledger {damaged_text(number, error)}") from error
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CloudtuneError(
+                f"ledger line {number}: not what a run of this version wrote, or damaged "
+                f"({what[:200]})"
+            ) from error
         if commands != entry.commands:
             raise CloudtuneError(
                 f"ledger line {number}: this version of cloudtune decides otherwise than the one "

@@ -399,7 +399,8 @@ def to_json(report: Report) -> dict[str, Any]:
         },
         "trials": [_trial_json(trial) for trial in policy.ranking()],
     }
-    return _finite(data)  # type: ignore[no-any-return]
+    strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    return strict
 
 
 def _best_json(report: Report, best: BestResult) -> dict[str, Any]:
@@ -480,16 +481,6 @@ def _trial_json(trial: TrialProgress) -> dict[str, Any]:
         "traceback": trial.traceback or None,
         "history": {str(epoch): value for epoch, value in trial.history.items()},
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
 
 
 def cloud_records(folder: Path) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPat
     looks = iter([True, False])
     logs = RunLogs(run)
     result = list(logs.followed(logs.listed, lambda: next(looks)))
-    assert [item.text for item in result[4:]] == [", now it ends\n", "a new one\n"]
+    assert [text for _, text in result[4:]] == [", now it ends\n", "a new one\n"]
 
 
 def test_what_is_added_is_found_where_the_middle_has_gone() -> None:

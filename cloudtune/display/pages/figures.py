@@ -184,13 +184,6 @@ def chosen_line() -> Trace:
     return marks("", [], [], "", mode="lines+markers", customdata=[], showlegend=False, **look)
 
 
-def shade(number: int, count: int) -> str:
-    """Return the colour of one of `count` depths, from shallow to deep."""
-    if count < 2:
-        return DEPTHS[2]
-    return DEPTHS[round(number * (len(DEPTHS) - 1) / (count - 1))]
-
-
 def spent_by_stage(plan: Plan) -> tuple[list[float], list[float]]:
     """Return the times at which stages of a plan end, after its begin, and the dollars by then."""
     times = [plan.stages[0].begin, *(stage.begin + stage.seconds for stage in plan.stages)]

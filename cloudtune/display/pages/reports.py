@@ -6,7 +6,7 @@ from html import escape
 
 from rich.console import Console
 
-from cloudtune.display import cost_tables, plan_tables, report_screen
+from cloudtune.display import plan_tables, report_screen
 from cloudtune.display.pages import fleet, gantt, trials
 from cloudtune.display.pages.document import PageSection, document, facts, folded, paragraph, table
 from cloudtune.display.pages.figures import Figure
@@ -104,8 +104,8 @@ def _sections(report: Report) -> Iterator[PageSection]:
         yield PageSection("GPUs: which trial had them", drawn["gpus"])
         yield PageSection("Fleet and spend", drawn["spend"])
         free = report.job.plan.free
-        sheet = cost_tables.money(report.accounting, free=free)
-        below = table(sheet) + paragraph(cost_tables.use(report.accounting, free=free))
+        sheet = report_screen.money(report.accounting, free=free)
+        below = table(sheet) + paragraph(report_screen.use(report.accounting, free=free))
         yield PageSection(sheet.title, None, below, wide=False)
     if report.rungs and report.timeline.epochs:
         below = table(plan_tables.rungs(report.rungs, report.metric, report.job.experiment.scale))

@@ -54,13 +54,12 @@ def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[
     """Yield each group of trials, and how its lines look: thinner where there are many."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY
-    depths = len(grouped) - (_FAILED in grouped)
+    deepest = len(grouped) - (_FAILED in grouped) - 1
     for number, (name, trials) in enumerate(grouped.items()):
+        place = number * (len(figures.DEPTHS) - 1) / deepest if deepest > 0 else 2
+        colour = figures.LIMIT if name == _FAILED else figures.DEPTHS[round(place)]
         look = {
-            "line": {
-                "color": figures.LIMIT if name == _FAILED else figures.shade(number, depths),
-                "width": 0.7 if many else 1.3,
-            },
+            "line": {"color": colour, "width": 0.7 if many else 1.3},
             "marker": {"size": 2 if many else 4},
             "opacity": 0.45 if many else 1.0,
         }

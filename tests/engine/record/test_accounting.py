@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from cloudtune.display.cost_tables import money
-from cloudtune.display.report_screen import show_report
+from cloudtune.display.report_screen import money, show_report
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import CATEGORIES, Amount, account
