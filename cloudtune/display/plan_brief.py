@@ -4,7 +4,6 @@ At most 40 lines of 100 columns. All the rest is behind `--verbose`, and on the 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
@@ -36,16 +35,6 @@ _NOTES = 3
 _SPEEDS = 2
 # The share of runs that may take more than is shown; of fewer runs than 20 none does.
 _RARE = 0.05
-
-
-class Row(NamedTuple):
-    """What is expected of one figure, and how that compares with its limit."""
-
-    name: str
-    expected: str
-    likely: str
-    limit: str
-    kept: str
 
 
 def title(proposal: Proposal) -> str:
@@ -93,24 +82,22 @@ def expected(proposal: Proposal) -> Sheet:
         scale = proposal.scale
         last = scale.counted(proposal.epochs[1])
         cap = "" if proposal.trials is None else f"{proposal.trials:,}"
-        rows.append(Row("configurations", *_figures(forecast.trials), cap, ""))
+        rows.append(("configurations", *_figures(forecast.trials), cap, ""))
         rows.append(
-            Row(f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
+            (f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
         )
     runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
     columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
 
 
-def _row(name: str, value: float, spread: Spread, limit: float | None, chance: float | None) -> Row:
+def _row(
+    name: str, value: float, spread: Spread, limit: float | None, chance: float | None
+) -> tuple[str, str, str, str, str]:
     show = format_seconds if name == "time" else format_dollars
-    return Row(
-        name,
-        show(value),
-        f"below {show(spread.p95)}",
-        "none" if limit is None else show(limit),
-        "" if chance is None else percent(chance),
-    )
+    bound = "none" if limit is None else show(limit)
+    kept = "" if chance is None else percent(chance)
+    return name, show(value), f"below {show(spread.p95)}", bound, kept
 
 
 def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:

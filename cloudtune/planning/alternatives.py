@@ -276,9 +276,6 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
     return (name, elsewhere) if elsewhere.rentables else None
 
 
-# ---- a run that was ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Against:
     """What else could have been done instead of a run: plans that were only simulated.

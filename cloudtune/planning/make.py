@@ -594,9 +594,6 @@ def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
     )
 
 
-# ---- what it may come to at the worst ------------------------------------------------------------
-
-
 def join_seconds(profile: ScalingProfile) -> float:
     """Return what an instance may take to join, and then to have its lease renewed."""
     return profile.launch.high + profile.boot.high + 2 * RENEW_SECONDS

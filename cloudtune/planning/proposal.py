@@ -327,9 +327,6 @@ def _core_share(profile: ScalingProfile) -> float:
     return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
 
 
-# ---- as JSON -------------------------------------------------------------------------------------
-
-
 def to_json(proposal: Proposal) -> dict[str, Any]:
     """Return a proposal as strict JSON: a number that isn't finite becomes null.
 

@@ -119,9 +119,6 @@ def _driver(folder: Path) -> ProcessGroup | None:
     return None if recorded is None or _OVER in recorded[1] else recorded[0]
 
 
-# ---- signals -------------------------------------------------------------------------------
-
-
 class Interruption:
     """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
 

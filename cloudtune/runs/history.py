@@ -110,9 +110,6 @@ class Listed:
     why: str
 
 
-# ---- records -------------------------------------------------------------------------------------
-
-
 def remember(folder: Path, report: Report) -> RunRecord:
     """Keep the record of a run beside its ledger, and return it.
 
@@ -208,9 +205,6 @@ def to_json(listed: Listed) -> dict[str, Any]:
         data.pop(name, None)
     times = {"usable": not listed.why, "why_not": listed.why or None}
     return {**data, "run": listed.run, "state": listed.state, "times": times}
-
-
-# ---- which are of use ---------------------------------------------------------------------------
 
 
 def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, ...]]:

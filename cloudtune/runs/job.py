@@ -179,9 +179,6 @@ def basis_of(
     return basis(profiles, day or utc_date(), paced=paced)
 
 
-# ---- its parts -----------------------------------------------------------------------------------
-
-
 def choice_of(experiment: Experiment) -> Choice:
     """Return the names of an experiment's strategy, allocator and fleet rule.
 
