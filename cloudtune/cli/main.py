@@ -67,7 +67,7 @@ COMMANDS = (
         "simulate",
         "Simulate the run in virtual time: same policy, synthetic learning curves, no cloud.",
     ),
-    ("report", "report", "Show what a run did, planned versus actual."),
+    ("report", "watch", "Show what a run did, planned versus actual."),
 )
 
 
