@@ -8,14 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.api.experiments import (
-    Source,
-    checked_options,
-    head_for,
-    limits_of,
-    load_problem,
-    with_head,
-)
+from cloudtune.api import experiments
 from cloudtune.api.regions import for_renting
 from cloudtune.api.tables import frame, notebook_table
 from cloudtune.model.units import format_dollars, format_seconds
@@ -222,7 +215,7 @@ class Plan:
 
 @a_guest()
 def plan(
-    experiment: Source,
+    experiment: experiments.Source,
     *,
     profile: str | None = None,
     objective: Objective | None = None,
@@ -251,10 +244,14 @@ def plan(
     """
     home.close()
     options = PlanOptions(objective, planner, confidence)
-    asked = {**checked_options(given), "objective": objective}
+    asked = {**experiments.checked_options(given), "objective": objective}
     wanted = for_renting(experiment, asked, profile, options)
-    wanted = with_head(wanted, head_for(wanted))
+    wanted = experiments.with_head(wanted, experiments.head_for(wanted))
     options.check(choice_of(wanted))
     with home.with_module(wanted):
-        problem = load_problem(wanted, profile)
-        return Plan(make.make_plan(problem, limits_of(wanted), options, wanted.charges.head_start))
+        problem = experiments.load_problem(wanted, profile)
+        return Plan(
+            make.make_plan(
+                problem, experiments.limits_of(wanted), options, wanted.charges.head_start
+            )
+        )

@@ -5,15 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cloudtune.api.experiments import (
-    Source,
-    head_for,
-    limits_left,
-    limits_of,
-    load_experiment,
-    load_problem,
-    with_head,
-)
+from cloudtune.api import experiments
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Provider, provider_named
@@ -42,13 +34,13 @@ class _Candidate:
 
 
 def for_renting(
-    source: Source,
+    source: experiments.Source,
     given: Mapping[str, Any],
     profile: str | None = None,
     options: PlanOptions | None = None,
 ) -> Experiment:
     """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
-    return ranked(load_experiment(source, given), profile, options)[0]
+    return ranked(experiments.load_experiment(source, given), profile, options)[0]
 
 
 def ranked(
@@ -118,10 +110,12 @@ def _candidate(
         named = (there.cloud.instances, markets_of(there), there.cloud.zones)
         usd = min(it.usd_per_hour / it.gpus for it in catalog_of(there).matching(*named))
         return _Candidate(there, (usd,), f"from {format_dollars(usd)} a GPU-hour")
-    priced = with_head(there, head_for(there))
-    problem = load_problem(priced, profile)
+    priced = experiments.with_head(there, experiments.head_for(there))
+    problem = experiments.load_problem(priced, profile)
     try:
-        planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
+        planned = make_plan(
+            problem, experiments.limits_of(priced), options, priced.charges.head_start
+        )
     except InfeasibleError:
         return _Candidate(there, (math.inf,), "no plan meets the limits")
     estimate = planned.plan.estimate
@@ -149,7 +143,9 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    left = vars(limits_left(limits_of(following), before.dollars, before.seconds))
+    left = vars(
+        experiments.limits_left(experiments.limits_of(following), before.dollars, before.seconds)
+    )
     if any(value is not None and value <= 0 for value in left.values()):
         return None
     place = following.cloud.region

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from cloudtune.api import flow
-from cloudtune.api.experiments import (
-    Source,
-    checked_options,
-    given_words,
-    head_for,
-    load_experiment,
-    refuse_while_loading,
-)
+from cloudtune.api import experiments, flow
 from cloudtune.api.plans import Plan
 from cloudtune.api.regions import after, ranked
 from cloudtune.api.results import Result, load_run
@@ -60,7 +52,7 @@ _COLUMNS = 100
 
 @a_guest()
 def run(
-    experiment: Source | Plan,
+    experiment: experiments.Source | Plan,
     *,
     on_event: OnEvent | None = None,
     progress: bool = True,
@@ -97,7 +89,7 @@ def run(
         CleanupError: instances may be left; `cloudtune.load_run` has the result.
         CloudtuneError: the run failed; all its instances are returned.
     """
-    refuse_while_loading()
+    experiments.refuse_while_loading()
     home.close()
     onlooker = _Caller(on_event, progress=progress, yes=yes)
     options = PlanOptions(objective, planner, confidence)
@@ -105,14 +97,16 @@ def run(
         saved = _saved(experiment)
         if saved is None:
             assert not isinstance(experiment, Plan)
-            asked = {**checked_options(given), "objective": objective}
-            wanted, *elsewhere = ranked(load_experiment(experiment, asked), profile, options)
-            offer = head_for(wanted)
+            asked = {**experiments.checked_options(given), "objective": objective}
+            wanted, *elsewhere = ranked(
+                experiments.load_experiment(experiment, asked), profile, options
+            )
+            offer = experiments.head_for(wanted)
             words = {**vars(options), "profile": profile}
             if offer is not None:
                 result = _carried(wanted, offer, onlooker, words, pace=pace, force=force)
                 while elsewhere and (following := after(result.report, elsewhere.pop(0))):
-                    offer = head_for(following, force=True)
+                    offer = experiments.head_for(following, force=True)
                     assert offer is not None
                     result = _carried(following, offer, onlooker, words, pace=pace, force=force)
                 return result
@@ -121,14 +115,14 @@ def run(
             changed = [name for name, value in given.items() if value is not None]
             if changed or profile is not None or options != PlanOptions():
                 raise UsageError("a plan can't be changed; leave out the options, or plan again")
-            offer = head_for(saved.experiment)
+            offer = experiments.head_for(saved.experiment)
             if offer is not None:
                 return _carried(saved, offer, onlooker, {}, pace=pace, force=force)
             ended = flow.carry_out(saved, onlooker, pace=pace, force=force)
     return _result(ended, onlooker)
 
 
-def _saved(experiment: Source | Plan) -> Job | None:
+def _saved(experiment: experiments.Source | Plan) -> Job | None:
     if isinstance(experiment, Plan):
         return plan_file.job_of(experiment.planned, 0.0, paced=False)
     if not isinstance(experiment, str | Path):
@@ -166,7 +160,7 @@ def resume(
             changed, renting isn't allowed, or it is already running.
         CloudtuneError: its ledger can't be resumed.
     """
-    refuse_while_loading()
+    experiments.refuse_while_loading()
     home.close()
     onlooker = _Caller(on_event, progress=progress, yes=yes)
     further = Further(deadline, budget, trials)
@@ -195,7 +189,7 @@ def _carried(
     onlooker.confirm(wanted, saved)
     flags = {"--force": force, "--no-pace": not pace}
     words = [name for name, is_set in flags.items() if is_set]
-    words += given_words(options)
+    words += experiments.given_words(options)
     plan = None if saved is None else plan_file.plan_bytes(saved)
     with home.with_module(wanted):
         sent = remote.send(wanted, offer, words, plan)
@@ -208,11 +202,11 @@ def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
 
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
-    offer = head_for(job.experiment, force=True)
+    offer = experiments.head_for(job.experiment, force=True)
     assert offer is not None
     onlooker.confirm(job.experiment, job)
     seen = sum(1 for _ in read_entries(ledger))
-    sent = remote.resend(folder, job.experiment, offer, given_words(vars(further)))
+    sent = remote.resend(folder, job.experiment, offer, experiments.given_words(vars(further)))
     onlooker.is_carried(sent)
     return _of_head(sent, remote.look_on(sent, onlooker.watching, seen=seen), onlooker)
 

@@ -10,39 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
 
 from cloudtune.engine.spot_pools import PoolTrace, drawn
+from cloudtune.model import commands, events
 from cloudtune.model.catalog import PoolName, of_pool, pool
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    ExtendTrial,
-    Launch,
-    PlanAnew,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceBooting,
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RebalanceRecommended,
-    RunContinued,
-    RunResumed,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 from cloudtune.model.plans import Rentable
 from cloudtune.model.scaling import Measurement, ScalingProfile
 
@@ -54,7 +23,7 @@ Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
 class _Session:
     """A trial's workers: busy with being set up or with an epoch, or waiting at `until`."""
 
-    command: StartTrial
+    command: commands.StartTrial
     profile: ScalingProfile
     epoch: int
     until: int
@@ -118,7 +87,7 @@ class SimWorld:
         self._metric_of = metric_of
         self._pace_of = pace_of
         self._random = random.Random(seed)  # noqa: S311  not for secrets
-        self._heap: list[tuple[float, int, Event | _Shrinks]] = []
+        self._heap: list[tuple[float, int, events.Event | _Shrinks]] = []
         self._order = itertools.count()
         self.sessions: dict[str, _Session] = {}
         self.intents: dict[str, _Intent] = {}
@@ -144,7 +113,7 @@ class SimWorld:
         self._rates = {name: o.offer.interruptions_per_hour for name, o in self._rentables.items()}
         self._shrinks: dict[PoolName, float] = {}  # when the next of each pool is due
         self._draw_pools(random.Random(f"spot pools {seed}"))  # noqa: S311
-        self.schedule(RunStarted(begin))
+        self.schedule(events.RunStarted(begin))
 
     @property
     def rentables(self) -> Sequence[Rentable]:
@@ -162,11 +131,11 @@ class SimWorld:
             if trace is not None:
                 self.pools[name] = trace
 
-    def schedule(self, event: Event) -> None:
+    def schedule(self, event: events.Event) -> None:
         """Let an event happen at its time, if it still can by then; tests inject trouble so."""
         heapq.heappush(self._heap, (event.at, next(self._order), event))
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> events.Event | None:
         """Return the next event that still holds, and move the clock to it."""
         while self._heap and not self._ended:
             event = self._pop()
@@ -174,20 +143,20 @@ class SimWorld:
                 return event
         return None
 
-    def _pop(self) -> Event | None:
+    def _pop(self) -> events.Event | None:
         """Let what is due next happen; return it, if it is an event and still holds."""
         at, _, due = heapq.heappop(self._heap)
         if isinstance(due, _Shrinks):
             self._shrink(due)
             return None
-        event = self._answered(due) if isinstance(due, InstanceLaunched) else due
+        event = self._answered(due) if isinstance(due, events.InstanceLaunched) else due
         if not self._holds(event):
             return None
         self.now = at
         self._follow(event)
         return event
 
-    def pass_without(self, until: float) -> list[Event]:
+    def pass_without(self, until: float) -> list[events.Event]:
         """Let time go by while no controller is there; return the events that it misses.
 
         The dead controller's timers are gone as well.
@@ -201,7 +170,7 @@ class SimWorld:
         self.now = max(self.now, until)
         return missed
 
-    def go_on(self, event: RunContinued) -> None:
+    def go_on(self, event: events.RunContinued) -> None:
         """Let a run that has ended go on at the time of that event, which comes next."""
         self.pass_without(event.at)
         self._ended = False
@@ -218,29 +187,34 @@ class SimWorld:
             name for name, asked in self.intents.items() if asked.state not in {"dropped", "gone"}
         ]
 
-    def _holds(self, event: Event) -> bool:
+    def _holds(self, event: events.Event) -> bool:
         """Whether nothing has overtaken a scheduled event."""
         match event:
-            case EpochDone() | TrialStarted() | TrialFailed() | TrialLost():
+            case (
+                events.EpochDone()
+                | events.TrialStarted()
+                | events.TrialFailed()
+                | events.TrialLost()
+            ):
                 session = self.sessions.get(event.session)
                 return session is not None and session.alive
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 return self._state(event.intent) == "asked"
-            case LaunchFailed():
+            case events.LaunchFailed():
                 return self._state(event.intent) in {"asked", "dropped"}
             case (
-                NodeJoined()
-                | NodeLost()
-                | InstanceGone()
-                | InterruptionNotice()
-                | RebalanceRecommended()
+                events.NodeJoined()
+                | events.NodeLost()
+                | events.InstanceGone()
+                | events.InterruptionNotice()
+                | events.RebalanceRecommended()
             ):
                 return self._state(event.intent) in {"launched", "releasing"}
-            case TimerFired():
+            case events.TimerFired():
                 return self._timers.get(event.name) == event.at
-            case RunStarted() | RunResumed() | RunContinued():
+            case events.RunStarted() | events.RunResumed() | events.RunContinued():
                 pass
-            case TrialStopped() | Interrupted() | InstanceBooting():
+            case events.TrialStopped() | events.Interrupted() | events.InstanceBooting():
                 pass
             case _:
                 assert_never(event)
@@ -249,31 +223,41 @@ class SimWorld:
     def _state(self, intent: str) -> str:
         return self.intents[intent].state if intent in self.intents else "unknown"
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: events.Event) -> None:
         match event:
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 self.intents[event.intent].state = "launched"
                 self._watch(pool(self.intents[event.intent].rentable.offer), event.at)
-            case InstanceGone() | LaunchFailed():
+            case events.InstanceGone() | events.LaunchFailed():
                 self.intents[event.intent].state = "gone"
-            case TrialStarted():
+            case events.TrialStarted():
                 session = self.sessions[event.session]
                 session.busy = False
                 self._train(session)
-            case EpochDone():
+            case events.EpochDone():
                 session = self.sessions[event.session]
                 session.epoch = event.epoch
                 session.busy = False
                 self._train(session)
-            case TrialFailed() | TrialLost():
+            case events.TrialFailed() | events.TrialLost():
                 self.sessions[event.session].alive = False
-            case TimerFired():
+            case events.TimerFired():
                 del self._timers[event.name]
-            case RunStarted() | NodeJoined() | NodeLost() | TrialStopped() | Interrupted():
+            case (
+                events.RunStarted()
+                | events.NodeJoined()
+                | events.NodeLost()
+                | events.TrialStopped()
+                | events.Interrupted()
+            ):
                 pass
-            case InstanceBooting() | InterruptionNotice() | RebalanceRecommended():
+            case (
+                events.InstanceBooting()
+                | events.InterruptionNotice()
+                | events.RebalanceRecommended()
+            ):
                 pass
-            case RunResumed() | RunContinued():
+            case events.RunResumed() | events.RunContinued():
                 pass
             case _:
                 assert_never(event)
@@ -290,7 +274,7 @@ class SimWorld:
             seconds *= self._pace_of(command.config, epoch)
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
-        done = EpochDone(
+        done = events.EpochDone(
             at=self.now + seconds,
             session=command.session,
             epoch=epoch,
@@ -306,33 +290,33 @@ class SimWorld:
             return measured.mean
         return max(0.0, self._random.gauss(measured.mean, measured.sd))
 
-    def apply(self, command: Command) -> None:
+    def apply(self, command: commands.Command) -> None:
         match command:
-            case Launch():
+            case commands.Launch():
                 self._launch(command)
-            case Release():
+            case commands.Release():
                 self._release(command.intent)
-            case StartTrial():
+            case commands.StartTrial():
                 self._start(command)
-            case ExtendTrial():
+            case commands.ExtendTrial():
                 session = self.sessions[command.session]
                 session.until = max(session.until, command.until_epoch)
                 self._train(session)
-            case StopTrial():
+            case commands.StopTrial():
                 if self.sessions[command.session].alive:
                     self.sessions[command.session].alive = False
-                    self.schedule(TrialStopped(self.now, command.session))
-            case SetTimer():
+                    self.schedule(events.TrialStopped(self.now, command.session))
+            case commands.SetTimer():
                 self._timers[command.name] = command.at
-                self.schedule(TimerFired(command.at, command.name))
-            case PlanAnew():
+                self.schedule(events.TimerFired(command.at, command.name))
+            case commands.PlanAnew():
                 pass  # it is on record, and nothing is to be done
-            case EndRun():
+            case commands.EndRun():
                 self._ended = True
             case _:
                 assert_never(command)
 
-    def _launch(self, command: Launch) -> None:
+    def _launch(self, command: commands.Launch) -> None:
         intent = command.intent
         if intent in self.intents:
             return
@@ -343,8 +327,8 @@ class SimWorld:
         joined_at = at + self._draw(profile.boot)
         self.intents[intent] = _Intent(rentable, at, joined_at)
         self._profiles[instance] = profile
-        self.schedule(InstanceLaunched(at, intent, instance, at))
-        self.schedule(NodeJoined(joined_at, intent))
+        self.schedule(events.InstanceLaunched(at, intent, instance, at))
+        self.schedule(events.NodeJoined(joined_at, intent))
         name = pool(rentable.offer)
         rate = self._rates[name] / 3600.0
         if rate > 0.0 and name not in self.pools:  # the cloud takes it back some day
@@ -352,8 +336,8 @@ class SimWorld:
 
     def _take(self, intent: str, end: float, joined_at: float) -> None:
         if end > joined_at:
-            self.schedule(NodeLost(end, intent, RECLAIMED))
-        self.schedule(InstanceGone(end, intent, end, RECLAIMED))
+            self.schedule(events.NodeLost(end, intent, RECLAIMED))
+        self.schedule(events.InstanceGone(end, intent, end, RECLAIMED))
 
     def _in(self, name: PoolName) -> list[str]:
         """Return the intents whose instances are held in a pool, in the order of their requests."""
@@ -363,7 +347,9 @@ class SimWorld:
             if asked.state in {"launched", "releasing"} and pool(asked.rentable.offer) == name
         ]
 
-    def _answered(self, event: InstanceLaunched) -> InstanceLaunched | LaunchFailed:
+    def _answered(
+        self, event: events.InstanceLaunched
+    ) -> events.InstanceLaunched | events.LaunchFailed:
         """Return a launch, or its refusal where the pool has no room for it."""
         asked = self.intents.get(event.intent)
         name = None if asked is None else pool(asked.rentable.offer)
@@ -371,7 +357,7 @@ class SimWorld:
             return event
         if len(self._in(name)) < self.pools[name].room(event.at):
             return event
-        return LaunchFailed(event.at, event.intent, *_NO_ROOM, kind="capacity")
+        return events.LaunchFailed(event.at, event.intent, *_NO_ROOM, kind="capacity")
 
     def _watch(self, name: PoolName, at: float) -> None:
         """Look again when a pool has room for fewer instances than are held."""
@@ -399,12 +385,12 @@ class SimWorld:
         at = self.now + self._draw(asked.rentable.profile.release)
         if asked.state == "launched":
             asked.state = "releasing"
-            self.schedule(InstanceGone(at, intent, at, "released"))
+            self.schedule(events.InstanceGone(at, intent, at, "released"))
         else:
             asked.state = "dropped"
-            self.schedule(LaunchFailed(at, intent, "Released", "given back before launch"))
+            self.schedule(events.LaunchFailed(at, intent, "Released", "given back before launch"))
 
-    def _start(self, command: StartTrial) -> None:
+    def _start(self, command: commands.StartTrial) -> None:
         if command.session in self.sessions:
             return
         profile = self._profiles[command.placement[0].instance]
@@ -416,7 +402,7 @@ class SimWorld:
         if self._cores is not None:
             begins = max(begins, self._cores[0])
             heapq.heapreplace(self._cores, begins + seconds)
-        self.schedule(TrialStarted(begins + seconds, command.session))
+        self.schedule(events.TrialStarted(begins + seconds, command.session))
 
 
 def synthetic_metric(mode: str, seed: int) -> Curve:

@@ -26,22 +26,11 @@ from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
+from cloudtune.planning import stages
 from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns, StageDraws
 from cloudtune.planning.problem import no_profile, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
-from cloudtune.planning.stages import (
-    EXACT,
-    LIKELY,
-    SETUP_SECONDS,
-    Asked,
-    PlanOptions,
-    Problem,
-    follows,
-    request_for,
-    staged_plan,
-    usable_limits,
-    work,
-)
+from cloudtune.planning.stages import Asked, PlanOptions, Problem
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
@@ -155,7 +144,7 @@ def _searched(
     """Return the plan that the planner finds, or what a strategy without one would do."""
     asked = staged = None
     if choice_of(problem.experiment).planned:
-        problem, asked, staged = staged_plan(problem, limits, options, elapsed, force=force)
+        problem, asked, staged = stages.staged_plan(problem, limits, options, elapsed, force=force)
     request = None if asked is None else asked.request
     plays = options.confidence is None
     looks = partial(run_plan, problem, limits, elapsed, request=request, staged=staged)
@@ -196,12 +185,12 @@ def _by_runs(
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
         return None
     spot = any(rentable.behaviours for rentable in problem.rentables)
-    if aim == "trials" or not spot or not follows(choice_of(problem.experiment)):
+    if aim == "trials" or not spot or not stages.follows(choice_of(problem.experiment)):
         return None
     best = best or _on_demand(problem, limits, options, elapsed, runs)
-    usable = usable_limits(limits, problem.rentables, elapsed)
-    request = request_for(problem, usable, aim)
-    front = [p for p in EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
+    usable = stages.usable_limits(limits, problem.rentables, elapsed)
+    request = stages.request_for(problem, usable, aim)
+    front = [p for p in stages.EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
         if best is not None and measures(staged, aim) >= measures(best.plan, aim):
             break  # outages make a plan dearer and slower than its means say
@@ -242,8 +231,8 @@ def _judged(
     if len(own) < len(problem.rentables):
         problems.append((replace(problem, rentables=own), (remark,)))
     for within, remarks in problems:
-        usable = usable_limits(limits, within.rentables, elapsed)
-        request = request_for(within, usable, options.aim)
+        usable = stages.usable_limits(limits, within.rentables, elapsed)
+        request = stages.request_for(within, usable, options.aim)
         looks = partial(run_plan, within, limits, elapsed, request=request, staged=staged)
         glance = looks(runs=_GLANCE).forecast.within
         if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
@@ -330,7 +319,7 @@ def _other(
 ) -> tuple[Problem, Asked, Plan] | None:
     """Return the stages within other limits, or from another second on; None where none fit."""
     try:
-        return staged_plan(planned.problem, limits, planned.options, elapsed, quick=quick)
+        return stages.staged_plan(planned.problem, limits, planned.options, elapsed, quick=quick)
     except InfeasibleError:
         return None
 
@@ -348,7 +337,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
-    sure = _kept(plan) >= (options.confidence or LIKELY)
+    sure = _kept(plan) >= (options.confidence or stages.LIKELY)
     if asked.aim != "cost" and sure:
         return planned
     least = _BY_LUCK * _least_dollars(asked.request, steady)
@@ -358,7 +347,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     limits = planned.limits
     elapsed = planned.elapsed
     try:
-        without, asked, staged = staged_plan(without, limits, options, elapsed)
+        without, asked, staged = stages.staged_plan(without, limits, options, elapsed)
     except InfeasibleError:
         return planned
     looks = partial(run_plan, without, limits, elapsed, request=asked.request, staged=staged)
@@ -415,7 +404,7 @@ def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Li
     seconds, why = derived_deadline(
         problem.rentables, experiment.span.max, experiment.cloud.max_instances, limits.budget
     )
-    return replace(limits, deadline=elapsed + SETUP_SECONDS + seconds), why
+    return replace(limits, deadline=elapsed + stages.SETUP_SECONDS + seconds), why
 
 
 def run_plan(
@@ -444,8 +433,8 @@ def run_plan(
     choice = choice_of(experiment)
     cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
-    by_stages = staged is not None and follows(choice)
-    begin = elapsed + SETUP_SECONDS
+    by_stages = staged is not None and stages.follows(choice)
+    begin = elapsed + stages.SETUP_SECONDS
     played = PlayedRuns(
         experiment,
         problem.rentables,
@@ -516,11 +505,11 @@ def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) ->
     plan = drawn.plan
     least, few = _FEW_TRIALS
     last = problem.experiment.span.max
-    while few > least and epochs_in(work(problem.experiment, few, last)) > _FEW_EPOCHS:
+    while few > least and epochs_in(stages.work(problem.experiment, few, last)) > _FEW_EPOCHS:
         few //= 2
     experiment = problem.experiment.model_copy(update={"trials": few})
     fewer = replace(problem, experiment=experiment, rentables=played.likely)
-    staged = EXACT.plan(request_for(fewer, Limits()))
+    staged = stages.EXACT.plan(stages.request_for(fewer, Limits()))
     longer = plan.estimate.seconds / staged.estimate.seconds
     dearer = plan.estimate.dollars / staged.estimate.dollars
     limits = played.limits
@@ -552,7 +541,7 @@ def _largest_fleet(
     dearest = max(
         (rentable.offer for rentable in problem.rentables), key=lambda o: o.usd_per_second
     )
-    if staged is not None and follows(choice):
+    if staged is not None and stages.follows(choice):
         away = {rentable.offer for rentable in problem.rentables if rentable.behaviours}
         if away.intersection(staged.offers):
             return (Machines(dearest, staged.peak_instances),)

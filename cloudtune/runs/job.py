@@ -20,20 +20,10 @@ from cloudtune.model.plans import BY_PLAN, Charges, Limits, Plan, Rentable, RunP
 from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import Trial
+from cloudtune.policy import registry
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import (
-    ALLOCATORS,
-    FLEETS,
-    SEER,
-    STRATEGIES,
-    Choice,
-    chosen,
-    components,
-    run_policy,
-    sampler_for,
-)
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis, basis
 from cloudtune.strategies.base import Sampler
@@ -135,10 +125,10 @@ def job_of_ledger(path: Path) -> Job:
 def choices() -> dict[str, tuple[str, ...]]:
     """Return the names that the fields of an experiment's strategy may have."""
     return {
-        "name": tuple(STRATEGIES),
+        "name": tuple(registry.STRATEGIES),
         "sampler": tuple(SAMPLERS),
-        "allocator": (*ALLOCATORS, BY_PLAN, SEER),
-        "fleet": (*FLEETS, BY_PLAN, SEER),
+        "allocator": (*registry.ALLOCATORS, BY_PLAN, registry.SEER),
+        "fleet": (*registry.FLEETS, BY_PLAN, registry.SEER),
     }
 
 
@@ -179,14 +169,14 @@ def basis_of(
     return basis(profiles, day or utc_date(), paced=paced)
 
 
-def choice_of(experiment: Experiment) -> Choice:
+def choice_of(experiment: Experiment) -> registry.Choice:
     """Return the names of an experiment's strategy, allocator and fleet rule.
 
     Raises:
         UsageError: there is none of such a name, or they don't go together.
     """
     asked = experiment.strategy
-    choice = chosen(experiment.strategy_name, asked.allocator or "", asked.fleet or "")
+    choice = registry.chosen(experiment.strategy_name, asked.allocator or "", asked.fleet or "")
     if asked.rules.model_fields_set and not choice.has_rules:
         raise UsageError(
             f"strategy.rules are HyperSched's, and {choice.strategy} with the {choice.allocator} "
@@ -221,9 +211,9 @@ def policy_of(
     context = context_of(experiment, rentables, limits)
     metric = experiment.metric
     own = brakes(experiment, rentables)
-    return run_policy(
+    return registry.run_policy(
         context,
-        components(
+        registry.components(
             context, sampler_of(experiment, learns=learns), choice_of(experiment), own, plan
         ),
         Metric(metric.name, metric.mode),
@@ -297,7 +287,7 @@ def named_sampler(experiment: Experiment) -> tuple[str, float]:
             f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
             "to learn from; take another sampler, or a strategy that decides as results come in"
         )
-    return sampler_for(experiment.strategy_name, asked)
+    return registry.sampler_for(experiment.strategy_name, asked)
 
 
 class Drawn(SpaceSampler):

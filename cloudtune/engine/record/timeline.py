@@ -11,43 +11,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, assert_never
 
 from cloudtune.engine.ledger import Entry
+from cloudtune.model import commands, events
 from cloudtune.model.catalog import Offer, PoolName, pool
-from cloudtune.model.commands import (
-    Command,
-    EndRun,
-    ExtendTrial,
-    Launch,
-    PlanAnew,
-    Release,
-    SetTimer,
-    StartTrial,
-    StopTrial,
-)
-from cloudtune.model.events import (
-    EpochDone,
-    Event,
-    InstanceBooting,
-    InstanceGone,
-    InstanceLaunched,
-    Interrupted,
-    InterruptionNotice,
-    LaunchFailed,
-    NodeJoined,
-    NodeLost,
-    RebalanceRecommended,
-    RunContinued,
-    RunResumed,
-    RunStarted,
-    TimerFired,
-    TrialFailed,
-    TrialLost,
-    TrialStarted,
-    TrialStopped,
-)
 from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better
 
 # The events by which a session ends, and how.
-SessionEnd: TypeAlias = TrialStopped | TrialFailed | TrialLost
+SessionEnd: TypeAlias = events.TrialStopped | events.TrialFailed | events.TrialLost
 
 
 @dataclass(eq=False)
@@ -60,7 +29,7 @@ class InstanceSpan:
     """
 
     intent: str
-    launch: Launch
+    launch: commands.Launch
     requested_at: float
     instance: str | None = None
     launched_at: float | None = None
@@ -69,7 +38,7 @@ class InstanceSpan:
     gone_at: float | None = None
     joined: bool = False
     released: bool = False
-    refusal: LaunchFailed | None = None
+    refusal: events.LaunchFailed | None = None
 
     @property
     def launched(self) -> bool:
@@ -99,7 +68,7 @@ class EpochSpan:
     """
 
     session: "SessionSpan"
-    report: EpochDone
+    report: events.EpochDone
     after: float
     waited: bool
 
@@ -127,7 +96,7 @@ class SessionSpan:
     The next epoch can't begin before `after`.
     """
 
-    start: StartTrial
+    start: commands.StartTrial
     begin: float
     until: int
     after: float
@@ -188,7 +157,7 @@ class Leg(NamedTuple):
 
     over_at: float
     ended: EndReason
-    event: RunContinued
+    event: events.RunContinued
 
 
 @dataclass
@@ -203,8 +172,8 @@ class Timeline:
     instances: dict[str, InstanceSpan] = field(default_factory=dict)
     sessions: dict[str, SessionSpan] = field(default_factory=dict)
     epochs: list[EpochSpan] = field(default_factory=list)
-    notices: list[InterruptionNotice] = field(default_factory=list)
-    recommendations: list[RebalanceRecommended] = field(default_factory=list)
+    notices: list[events.InterruptionNotice] = field(default_factory=list)
+    recommendations: list[events.RebalanceRecommended] = field(default_factory=list)
     timers: dict[str, float] = field(default_factory=dict)
     takeovers: list[float] = field(default_factory=list)
     began: float | None = None
@@ -302,11 +271,11 @@ class Timeline:
 
     def read(self, entry: Entry) -> None:
         """Record the next entry of the ledger; after an end only going on counts."""
-        if self.ended is not None and not isinstance(entry.event, RunContinued):
+        if self.ended is not None and not isinstance(entry.event, events.RunContinued):
             return
         over_at = self.over_at if self.ended else 0.0
         self.at = entry.event.at
-        if isinstance(entry.event, RunContinued) and self.ended is not None:
+        if isinstance(entry.event, events.RunContinued) and self.ended is not None:
             self.legs.append(Leg(over_at, self.ended, entry.event))
             self.ended = self.interrupted = None
             self.timers.clear()  # those of the leg before fire no more
@@ -314,41 +283,47 @@ class Timeline:
         for command in entry.commands:
             self._follow(command, self.at)
 
-    def _hear(self, event: Event) -> None:  # noqa: C901, PLR0912  one flat match
+    def _hear(self, event: events.Event) -> None:  # noqa: C901, PLR0912  one flat match
         match event:  # the most frequent one first
-            case EpochDone():
+            case events.EpochDone():
                 self._hear_epoch(event)
-            case TrialStarted():
+            case events.TrialStarted():
                 session = self.sessions.get(event.session)
                 if session is not None and session.started is None:
                     session.started = event.at
-            case TrialStopped() | TrialFailed() | TrialLost():
+            case events.TrialStopped() | events.TrialFailed() | events.TrialLost():
                 session = self.sessions.get(event.session)
                 if session is not None:
                     session.ending = event if session.ending is None else session.ending
                     self._close(event.session, event.at)
-            case TimerFired():
+            case events.TimerFired():
                 self.timers.pop(event.name, None)
-            case InstanceLaunched() | NodeJoined() | NodeLost() | InstanceGone() | LaunchFailed():
+            case (
+                events.InstanceLaunched()
+                | events.NodeJoined()
+                | events.NodeLost()
+                | events.InstanceGone()
+                | events.LaunchFailed()
+            ):
                 instance = self.instances.get(event.intent)
                 if instance is not None:
                     self._hear_instance(event, instance)
-            case InterruptionNotice():
+            case events.InterruptionNotice():
                 self.notices.append(event)
-            case RebalanceRecommended():
+            case events.RebalanceRecommended():
                 self.recommendations.append(event)
-            case RunStarted():
+            case events.RunStarted():
                 self.began = event.at
-            case RunResumed():
+            case events.RunResumed():
                 self.takeovers.append(event.at)
-            case InstanceBooting() | RunContinued():
+            case events.InstanceBooting() | events.RunContinued():
                 pass  # the one is for people; `read` has dealt with the other
-            case Interrupted():
+            case events.Interrupted():
                 self.interrupted = event.at
             case _:
                 assert_never(event)
 
-    def _hear_epoch(self, event: EpochDone) -> None:
+    def _hear_epoch(self, event: events.EpochDone) -> None:
         session = self.sessions.get(event.session)
         if session is None or event.epoch <= session.last:
             return  # reported before as well: the first time counts
@@ -362,24 +337,28 @@ class Timeline:
 
     def _hear_instance(
         self,
-        event: InstanceLaunched | NodeJoined | NodeLost | InstanceGone | LaunchFailed,
+        event: events.InstanceLaunched
+        | events.NodeJoined
+        | events.NodeLost
+        | events.InstanceGone
+        | events.LaunchFailed,
         instance: InstanceSpan,
     ) -> None:
         match event:
-            case InstanceLaunched():
+            case events.InstanceLaunched():
                 instance.instance = event.instance
                 instance.launched_at = event.launched_at
-            case NodeJoined():
+            case events.NodeJoined():
                 instance.joined = True
                 instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
-            case NodeLost():
+            case events.NodeLost():
                 instance.joined = False
                 instance.leave(event.at)
                 self._close_on(instance, event.at)
-            case InstanceGone():
+            case events.InstanceGone():
                 instance.gone_at = event.gone_at
                 self._close_on(instance, event.at)
-            case LaunchFailed():
+            case events.LaunchFailed():
                 instance.gone_at = event.at
                 instance.refusal = event
             case _:
@@ -398,27 +377,27 @@ class Timeline:
             if any(piece.instance == instance.instance for piece in session.start.placement):
                 self._close(name, at)
 
-    def _follow(self, command: Command, at: float) -> None:
+    def _follow(self, command: commands.Command, at: float) -> None:
         match command:
-            case SetTimer():
+            case commands.SetTimer():
                 self.timers[command.name] = command.at
-            case ExtendTrial() | StopTrial():
+            case commands.ExtendTrial() | commands.StopTrial():
                 session = self.sessions.get(command.session)
                 if session is not None:
                     _change(session, command, at)
-            case StartTrial():
+            case commands.StartTrial():
                 begun = SessionSpan(command, at, command.until_epoch, at, last=command.start_epoch)
                 self.sessions[command.session] = self._open[command.session] = begun
-            case Launch():
+            case commands.Launch():
                 asked = InstanceSpan(command.intent, command, at)
                 self.instances.setdefault(command.intent, asked)
-            case Release():
+            case commands.Release():
                 if command.intent in self.instances:
                     self.instances[command.intent].released = True
                     self.instances[command.intent].leave(at)
-            case PlanAnew():
+            case commands.PlanAnew():
                 pass  # it is on record, and nothing is to be done
-            case EndRun():
+            case commands.EndRun():
                 self.ended = command.reason
             case _:
                 assert_never(command)
@@ -428,13 +407,15 @@ def _late(epoch: EpochSpan) -> bool:
     return epoch.report.checkpoint is not None and epoch.report.at < epoch.session.end
 
 
-def _change(session: SessionSpan, command: ExtendTrial | StopTrial, at: float) -> None:
+def _change(
+    session: SessionSpan, command: commands.ExtendTrial | commands.StopTrial, at: float
+) -> None:
     """Take a grant or a stop down.
 
     A session that waited at its rung can't begin its next epoch before the grant; one that still
     trains isn't held up by it.
     """
-    if isinstance(command, StopTrial):
+    if isinstance(command, commands.StopTrial):
         session.stopping = at if session.stopping is None else session.stopping
         session.waited = False
         session.go_on(at)
@@ -483,7 +464,7 @@ def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
     return {name: _offer(keyed, instance.launch) for name, instance in timeline.instances.items()}
 
 
-def _offer(keyed: Mapping[PoolName, list[Offer]], launch: Launch) -> Offer:
+def _offer(keyed: Mapping[PoolName, list[Offer]], launch: commands.Launch) -> Offer:
     kind = launch.instance_type
     market = launch.market
     places = dict.fromkeys(((kind, market, launch.zone), (kind, market, "")))
