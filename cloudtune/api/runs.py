@@ -1,53 +1,123 @@
 """`cloudtune.run` and `cloudtune.resume`: runs from scripts and notebooks."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from cloudtune.api import experiments, flow
+from cloudtune.api import experiments, flow, remote
 from cloudtune.api.plans import Plan
 from cloudtune.api.regions import after, ranked
+from cloudtune.api.remote import Sent
 from cloudtune.api.results import Result, load_run
 from cloudtune.api.watching import Onlooker, screen_of
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.defaults import Objective
 from cloudtune.infra.heads.head_runner import ERRORS
 from cloudtune.infra.heads.remote_runs import is_remote
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import HeadOffer, provider_named
+from cloudtune.model.commands import Command
+from cloudtune.model.events import Event
 from cloudtune.model.plans import PRICE_TOLERANCE
 from cloudtune.planning import plan_file
+from cloudtune.planning.make import Planned
 from cloudtune.planning.stages import PlanOptions
+from cloudtune.policy.run import RunPolicy
 from cloudtune.private_files import a_guest
+from cloudtune.running.measuring import Measured
 from cloudtune.running.resume import Further
+from cloudtune.running.runner import Ended, Watch
 from cloudtune.runs import control, home
-from cloudtune.runs.job import job_of_ledger
+from cloudtune.runs.job import Job, job_of_ledger
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeAlias
-
-    from cloudtune.api.remote import Sent
-    from cloudtune.experiment.defaults import Objective
-    from cloudtune.infra.provider import HeadOffer
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
-    from cloudtune.planning.make import Planned
-    from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.measuring import Measured
-    from cloudtune.running.runner import Ended, Watch
-    from cloudtune.runs.job import Job
-
-    OnEvent: TypeAlias = Callable[[Event, tuple[Command, ...]], object]
+OnEvent: TypeAlias = Callable[[Event, tuple[Command, ...]], object]
 
 _COLUMNS = 100
+
+
+class _Caller(Onlooker):
+    """Reports a run to a program: lines on standard output, and a callback."""
+
+    def __init__(self, on_event: OnEvent | None, *, progress: bool, yes: bool) -> None:
+        self._on_event = on_event
+        self._progress = progress
+        self._yes = yes
+        self._error: Exception | None = None
+        self._output = NotebookOutput() if progress and in_notebook() else None
+        # In a notebook, rich would create one output per line.
+        plain = not sys.stdout.isatty()
+        self._out = Console(
+            quiet=not progress,
+            highlight=False,
+            force_jupyter=False,
+            width=_COLUMNS if plain else None,
+            soft_wrap=plain,
+        )
+
+    def confirm(self, experiment: Experiment, job: Job | None) -> None:  # noqa: ARG002
+        """Return if the provider doesn't ask first, or the caller passed `yes`."""
+        whose = provider_named(experiment.cloud.provider).asks_first
+        if whose and not self._yes:
+            raise UsageError(f"renting from {whose} needs confirmation: pass yes=True")
+
+    def is_carried(self, sent: Sent) -> None:
+        self._out.print(f"head {sent.head} controls the run; it continues without this machine")
+
+    def measures(self) -> Watch:
+        """Announce the measurement, which is reported by its events only."""
+        self._out.print("This script has no profile yet: measuring it first.")
+        return self._called
+
+    def measured(self, measured: Measured, kept: Path) -> None:
+        self._out.print(
+            f"measured on {measured.profile.instance_type}, saved to {kept}", markup=False
+        )
+
+    def insists(self) -> None:
+        self._out.print("No plan meets the limits; the run continues until it reaches one.")
+
+    def planned(self, planned: Planned) -> None:
+        self._out.print(repr(Plan(planned)), markup=False)
+
+    @contextlib.contextmanager
+    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
+        self._out.print(f"Run {job.run}", markup=False)
+        if not self._progress:
+            yield self._called
+            return
+        output = self._output
+        screen = screen_of(job, policy, self._out if output is None else output.out)
+
+        def watch(event: Event, commands: tuple[Command, ...]) -> None:
+            self._called(event, commands)
+            screen.watch(event, commands)
+            if output is not None:
+                output.show(screen.drawn(event.at))
+
+        with screen:
+            yield watch
+        if output is not None:
+            output.show(screen.drawn(policy.now), at_once=True)
+
+    def _called(self, event: Event, commands: tuple[Command, ...]) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event, commands)
+        except Exception as error:  # noqa: BLE001  a callback must not end the run
+            self._error = self._error or error
+
+    def tell_of_errors(self) -> None:
+        if self._error is not None:
+            text = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 @a_guest()
@@ -182,8 +252,6 @@ def _carried(
     force: bool,
 ) -> Result:
     """Run an experiment or a saved plan on a head; return the result once it has terminated."""
-    from cloudtune.api import remote  # noqa: PLC0415  loads ray
-
     saved = None if isinstance(given, Experiment) else given
     wanted = given if isinstance(given, Experiment) else given.experiment
     onlooker.confirm(wanted, saved)
@@ -198,8 +266,6 @@ def _carried(
 
 
 def _carried_on(folder: Path, onlooker: _Caller, further: Further) -> Result:
-    from cloudtune.api import remote  # noqa: PLC0415  loads ray
-
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
     offer = experiments.head_for(job.experiment, force=True)
@@ -234,81 +300,3 @@ def _result(ended: Ended, onlooker: _Caller) -> Result:
     if ended.swept.unconfirmed is not None:
         raise ended.swept.unconfirmed
     return result
-
-
-class _Caller(Onlooker):
-    """Reports a run to a program: lines on standard output, and a callback."""
-
-    def __init__(self, on_event: OnEvent | None, *, progress: bool, yes: bool) -> None:
-        self._on_event = on_event
-        self._progress = progress
-        self._yes = yes
-        self._error: Exception | None = None
-        self._output = NotebookOutput() if progress and in_notebook() else None
-        # In a notebook, rich would create one output per line.
-        plain = not sys.stdout.isatty()
-        self._out = Console(
-            quiet=not progress,
-            highlight=False,
-            force_jupyter=False,
-            width=_COLUMNS if plain else None,
-            soft_wrap=plain,
-        )
-
-    def confirm(self, experiment: Experiment, job: Job | None) -> None:  # noqa: ARG002
-        """Return if the provider doesn't ask first, or the caller passed `yes`."""
-        whose = provider_named(experiment.cloud.provider).asks_first
-        if whose and not self._yes:
-            raise UsageError(f"renting from {whose} needs confirmation: pass yes=True")
-
-    def is_carried(self, sent: Sent) -> None:
-        self._out.print(f"head {sent.head} controls the run; it continues without this machine")
-
-    def measures(self) -> Watch:
-        """Announce the measurement, which is reported by its events only."""
-        self._out.print("This script has no profile yet: measuring it first.")
-        return self._called
-
-    def measured(self, measured: Measured, kept: Path) -> None:
-        self._out.print(
-            f"measured on {measured.profile.instance_type}, saved to {kept}", markup=False
-        )
-
-    def insists(self) -> None:
-        self._out.print("No plan meets the limits; the run continues until it reaches one.")
-
-    def planned(self, planned: Planned) -> None:
-        self._out.print(repr(Plan(planned)), markup=False)
-
-    @contextlib.contextmanager
-    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        self._out.print(f"Run {job.run}", markup=False)
-        if not self._progress:
-            yield self._called
-            return
-        output = self._output
-        screen = screen_of(job, policy, self._out if output is None else output.out)
-
-        def watch(event: Event, commands: tuple[Command, ...]) -> None:
-            self._called(event, commands)
-            screen.watch(event, commands)
-            if output is not None:
-                output.show(screen.drawn(event.at))
-
-        with screen:
-            yield watch
-        if output is not None:
-            output.show(screen.drawn(policy.now), at_once=True)
-
-    def _called(self, event: Event, commands: tuple[Command, ...]) -> None:
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event, commands)
-        except Exception as error:  # noqa: BLE001  a callback must not end the run
-            self._error = self._error or error
-
-    def tell_of_errors(self) -> None:
-        if self._error is not None:
-            text = f"on_event failed, first with {type(self._error).__name__}: {self._error}"
-            warnings.warn(text, RuntimeWarning, stacklevel=4)

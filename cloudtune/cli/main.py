@@ -64,7 +64,7 @@ COMMANDS = (
     ("profile", "profile", "Measure how the script scales on rented instances of each type."),
     (
         "simulate",
-        "simulate",
+        "plan",
         "Simulate the run in virtual time: same policy, synthetic learning curves, no cloud.",
     ),
     ("report", "watch", "Show what a run did, planned versus actual."),

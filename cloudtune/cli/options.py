@@ -230,7 +230,6 @@ STRATEGY = click.option(
 )
 PROFILE = click.option(
     "--profile",
-    "profile",
     metavar="FILE|NAME",
     help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
 )

@@ -228,13 +228,7 @@ def _show_facts(out: Console, report: Report) -> None:
     if report.target is not None:
         out.print(report.target.text(report.policy.state.metric.name))
     out.print(report.summary.sentence())
-    shares = gpu_shares(report.timeline, report.accounting)
-    busy = [
-        f"GPUs of {name} trained {', '.join(map(percent, own))} of the time billed"
-        for name, own in shares.items()
-        if len(own) > 1
-    ]
-    _print_some(out, busy)
+    _print_some(out, list(_busy_gpus(report)))
     sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
@@ -267,6 +261,13 @@ def _show_facts(out: Console, report: Report) -> None:
         )
     if report.basis.emulated and report.job.run:
         out.print(emulated_text(paced=report.job.paced, source=report.job.price_source))
+
+
+def _busy_gpus(report: Report) -> Iterator[str]:
+    """Yield, of each instance with several GPUs, which part of its time each of them trained."""
+    for name, shares in gpu_shares(report.timeline, report.accounting).items():
+        if len(shares) > 1:
+            yield f"GPUs of {name} trained {', '.join(map(percent, shares))} of the time billed"
 
 
 def emulated_text(*, paced: bool, source: str) -> str:

@@ -15,7 +15,8 @@ between launch and end of all instances.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -137,19 +138,6 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-@dataclass
-class _Tally:
-    """Amounts by category, as they are found."""
-
-    parts: dict[str, list[Amount]] = field(default_factory=dict)
-
-    def add(self, category: str, amount: Amount) -> None:
-        self.parts.setdefault(category, []).append(amount)
-
-    def amounts(self, categories: Sequence[str]) -> dict[str, Amount]:
-        return {name: total(self.parts.get(name, ())) for name in categories}
-
-
 class _Held(NamedTuple):
     """GPUs of one instance, from when until when."""
 
@@ -169,7 +157,7 @@ class _Page:
     of: InstanceSpan
     offer: Offer
     end: float
-    tally: _Tally = field(default_factory=_Tally)
+    parts: dict[str, list[Amount]] = field(default_factory=lambda: defaultdict(list))
     held: list[_Held] = field(default_factory=list)
     trained: list[_Held] = field(default_factory=list)
 
@@ -191,7 +179,7 @@ class _Page:
         if self.offer.per_function:
             used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
             amount = Amount(amount.gpu_seconds, used)
-        self.tally.add(stretch.use, amount)
+        self.parts[stretch.use].append(amount)
         if stretch.use == "training" and end > begin:
             self.trained.append(_Held(begin, end, gpus))
         return amount
@@ -202,16 +190,16 @@ class _Page:
         left = self._between(begin, self.of.left_at, self.end)
         joined = self._between(begin, self.of.joined_at, left)
         boot = self.amount(self._free(begin, joined))
-        self.tally.add("start-up", boot)
-        self.tally.add("idle", self.amount(self._free(joined, left)))
-        self.tally.add("returning", self.amount(self._free(left, self.end)))
+        self.parts["start-up"].append(boot)
+        self.parts["idle"].append(self.amount(self._free(joined, left)))
+        self.parts["returning"].append(self.amount(self._free(left, self.end)))
         offer = self.offer
         lived = self.end - self.of.began_at
         least = max(lived, offer.minimum_seconds)
         rounded = offer.charge(lived) - least * offer.held_usd_per_second
-        self.tally.add("minimum", Amount(0.0, (least - lived) * offer.held_usd_per_second))
-        self.tally.add("rounding", Amount(0.0, max(0.0, rounded)))
-        self.tally.add("launches", Amount(0.0, charges.usd_per_launch))
+        self.parts["minimum"].append(Amount(0.0, (least - lived) * offer.held_usd_per_second))
+        self.parts["rounding"].append(Amount(0.0, max(0.0, rounded)))
+        self.parts["launches"].append(Amount(0.0, charges.usd_per_launch))
         return InstanceAccount(
             intent=self.of.intent,
             instance=self.of.instance,
@@ -219,7 +207,7 @@ class _Page:
             begin=begin,
             end=self.end,
             returned=self.of.gone_at is not None,
-            amounts=self.tally.amounts(CATEGORIES),
+            amounts={name: total(self.parts.get(name, ())) for name in CATEGORIES},
             boot=boot,
             busy=tuple(
                 levels(
@@ -344,14 +332,14 @@ def accounted(
     rented = timeline.rented()
     pages = [_Page(instance, priced[instance.intent], instance.end(over_at)) for instance in rented]
     placed = {page.of.instance: page for page in pages if page.of.instance}
-    trials: dict[TrialId, _Tally] = {}
+    trials: dict[TrialId, dict[str, list[Amount]]] = defaultdict(lambda: defaultdict(list))
     for session, end, did in uses(timeline):
-        tally = trials.setdefault(session.start.trial, _Tally())
+        parts = trials[session.start.trial]
         for piece in session.start.placement:
             page = placed[piece.instance]
             page.held.append(_Held(session.begin, end, piece.gpus))
             for stretch in did:
-                tally.add(stretch.use, page.use(stretch, piece.gpus, session))
+                parts[stretch.use].append(page.use(stretch, piece.gpus, session))
     instances = tuple(page.close(charges) for page in pages)
     whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
     whole["hourly"] = Amount(0.0, charges.dollars(0, timeline.running(over_at)))
@@ -360,7 +348,10 @@ def accounted(
         amounts=whole,
         boot=total(instance.boot for instance in instances),
         instances=instances,
-        trials={name: tally.amounts(USES) for name, tally in trials.items()},
+        trials={
+            trial: {name: total(parts.get(name, ())) for name in USES}
+            for trial, parts in trials.items()
+        },
         resizes=sum(restart.resized for restart in restarts),
         restarts=len(restarts),
     )
