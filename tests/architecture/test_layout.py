@@ -235,8 +235,8 @@ def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
 
 def kinds_matched(node: ast.Match) -> set[str]:
     patterns = [item for case in node.cases for item in ast.walk(case.pattern)]
-    kinds = [item.cls for item in patterns if isinstance(item, ast.MatchClass)]
-    return {kind.id for kind in kinds if isinstance(kind, ast.Name)}
+    kinds = [ast.unparse(item.cls) for item in patterns if isinstance(item, ast.MatchClass)]
+    return {kind.rpartition(".")[2] for kind in kinds}
 
 
 def ends_in_assert_never(node: ast.Match) -> bool:
