@@ -222,11 +222,9 @@ def limits_of(experiment: Experiment) -> Limits:
 
 def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
     """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
-    deadline = limits.deadline
-    budget = limits.budget
-    return Limits(
-        None if deadline is None else deadline - elapsed, None if budget is None else budget - spent
-    )
+    deadline = None if limits.deadline is None else limits.deadline - elapsed
+    budget = None if limits.budget is None else limits.budget - spent
+    return Limits(deadline, budget)
 
 
 def load_problem(experiment: Experiment, profile: str | None) -> Problem:

@@ -235,7 +235,11 @@ class Following:
         if state is not None and state.attempt != self.sent.remote.attempt:
             state = None  # of the head before this one
         if not self._has_begun:
-            self._report_boot()
+            lines = _boot_log(self._store)
+            for line in lines[self._boot_lines :]:
+                if said := SCRIPT_SAYS.match(line):
+                    self._say(f"head: {line[said.end() :]}")
+            self._boot_lines = len(lines)
             self._has_begun = state is not None and self._boot_lines > 0  # uploaded every 3 s
         fetch(self._store, self.sent.folder, RUN)
         if state is not None and state.code is not None:
@@ -244,14 +248,6 @@ class Following:
             self._asked_at = time.monotonic()
             _refuse_dead(self.sent, self._calls, self._store, state)
         return None
-
-    def _report_boot(self) -> None:
-        """Report what the head does until it runs the command."""
-        lines = _boot_log(self._store)
-        for line in lines[self._boot_lines :]:
-            if said := SCRIPT_SAYS.match(line):
-                self._say(f"head: {line[said.end() :]}")
-        self._boot_lines = len(lines)
 
     def end(self) -> None:
         """Copy profiles and histories for later runs, and wait until the head has terminated.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import Parallel
     from cloudtune.running.measuring import Measured
-    from cloudtune.running.runner import Watch
     from cloudtune.runs.job import Job
 
 
@@ -120,6 +119,7 @@ def profile(
     from cloudtune.api.experiments import limits_left, limits_of
     from cloudtune.api.flow import refuse_interrupted
     from cloudtune.api.regions import for_renting
+    from cloudtune.display.run_screen import measure_watch
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner
@@ -137,7 +137,7 @@ def profile(
         measured = measuring.measure(
             wanted,
             name,
-            measure_watch(),
+            measure_watch(console()),
             pace=pace,
             limits=limits,
             epochs=epochs,
@@ -174,10 +174,3 @@ def show_measured(measured: Measured, kept: Path) -> None:
     for note in measured.notes:
         console().print(f"note: {note}", markup=False)
     click.echo(f"saved to {kept}")
-
-
-def measure_watch() -> Watch:
-    """Return a watch that prints a measurement live."""
-    from cloudtune.display.run_screen import measuring
-
-    return measuring(console())

@@ -10,9 +10,10 @@ import click
 
 from cloudtune.api.watching import Onlooker, screen_of
 from cloudtune.cli.plan import show_infeasible, tell_insisted
-from cloudtune.cli.profile import confirm_rental, measure_watch, measured_for, show_measured
+from cloudtune.cli.profile import confirm_rental, measured_for, show_measured
 from cloudtune.display.plan_screen import show_saved
 from cloudtune.display.report_screen import emulated_text
+from cloudtune.display.run_screen import measure_watch
 from cloudtune.display.terminal import console
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.serialization import encode, encode_kind
@@ -58,7 +59,7 @@ class Terminal(Quiet):
         console().print(
             "This script has no profile yet: measuring it first, within the same limits."
         )
-        return measure_watch()
+        return measure_watch(console())
 
     def measured(self, measured: Measured, kept: Path) -> None:
         show_measured(measured, kept)

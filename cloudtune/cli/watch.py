@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,19 +93,13 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
     kept = RunLogs(folder)
 
     def listed() -> Sequence[Log]:
-        return kept.listed(None if follow else trial, nodes=nodes)
-
-    if follow:
+        if not follow:
+            return kept.listed(trial, nodes=nodes)
         # Wait for a trial that hasn't started.
-        printed = _printed(
-            kept.followed(
-                lambda: [log for log in listed() if trial in (None, log.trial)],
-                lambda: control.is_driven(folder),
-            )
-        )
-    else:
-        printed = _printed(kept.news(listed()))
-    if not printed:
+        return [log for log in kept.listed(nodes=nodes) if trial in (None, log.trial)]
+
+    driven = functools.partial(control.is_driven, folder)
+    if not _printed(kept.followed(listed, driven) if follow else kept.news(listed())):
         of = f"of {trial} " if trial else ""
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
 

@@ -110,10 +110,9 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
     """Return what a run paid beside what its plan, and others, cost where they are simulated."""
     followed = report.job.plan.followed
     title = f"What run {report.job.run} paid, and what others would have"
-    fleet = _fleet(report.job.plan) if followed is None else fleet_text(followed)
     taken = (format_seconds(report.seconds), format_dollars(report.dollars))
     rows = [
-        ("this run, paid", fleet, *_trained(report), *taken, "", ""),
+        ("this run, paid", _machines(report.job.plan), *_trained(report), *taken, "", ""),
         _bill("its plan, simulated", against.planned, against, report),
         *(
             _bill(f"{other.name}, simulated", other.plan, against, report)
@@ -146,7 +145,7 @@ def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[s
     every = report.job.experiment.scale.every
     return (
         name,
-        _fleet(plan) if plan.followed is None else fleet_text(plan.followed),
+        _machines(plan),
         f"{forecast.trials.p50:,.0f}",
         f"{forecast.epochs.p50 * every:,.0f}",
         *_price(plan.estimate),
@@ -155,8 +154,10 @@ def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[s
     )
 
 
-def _fleet(plan: RunPlan) -> str:
-    """Return the most machines at once of a plan without stages."""
+def _machines(plan: RunPlan) -> str:
+    """Return the machines of a plan's stages; of one without stages the most at once."""
+    if plan.followed is not None:
+        return fleet_text(plan.followed)
     return ", ".join(
         f"up to {machines.instances} x {offer_text(machines.offer).removesuffix(' on-demand')}"
         for machines in plan.fleet

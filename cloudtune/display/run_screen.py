@@ -369,7 +369,7 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def measuring(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:
+def measure_watch(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:
     """Return a watch that tells a measurement as it goes."""
 
     def watch(event: events.Event, commands: tuple[Command, ...]) -> None:

@@ -8,7 +8,6 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from cloudtune.model.catalog import SpotBehaviour
@@ -67,14 +66,10 @@ class PoolTrace:
 
     def below(self, instances: int, after: float) -> float:
         """Return when next there is room for fewer, later than `after`; inf where never."""
-        if self._least >= instances:
+        if min(self.instances) >= instances:
             return math.inf
         pieces = self.pieces(after, after + 2 * self.length)
         return next(p.begin for p in pieces if p.begin > after and p.instances < instances)
-
-    @cached_property
-    def _least(self) -> int:
-        return min(self.instances)
 
 
 def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:

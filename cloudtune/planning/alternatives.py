@@ -237,7 +237,11 @@ def _tried(
 ) -> Iterator[Alternative]:
     judged: list[tuple[PlanRequest, Plan, RunPlan]] = []
     for name, planner, wanted in tries:
-        plan = _plan_or_nearest(planner, wanted)
+        plan: Plan | None
+        try:
+            plan = planner.plan(wanted)
+        except InfeasibleError as error:
+            plan = stages.nearest(error, wanted) or error.fastest
         if plan is None:
             continue
         request = replace(wanted, limits=asked.request.limits)
@@ -253,14 +257,6 @@ def _tried(
             continue
         judged.append((request, plan, run))
         yield Alternative(name, run)
-
-
-def _plan_or_nearest(planner: Planner, request: PlanRequest) -> Plan | None:
-    """Return a plan within the limits, else one that comes near to them."""
-    try:
-        return planner.plan(request)
-    except InfeasibleError as error:
-        return stages.nearest(error, request) or error.fastest
 
 
 def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:

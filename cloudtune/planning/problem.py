@@ -1,7 +1,6 @@
 """What there is to rent for an experiment, at which prices, and how its script runs there."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import RunTimes, with_earlier_runs
 from cloudtune.profiles.priors import believed
 from cloudtune.runs import history, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identity_of
 
 # Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
@@ -51,12 +51,10 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     return replace(catalog, offers=offers)
 
 
-def _note(line: str) -> None:
-    sys.stderr.write(f"note: {line}\n")
-
-
 def stored_profiles(
-    experiment: Experiment, given: str | None = None, note: Callable[[str], object] = _note
+    experiment: Experiment,
+    given: str | None = None,
+    note: Callable[[str], object] = lambda line: to_stderr(f"note: {line}"),
 ) -> list[ScalingProfile]:
     """Return the usable profiles of what an experiment runs, on its instance types.
 

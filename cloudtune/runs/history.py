@@ -240,7 +240,9 @@ def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, .
     for record in _latest(of_use):
         if not untimed(record, experiment):
             timed.append(record)
-        elif same_script(record, experiment):
+        elif (record.script, record.function) == (path, experiment.train_function) or (
+            wanted and record.script_hash == wanted
+        ):  # another version of the script, or the same for other machines
             other.append(record)
         if len(timed) == MOST_TIMED:
             break
@@ -310,13 +312,3 @@ def _latest(of_use: Callable[[Mapping[str, Any]], bool]) -> Iterator[RunRecord]:
             continue
         with contextlib.suppress(CloudtuneError, OSError):
             yield recorded(folder, kept)
-
-
-def same_script(record: RunRecord, experiment: Experiment) -> bool:
-    """Whether a run trained the experiment's script, be it another version of the file."""
-    path = experiment.train_file
-    if (record.script, record.function) == (str(path), experiment.train_function):
-        return True
-    with contextlib.suppress(OSError):
-        return record.script_hash == store.script_hash(path)
-    return False

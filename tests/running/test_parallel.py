@@ -49,9 +49,7 @@ class Trains(SimWorld):
 
     def schedule(self, event: Event) -> None:
         if isinstance(event, EpochDone):
-            seconds = self.seconds.get(
-                (self.sessions[event.session].command.width, event.parallel)
-            )
+            seconds = self.seconds.get((self.sessions[event.session].command.width, event.parallel))
             if seconds is None:
                 event = TrialFailed(self.now + 1, event.session, "out of memory", "", True)
             else:
