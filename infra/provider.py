@@ -232,7 +232,8 @@ class Provider(Protocol):
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         """Return the instance types that an experiment names, patterns resolved."""
         catalog = self.catalog(settings, ("on-demand",), Path())
-        return [it.instance_type for it in catalog.matching(settings.instances, ("on-demand",))]
+        offers = catalog.matching(settings.instances, ("on-demand",))
+        return list(dict.fromkeys(offer.instance_type for offer in offers))  # one for all zones
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return what is offered in the region, the markets and the zones of an experiment.

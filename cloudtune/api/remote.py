@@ -27,6 +27,7 @@ from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadSt
 from cloudtune.infra.node.boot import SCRIPT_SAYS, UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
+from cloudtune.model.serialization import encode
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import stored_profiles
 from cloudtune.policy.run import RunPolicy
@@ -102,7 +103,7 @@ def send(
         until=_end(wanted, began),
         asked_at=began,
         usd_per_hour=offer.usd_per_hour,
-        foundation=bootstrap.to_json(),
+        foundation=encode(bootstrap),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
     return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
@@ -188,7 +189,7 @@ def _launched(
         attempt=remote.attempt,
     )
     store = HeadStore(remote.storage)
-    store.write(ORDER, order.to_bytes())
+    store.write(ORDER, json.dumps(asdict(order)).encode())
     store.write(REMOTE, json.dumps(asdict(remote)).encode())
     remote.keep(folder)  # before the call, after which there may be a head
 

@@ -41,6 +41,7 @@ from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.serialization import decode, encode
 from cloudtune.model.trial import TrialId
 from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.policy.base import Policy
@@ -295,13 +296,13 @@ class Runner:
         """
         path = self.folder / _DELIVERY
         try:
-            recorded = Delivery.of(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError):
+            recorded = decode(Delivery, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
             recorded = None
         if recorded is not None and (recorded.pack is None or is_there(recorded.pack)):
             return recorded
         delivery = environment(self.experiment)[0]
-        write_atomically(path, json.dumps(delivery.to_json()))
+        write_atomically(path, json.dumps(encode(delivery)))
         return delivery
 
     @property

@@ -103,13 +103,9 @@ def try_storage(uri: str) -> None:
     text = b"may be deleted: cloudtune tried whether the storage works\n"
     try:
         fs, root = filesystem(uri)
-        if is_local(fs):  # S3 has no folders
-            fs.create_dir(root, recursive=True)
         path = f"{root}/.cloudtune-{uuid.uuid4().hex[:12]}"
-        with fs.open_output_stream(path) as out:
-            out.write(text)
-        with fs.open_input_stream(path) as reader:
-            data = reader.read()
+        write_file(fs, path, text)
+        data = read_file(fs, path)
         fs.delete_file(path)
     except (OSError, ValueError) as error:  # pyarrow's own are either
         raise StorageError(f"can't be used: {error}", denied=_is_denied(error)) from None
@@ -168,6 +164,14 @@ def read_file(files: Any, path: str) -> bytes | None:
             return bytes(file.read())
     except FileNotFoundError:
         return None
+
+
+def write_file(files: Any, path: str, data: bytes, compression: str | None = "detect") -> None:
+    """Write a file to pyarrow's file system; by default packed as its name says."""
+    if is_local(files):  # S3 has no folders
+        files.create_dir(path.rpartition("/")[0], recursive=True)
+    with files.open_output_stream(path, compression=compression) as out:
+        out.write(data)
 
 
 def is_local(filesystem: Any) -> bool:

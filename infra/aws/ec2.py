@@ -11,7 +11,7 @@ import contextlib
 import random
 import re
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
@@ -192,7 +192,16 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
 def _read(described: Any) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     state = described["State"]["Name"]
+    # EC2 gives the time to the second.
     transition = described.get("StateTransitionReason", "")
+    ended = None if state in BILLING_STATES else _REASON_TIME.search(transition)
+    # EC2's reason, where it says more than who did it.
+    cause = described.get("StateReason", {})
+    code = cause.get("Code", "")
+    reason = transition
+    if cause.get("Message") and "Initiated" not in code:
+        when = _TIME_ONLY.sub("", transition)
+        reason = f"{cause['Message']}{_STATE_HINTS.get(code, '')} {when}".strip()
     return Instance(
         id=described["InstanceId"],
         run=tags.get(RUN_TAG, ""),
@@ -201,34 +210,7 @@ def _read(described: Any) -> Instance:
         instance_type=described["InstanceType"],
         state=state,
         launched_at=described["LaunchTime"].timestamp(),
-        ended_at=None if state in BILLING_STATES else _time_of(transition),
-        reason=_reason(described.get("StateReason", {}), transition),
+        ended_at=ended and datetime.fromisoformat(f"{ended[1]}Z").timestamp(),
+        reason=reason,
         tags=tags,
     )
-
-
-def _reason(state: Mapping[str, str], transition: str) -> str:
-    """Return why an instance changed its state: EC2's reason, where it says more than who did."""
-    code = state.get("Code", "")
-    message = state.get("Message", "")
-    if not message or "Initiated" in code:
-        return transition
-    hint = _STATE_HINTS.get(code, "")
-    return f"{message}{hint} {_TIME_ONLY.sub('', transition)}".strip()
-
-
-def _time_of(reason: str) -> float | None:
-    """Return the time in a state transition reason, which EC2 gives to the second."""
-    match = _REASON_TIME.search(reason)
-    if match is None:
-        return None
-    at = datetime.strptime(match.group(1), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
-    return at.timestamp()
-
-
-def zones_of(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return the zones of a region; none where the account may not ask for them."""
-    try:
-        return Ec2(endpoint).zones()
-    except CALL_ERRORS:
-        return ()

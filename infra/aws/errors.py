@@ -4,12 +4,7 @@ The codes are from the EC2 API's own list; those for want of capacity are the on
 and AWS ParallelCluster act on (their sources, 2026).
 """
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from cloudtune.model.events import RefusalKind
@@ -53,7 +48,9 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
             "AuthFailure",
             "ExpiredToken",
             "InvalidClientTokenId",
+            "NoCredentialsError",  # boto3's, who asks nobody then
             "OptInRequired",
+            "PartialCredentialsError",
             "RequestExpired",
             "SignatureDoesNotMatch",
             "UnauthorizedOperation",
@@ -62,7 +59,6 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
 }
 _KINDS: dict[str, RefusalKind] = {code: kind for kind, codes in _CODES.items() for code in codes}
 _WORTH_ASKING_AGAIN = frozenset({"capacity", "quota", "busy"})
-_DENIED = (NoCredentialsError, PartialCredentialsError)
 # Refusals that our own node provider makes, without asking EC2.
 OURS = frozenset({"IntentSpent", "Released"})
 
@@ -76,8 +72,6 @@ def error_code(error: BaseException) -> str:
 
 def refusal_kind(code: str) -> RefusalKind:
     """Return what a code of `error_code` means for us."""
-    if code in {error.__name__ for error in _DENIED}:
-        return "denied"
     return _KINDS.get(code, "unknown")
 
 
@@ -93,17 +87,11 @@ def is_definite(error: BaseException) -> bool:
 
     A time-out or a broken connection doesn't: the instance may exist. Nor does an internal error.
     """
+    kind = refusal_kind(error_code(error))
     if not isinstance(error, ClientError):
-        return is_denied(error)
+        return kind == "denied"
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    return refusal_kind(error_code(error)) in _WORTH_ASKING_AGAIN or status < 500
-
-
-def is_denied(error: BaseException) -> bool:
-    """Whether EC2 will not talk to us at all: no credentials, or none that it takes."""
-    return (
-        isinstance(error, (ClientError, *_DENIED)) and refusal_kind(error_code(error)) == "denied"
-    )
+    return kind in _WORTH_ASKING_AGAIN or status < 500
 
 
 # What a call to AWS raises when it fails; the last where a proxy answers with a page of its own.

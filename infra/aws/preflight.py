@@ -5,14 +5,10 @@ go; what it has no room for it doesn't tell. The rest is looked at where the cal
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from cloudtune.infra.aws.account.inventory import (
-    QUOTAS,
-    lets_itself_in,
-    quota,
-)
+from cloudtune.infra.aws.account.inventory import QUOTAS, lets_itself_in, quota
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import CALL_ERRORS, error_code, refusal_kind
 from cloudtune.infra.aws.price_refresh import price_of
@@ -31,29 +27,25 @@ _HINTS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A launch that is tried: what of, in words, and its request."""
+def mistakes(
+    ec2: Ec2, attempts: Mapping[str, Mapping[str, Any]], tags: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a line for each thing that would refuse a launch, and what to do about it.
 
-    what: str
-    request: Mapping[str, Any]
-
-
-def mistakes(ec2: Ec2, attempts: Sequence[Attempt], tags: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each thing that would refuse a launch, and what to do about it."""
+    `attempts` are the requests of the launches, each by what it is of, in words.
+    """
     reported: set[str] = set()
-    for attempt in attempts:
-        error = ec2.try_launch(tags, attempt.request)
+    for what, request in attempts.items():
+        error = ec2.try_launch(tags, request)
         if error is None or error_code(error) == _WOULD_HAVE:
             continue
         if refusal_kind(error_code(error)) in {"busy", "capacity"}:
             continue  # of this moment alone
         hint = _HINTS.get(error_code(error), "")
-        line = f"{attempt.what} would be refused: {error}{f' ({hint})' if hint else ''}"
         if error_code(error) not in reported:  # the same for each type
-            yield line
+            yield f"{what} would be refused: {error}{f' ({hint})' if hint else ''}"
         reported.add(error_code(error))
-    groups = attempts[0].request.get("SecurityGroupIds")
+    groups = next(iter(attempts.values())).get("SecurityGroupIds")
     if groups and not reported:
         yield from _closed(ec2, groups)
 

@@ -137,12 +137,6 @@ def instance_types() -> dict[str, InstanceType]:
     return {listing.instance_type.name: listing.instance_type for listing in listings()}
 
 
-def types_named(region: str, patterns: Sequence[str]) -> list[InstanceType]:
-    """Return the types with a price that match one of the patterns, each once."""
-    offers = catalog(region, ("on-demand",)).matching(patterns, ("on-demand",))
-    return list(dict.fromkeys(offer.instance_type for offer in offers))
-
-
 def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
     """Return patterns of types without those whose GPUs AWS's base image has no driver for.
 

@@ -35,9 +35,10 @@ class Ec2Speaking(Provider):
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
         """Return the region's zones; an account that may not ask does without."""
-        from cloudtune.infra.aws.ec2 import zones_of  # noqa: PLC0415  boto3 takes long
-
-        return zones_of(cloud.endpoint)
+        try:
+            return self.calls(cloud.endpoint).zones()
+        except self.errors():
+            return ()
 
     def calls(self, endpoint: Endpoint) -> Ec2:
         from cloudtune.infra.aws.ec2 import Ec2  # noqa: PLC0415  boto3 takes long
@@ -73,7 +74,8 @@ class Aws(Ec2Speaking):
         return pricing.instance_types()
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
-        return pricing.types_named(settings.region, settings.instances)
+        offers = pricing.catalog(settings.region).matching(settings.instances, ("on-demand",))
+        return [offer.instance_type for offer in offers]
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return live prices; the table's stand in for them where they are those of the region.
@@ -182,35 +184,30 @@ class Aws(Ec2Speaking):
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
         from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
-        from cloudtune.infra.aws.preflight import (  # noqa: PLC0415
-            Attempt,
-            mistakes,
-            quotas_lacking,
-        )
+        from cloudtune.infra.aws.preflight import mistakes, quotas_lacking  # noqa: PLC0415
 
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
         types = self.instance_types(settings)
-        both: tuple[Market, ...] = ("on-demand", "spot")
-        markets = both if settings.market == "any" else (settings.market,)
+        markets = pricing.MARKETS if settings.market == "any" else (settings.market,)
         if head is not None:
-            request = {**head.request, "InstanceType": head.instance_type}
-            attempts = [Attempt(f"the head, a {head.instance_type},", request)]
+            name = f"the head, a {head.instance_type},"
+            attempts = {name: {**head.request, "InstanceType": head.instance_type}}
         else:
-            attempts = [
-                Attempt(
-                    f"{kind.name} {market}",
-                    {**cloud.request, **market_request(market, ""), "InstanceType": kind.name},
-                )
+            attempts = {
+                f"{kind.name} {market}": {
+                    **cloud.request,
+                    **market_request(market, ""),
+                    "InstanceType": kind.name,
+                }
                 for kind in types
                 for market in markets
-            ]
+            }
+        tags = {**settings.tags, RUN_TAG: "preflight"}
         here = this_instance() if head is None else None
         return [
             *(here.obstacles(settings) if here else ()),
-            *mistakes(
-                self.calls(cloud.endpoint), attempts, {**settings.tags, RUN_TAG: "preflight"}
-            ),
+            *mistakes(self.calls(cloud.endpoint), attempts, tags),
             *quotas_lacking(cloud.endpoint, types, markets, self.regions),
         ]
 

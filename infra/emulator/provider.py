@@ -70,9 +70,6 @@ class Emulated(OnThisMachine):
     paced = True
     has_gpus = False
 
-    def instance_types(self, settings: Settings) -> list[InstanceType]:
-        return pricing.types_named(settings.region, settings.instances)
-
     def catalog(
         self,
         settings: Settings,

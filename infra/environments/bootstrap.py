@@ -14,17 +14,15 @@ import shlex
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cloudtune.infra.environments import delivery
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.release import ReleasePins, release_pins
 from cloudtune.infra.environments.spec import ROOT
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
-from cloudtune.train.storage import filesystem, is_local, storage_errors
+from cloudtune.train.storage import filesystem, storage_errors, write_file
 
 _DIGITS = 20
 # Ends the machine after a failed install; uv and pip each name a file that isn't the recorded one.
@@ -104,15 +102,6 @@ class Foundation:
             'rm -rf "$source"\n'
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Foundation":
-        packed = None if data["packed"] is None else delivery.Pack(**data["packed"])
-        source = delivery.Pack(**data["source"])
-        return cls(source, data["place"], data["python"], packed, data.get("unhashed", ""))
-
 
 def lay(storage: str, root: Path = ROOT) -> Foundation:
     """Lay into a storage what a head makes its environment from; equal code is laid once.
@@ -130,13 +119,9 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     with storage_errors(uri):
         fs, path = filesystem(uri)
         if fs.get_file_info(path).size != len(data):
-            if is_local(fs):  # S3 has no folders
-                fs.create_dir(path.rpartition("/")[0], recursive=True)
-            with fs.open_output_stream(path, compression=None) as out:
-                out.write(data)
-    source = delivery.Pack(
-        uri, hashlib.sha256(data).hexdigest(), len(data), f"{place}.source", python, 0.0
-    )
+            write_file(fs, path, data, compression=None)
+    digest = hashlib.sha256(data).hexdigest()
+    source = delivery.Pack(uri, digest, len(data), f"{place}.source", python, 0.0)
     packed = EnvironmentCache(storage, place).pack()
     return Foundation(source, str(place), python, packed, wanted.unhashed)
 
@@ -150,14 +135,16 @@ def _source(wanted: ReleasePins, into: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = write_wheel(Path(folder))
         wheel = path.read_bytes()
-        digest = hashlib.sha256(wheel).hexdigest()
-        ours = f"cloudtune @ file://{into}/{path.name} --hash=sha256:{digest}\n"
-        files = {
-            path.name: wheel,
-            "ours.txt": ours.encode(),
-            "uv.txt": f"{wanted.line_of('uv')}\n".encode(),
-            "pins.txt": "".join(f"{line}\n" for line in wanted.lines).encode(),
-        }
+    ours = (
+        f"cloudtune @ file://{into}/{path.name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}"
+    )
+    texts = {
+        "ours.txt": [ours],
+        "uv.txt": [next(line for line in wanted.lines if line.startswith("uv=="))],
+        "pins.txt": wanted.lines,
+    }
+    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
+    files = {path.name: wheel, **files}
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, data in files.items():
             info = tarfile.TarInfo(name)

@@ -26,7 +26,10 @@ from cloudtune.infra.processes import write_atomically
 
 _LINES = 15
 _SYSTEM = {"/", "/usr", "/usr/local"}
-_NOT_COPIED = ("__pycache__", "test", "tests", "idlelib", "turtledemo", "*.a", "share")
+# Of a Python: its tests, and what was installed into it.
+_NOT_COPIED = (
+    *("__pycache__", "test", "tests", "idlelib", "turtledemo", "*.a", "share", "site-packages"),
+)
 _NOTHING = "nothing was launched"
 
 
@@ -152,7 +155,7 @@ def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
             raise UsageError(f"setup.python: {error}") from None
         say(f"setup: uv has no Python {spec.python} for us, so that of {base} is copied")
         copied = folder / "copied"
-        shutil.copytree(base, copied, symlinks=True, ignore=_ignored)
+        shutil.copytree(base, copied, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
         interpreter = copied / "bin" / "python3"
     return interpreter
 
@@ -163,19 +166,12 @@ def _base_here(wanted: str, uv: str) -> Path | None:
         base = sys.base_prefix
     else:
         command = [uv, "python", "find", "--no-python-downloads", "--system", wanted]
-        answer = subprocess.run(
-            command, env=_environment(), capture_output=True, text=True, check=False
-        )
-        if answer.returncode != 0:
+        try:
+            answer = _run(command, "")
+        except CloudtuneError:
             return None
-        base = str(Path(answer.stdout.strip()).resolve().parents[1])
+        base = str(Path(answer.strip()).resolve().parents[1])
     return None if base in _SYSTEM else Path(base)
-
-
-def _ignored(folder: str, names: list[str]) -> set[str]:
-    """Say what of a Python isn't copied: its tests, and what was installed into it."""
-    left_out = set(shutil.ignore_patterns(*_NOT_COPIED)(folder, names))
-    return left_out | (set(names) if Path(folder).name == "site-packages" else set())
 
 
 def complete(place: Path, uv: str, seconds: float) -> Built:

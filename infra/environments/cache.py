@@ -28,7 +28,9 @@ from cloudtune.train.storage import (
     entries,
     filesystem,
     is_local,
+    read_file,
     storage_errors,
+    write_file,
 )
 
 FOLDER = "environments"
@@ -65,10 +67,10 @@ class EnvironmentCache:
         """Return the pack that counts; None if there is none."""
         with storage_errors(self.uri):
             try:
-                with self._fs.open_input_stream(f"{self._root}/{MANIFEST}") as file:
-                    pack = Pack(**json.loads(file.read())["pack"])
+                manifest = json.loads(read_file(self._fs, f"{self._root}/{MANIFEST}") or b"")
+                pack = Pack(**manifest["pack"])
                 info = self._fs.get_file_info(self._path(pack))
-            except (FileNotFoundError, ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError):
                 return None
         return pack if info.is_file and info.size == pack.bytes else None
 
@@ -89,8 +91,7 @@ class EnvironmentCache:
             uri = f"{self.uri}/{name}"
             pack = Pack(uri, digest, size, str(self.place), built.version, seconds)
             manifest = json.dumps({"pack": asdict(pack), "packages": built.packages}, indent=1)
-            with self._fs.open_output_stream(f"{self._root}/{MANIFEST}") as out:
-                out.write(manifest.encode())
+            write_file(self._fs, f"{self._root}/{MANIFEST}", manifest.encode())
             with best_effort():
                 self._tidy()
         say(f"setup: {size / 1e6:.0f} MB packed into {uri} in {time.monotonic() - began:.0f} s")

@@ -11,10 +11,9 @@ with the same client token must have the same user data.
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cloudtune.errors import UsageError
 
@@ -69,9 +68,11 @@ class Delivery:
         else:
             python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
-        says = 'echo "cloudtune-node: runs setup.commands"\nawait_apt\n'
-        commands = "".join([says if self.commands else "", *map(_run, self.commands)])
-        return AWAIT_APT + end_lines("cloudtune-node") + python + commands + took
+        runs = 'echo "cloudtune-node: runs setup.commands"\nawait_apt\n' if self.commands else ""
+        for command in self.commands:
+            failed = shlex.quote(f"setup.commands failed: {command}")
+            runs += f"bash -c {shlex.quote(command)} < /dev/null || end {failed}\n"
+        return AWAIT_APT + end_lines("cloudtune-node") + python + runs + took
 
     def check(self) -> None:
         """Pass if it has room in the user data of an instance.
@@ -93,14 +94,6 @@ class Delivery:
             missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
         version = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
         return search_lines(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Delivery":
-        pack = None if data["pack"] is None else Pack(**data["pack"])
-        return cls(data["python"], tuple(data["commands"]), pack)
 
 
 def end_lines(program: str) -> str:
@@ -215,14 +208,6 @@ def zip_program(uri: str) -> str:
 
 def activate_lines(place: Path) -> str:
     """Return the lines of bash that go on by the Python of an environment that stands there."""
-    python = str(python_of(place))
-    return (
-        f"python={shlex.quote(python)}\nexport PATH={shlex.quote(str(Path(python).parent))}:$PATH\n"
-    )
-
-
-def _run(command: str) -> str:
-    quoted = shlex.quote(command)
-    return (
-        f"bash -c {quoted} < /dev/null || end {shlex.quote('setup.commands failed: ' + command)}\n"
-    )
+    python = python_of(place)
+    path = shlex.quote(str(python.parent))
+    return f"python={shlex.quote(str(python))}\nexport PATH={path}:$PATH\n"

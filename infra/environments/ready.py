@@ -9,13 +9,11 @@ from pathlib import Path
 from cloudtune.errors import UsageError
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.build import Built, build, built_at
-from cloudtune.infra.environments.cache import EnvironmentCache
+from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery, Pack
 from cloudtune.infra.environments.spec import ROOT, Spec, spec_of
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.train.storage import StorageError
-
-FOLDER = "environments"
 
 
 def ready(
@@ -30,9 +28,8 @@ def ready(
         UsageError: it can't be built, or kept; or its commands are too long.
     """
     setup = experiment.setup
-    line = PROVIDERS[experiment.cloud.provider]
-    here = line.here
-    if not line.packs:
+    here = PROVIDERS[experiment.cloud.provider].here
+    if not PROVIDERS[experiment.cloud.provider].packs:
         return Delivery(setup.python_path or sys.executable, setup.commands), None
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:

@@ -32,9 +32,6 @@ class ReleasePins:
     lines: tuple[str, ...]
     unhashed: str = ""
 
-    def line_of(self, name: str) -> str:
-        return next(line for line in self.lines if line.startswith(f"{name}=="))
-
 
 def release_pins() -> ReleasePins:
     """Return what a head installs: this release's packages, and the torch of this machine.

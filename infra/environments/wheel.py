@@ -9,7 +9,6 @@ from functools import cache
 from importlib.metadata import distribution, version
 from pathlib import Path
 
-_LEFT_OUT = {"__pycache__"}
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -17,7 +16,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
     """Yield the files of the package, in order: their names in a wheel, and where they are."""
     top = Path(__file__).parents[2]
     for folder, below, names in os.walk(top, followlinks=True):
-        below[:] = sorted(set(below) - _LEFT_OUT)
+        below[:] = sorted(set(below) - {"__pycache__"})
         for name in sorted(names):
             path = Path(folder, name)
             if path.suffix != ".pyc":
@@ -43,7 +42,10 @@ def write_wheel(folder: Path) -> Path:
         b"Wheel-Version: 1.0\nGenerator: cloudtune\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
     files[f"{info}/entry_points.txt"] = b"[console_scripts]\ncloudtune = cloudtune.cli.main:main\n"
-    record = "".join(f"{name},{_digest(data)},{len(data)}\n" for name, data in files.items())
+    record = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+        record += f"{name},sha256={digest.decode()},{len(data)}\n"
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     path = folder / f"cloudtune-{number}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -54,8 +56,3 @@ def write_wheel(folder: Path) -> Path:
 
 def _metadata() -> str:
     return distribution("cloudtune").read_text("METADATA") or ""
-
-
-def _digest(data: bytes) -> str:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
-    return f"sha256={digest.decode()}"

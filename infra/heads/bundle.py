@@ -5,10 +5,9 @@ ledgers name it, and are then right in both places.
 """
 
 import io
-import json
 import tarfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtune.errors import UsageError
@@ -35,14 +34,6 @@ class Order:
     environment: Mapping[str, str]
     attempt: int = 1
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def of(cls, data: bytes) -> "Order":
-        fields = json.loads(data)
-        return cls(**{**fields, "arguments": tuple(fields["arguments"])})
-
 
 def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
     """Return the folder `code`, `files` at their places, and what `home` has of earlier runs.
@@ -63,7 +54,9 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
                 )
             tar.add(path, f"{_HERE}{path}", recursive=False)
         for path, data in files.items():
-            _add(tar, f"{_HERE}{path}", data)
+            info = tarfile.TarInfo(f"{_HERE}{path}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
         for name in ("profiles", "knowledge"):
             for path in sorted(filter(Path.is_file, (home / name).rglob("*"))):
                 tar.add(path, f"{_HOME}/{path.relative_to(home)}", recursive=False)
@@ -79,9 +72,3 @@ def unpack(data: bytes, home: Path, root: Path = Path("/")) -> None:
                     member.name = member.name.removeprefix(f"{prefix}/")
                     where.mkdir(parents=True, exist_ok=True)
                     tar.extract(member, where, filter="data")
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))

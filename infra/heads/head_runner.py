@@ -5,6 +5,7 @@ Started by the head's user data (`launch.user_data`), with the order in the run'
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from cloudtune.infra.heads.bundle import Order, unpack
 from cloudtune.infra.heads.store import FOLDER, ORDER, PARCEL, STOP, HeadStore, Mirror, State, fetch
 from cloudtune.infra.node.boot import metadata, say
 from cloudtune.infra.node.lease import LEASE_MINUTES, RENEW_SECONDS, Lease
+from cloudtune.model.serialization import decode
 from cloudtune.train.storage import StorageError
 
 OUTPUT = "output.log"
@@ -129,7 +131,7 @@ def main() -> int:
             say(f"cloudtune-head: there is no order, or no parcel, at {given.at}/{FOLDER}")
             return 1
         unpack(parcel, HOME)
-        order = Order.of(asked)
+        order = decode(Order, json.loads(asked))
         fetch(store, HOME / "runs" / order.run, "run/")  # of a head before this one
         say(f"cloudtune-head: carries {order.run}")
         carrier = Carrier(order, store, instance)

@@ -23,6 +23,7 @@ from cloudtune.infra.provider import (
     Instance,
     launch_token,
 )
+from cloudtune.model.serialization import decode
 
 # In the folder of a run that a head carries: where that is. Written before the head is asked for.
 REMOTE = "remote.json"
@@ -92,7 +93,7 @@ def user_data(remote: Remote, boot_log: str = "") -> str:
     """
     lease = first_lease(remote.asked_at, remote.until)
     laid = remote.foundation
-    python = Delivery() if laid is None else Foundation.of(laid)
+    python = Delivery() if laid is None else decode(Foundation, laid)
     return (
         "#!/bin/bash\n"
         f"{lease}"
@@ -131,9 +132,9 @@ def launch(
         RUN_TAG: head_of(run),
         INTENT_TAG: INTENT,
         LEASE_TAG: end,
+        PRICE_TAG: f"{offer.usd_per_hour:g}",
         "Name": f"cloudtune {run}",
     }
-    tags[PRICE_TAG] = f"{offer.usd_per_hour:g}"
     wanted = {**offer.request, **request(user_data(remote, boot_log))}
     instance_type = offer.instance_type
     left = _TRIES
@@ -150,19 +151,17 @@ def launch(
                 continue
             is_of_type = not is_permanent or _FREE_PLAN in str(error)
             if not (sure and is_of_type) or instance_type == (offer.second_type or instance_type):
-                raise CloudtuneError(_refused(error, sure=sure)) from None
+                if sure:
+                    raise CloudtuneError(
+                        f"the head was refused: {error}; nothing was launched"
+                    ) from None
+                raise CloudtuneError(
+                    f"the head can't be had: {error}; it may have been launched: `cloudtune "
+                    "status` tells, and its lease ends it"
+                ) from None
             say(f"note: no head of type {instance_type}: {error}; {offer.second_type} then")
             instance_type = offer.second_type
             left = _TRIES
-
-
-def _refused(error: Exception, *, sure: bool) -> str:
-    if sure:
-        return f"the head was refused: {error}; nothing was launched"
-    return (
-        f"the head can't be had: {error}; it may have been launched: `cloudtune status` tells, and "
-        "its lease ends it"
-    )
 
 
 def live_heads(calls: Calls, run: str) -> list[Instance]:

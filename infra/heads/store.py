@@ -68,20 +68,15 @@ class HeadStore:
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
         with storage.storage_errors(self.uri):
-            self._fs, root = storage.filesystem(f"{self.uri}/{FOLDER}")
-        self._root = root
+            self._fs, self._root = storage.filesystem(f"{self.uri}/{FOLDER}")
 
     def uri_of(self, name: str) -> str:
         return f"{self.uri}/{FOLDER}/{name}"
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file: whoever reads it sees all of it, or what was there before."""
-        path = f"{self._root}/{name}"
         with storage.storage_errors(self.uri):
-            if storage.is_local(self._fs):  # S3 has no folders
-                self._fs.create_dir(path.rpartition("/")[0], recursive=True)
-            with self._fs.open_output_stream(path) as out:
-                out.write(data)
+            storage.write_file(self._fs, f"{self._root}/{name}", data)
 
     def read(self, name: str) -> bytes | None:
         """Return what is in a file; None where there is none."""
@@ -256,8 +251,7 @@ def _piece(name: str, begin: int) -> str:
 
 
 def _is_there(path: Path, size: int, written: float) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         there = path.stat()
-    except OSError:
-        return False
-    return there.st_size == size and there.st_mtime >= written
+        return there.st_size == size and there.st_mtime >= written
+    return False

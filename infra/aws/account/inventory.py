@@ -145,8 +145,13 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         head_type=settings.head_type,
         kms=settings.kms,
     )
-    if reader.is_in_shared_namespace(place, settings.storage):
-        place = replace(place, shared_namespace=True)
+    shared = replace(place, shared_namespace=True)
+    if settings.storage:
+        named_before = settings.storage.startswith(f"s3://{shared.bucket}/")
+    else:  # a stack that was deleted may have left its bucket
+        named_before = reader(f"bucket {shared.bucket}", partial(reader.has_left, shared))
+    if named_before:  # by a set-up up to 0.2.0: it stays with its contents
+        place = shared
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)
@@ -334,17 +339,7 @@ class _Reader:
         groups = self._clients["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
         return groups[0] if groups else None
 
-    def is_in_shared_namespace(self, place: Place, storage: str) -> bool:
-        """Return whether a set-up up to 0.2.0 named the bucket, which stays with its contents.
-
-        `storage` is the stack's; a stack that was deleted may have left its bucket.
-        """
-        shared = replace(place, shared_namespace=True)
-        if storage:
-            return storage.startswith(f"s3://{shared.bucket}/")
-        return bool(self(f"bucket {shared.bucket}", partial(self._has_left, shared)))
-
-    def _has_left(self, shared: Place) -> bool:
+    def has_left(self, shared: Place) -> bool:
         try:
             return self.has_bucket(shared)
         except ClientError:
@@ -408,7 +403,17 @@ class InventoryLine:
 
 def lines(account: Inventory) -> list[InventoryLine]:
     """Return everything there is to say of an account, in the order in which runs need it."""
-    return [*_resources(account), *_quotas(account), *_unknown(account)]
+    all_lines = list(_resources(account))
+    for name, vcpus in account.quotas.items():
+        code, title = QUOTAS[name]
+        ask = f"0 vCPUs; ask for more in the console: Service Quotas, EC2, {title} ({code})"
+        all_lines.append(_line(vcpus, f"quota {name}", f"{vcpus:.0f} vCPUs", ask))
+    unknown = dict(account.unknown)
+    for name in QUOTAS:
+        if name not in account.quotas:
+            unknown.setdefault(f"quota {name}", "Service Quotas has no value for it")
+    all_lines += [InventoryLine("unknown", what, why) for what, why in unknown.items()]
+    return all_lines
 
 
 def _line(there: object, what: str, note: str = "", lacking: str = _SETUP) -> InventoryLine:
@@ -444,18 +449,3 @@ def _resources(account: Inventory) -> Iterator[InventoryLine]:
     yield _line(account.spot_role, f"the role of {SPOT_SERVICE}", lacking=spot)
     no_image = f"no {IMAGE_PARAMETER} in {region}; name one (cloud.image)"
     yield _line(account.image, "image", account.image or "", no_image)
-
-
-def _quotas(account: Inventory) -> Iterator[InventoryLine]:
-    for name, vcpus in account.quotas.items():
-        code, title = QUOTAS[name]
-        ask = f"0 vCPUs; ask for more in the console: Service Quotas, EC2, {title} ({code})"
-        yield _line(vcpus, f"quota {name}", f"{vcpus:.0f} vCPUs", ask)
-
-
-def _unknown(account: Inventory) -> Iterator[InventoryLine]:
-    for what, why in account.unknown.items():
-        yield InventoryLine("unknown", what, why)
-    for name in QUOTAS:
-        if name not in account.quotas and f"quota {name}" not in account.unknown:
-            yield InventoryLine("unknown", f"quota {name}", "Service Quotas has no value for it")

@@ -108,14 +108,17 @@ def head_role(region: str) -> str:
     return f"cloudtune-head-{region}"
 
 
-def trust() -> Document:
-    """Return the trust policy of both roles: EC2 may assume them for its instances."""
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": "ec2.amazonaws.com"},
-        "Action": "sts:AssumeRole",
-    }
-    return {"Version": _VERSION, "Statement": [statement]}
+# The trust policy of both roles: EC2 may assume them for its instances.
+TRUST: Document = {
+    "Version": _VERSION,
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "ec2.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
+}
 
 
 def node(place: Place) -> Document:
@@ -255,11 +258,7 @@ _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
 
 
 def _see(place: Place) -> list[Document]:
-    see = [
-        "ec2:DescribeAvailabilityZones",
-        "ec2:DescribeInstances",
-        "ec2:DescribeSpotPriceHistory",
-    ]
+    see = _of("ec2", "DescribeAvailabilityZones DescribeInstances DescribeSpotPriceHistory")
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [
         _allow("See", see, condition=in_region),
@@ -280,28 +279,22 @@ def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
     at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances"}}
     for_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     created = [place.ec2("instance"), place.ec2("volume")]
-    return [
+    allowed = [
         _allow("LaunchTagged", ["ec2:RunInstances"], place.ec2("instance"), tagged),
         _allow("LaunchFromThese", ["ec2:RunInstances"], used),
         _allow("TagAtLaunch", ["ec2:CreateTags"], created, at_launch),
         _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.iam("role", role), for_ec2),
-        *_encrypt_disks(place),
     ]
-
-
-def _encrypt_disks(place: Place) -> list[Document]:
-    """Return the rights to launch with disks that the account's own key encrypts.
-
-    From "Amazon EBS encryption: permissions for IAM users" (EBS user guide): EC2 gets a grant.
-    """
-    if not place.kms:
-        return []
-    used = ["kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncrypt*"]
-    for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
-    return [
-        _allow("EncryptDisks", used, place.kms),
-        _allow("LetEc2EncryptDisks", ["kms:CreateGrant"], place.kms, for_aws),
-    ]
+    if place.kms:
+        # From "Amazon EBS encryption: permissions for IAM users" (EBS user guide): EC2 gets a
+        # grant.
+        encrypt = _of("kms", "DescribeKey GenerateDataKeyWithoutPlaintext ReEncrypt*")
+        for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+        allowed += [
+            _allow("EncryptDisks", encrypt, place.kms),
+            _allow("LetEc2EncryptDisks", ["kms:CreateGrant"], place.kms, for_aws),
+        ]
+    return allowed
 
 
 def _terminate(place: Place) -> list[Document]:

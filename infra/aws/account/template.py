@@ -159,7 +159,7 @@ def _role(
     role = {
         "RoleName": name,
         "Description": PURPOSES[f"{kind}Role"],
-        "AssumeRolePolicyDocument": policies.trust(),
+        "AssumeRolePolicyDocument": policies.TRUST,
         "Policies": [{"PolicyName": policies.POLICY, "PolicyDocument": document}],
         "Tags": tags,
         **path,

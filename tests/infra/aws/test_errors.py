@@ -1,7 +1,7 @@
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
-from cloudtune.infra.aws.errors import is_definite, is_denied, is_permanent, refusal_kind
+from cloudtune.infra.aws.errors import is_definite, is_permanent, refusal_kind
 
 
 def refusal(code: str, status: int = 400) -> ClientError:
@@ -56,10 +56,3 @@ def test_a_lost_answer_says_nothing_for_certain() -> None:
     assert is_definite(refusal("InsufficientInstanceCapacity", 500))
     assert is_definite(refusal("UnauthorizedOperation", 403))
     assert is_definite(NoCredentialsError())
-
-
-def test_who_is_denied_need_not_ask_again() -> None:
-    assert is_denied(NoCredentialsError())
-    assert is_denied(refusal("AuthFailure", 401))
-    assert not is_denied(refusal("RequestLimitExceeded", 503))
-    assert not is_denied(LOST)

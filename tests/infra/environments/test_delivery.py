@@ -27,6 +27,7 @@ from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
+from cloudtune.model.serialization import decode, encode
 from tests.aws_stand_in.account import Account, start
 from tests.aws_stand_in.image import aws_program, write_program
 from tests.builders.wheels import wheel
@@ -393,7 +394,7 @@ def test_another_torch_is_installed_without_hash_and_that_is_said(
 ) -> None:
     another_torch(monkeypatch, index)
     head = lay(str(tmp_path / "storage"), tmp_path / "opt")
-    assert head == Foundation.of(head.to_json())
+    assert head == decode(Foundation, encode(head))
     code, console = installed(node, head, index)
     assert code == 0, console
     own = version("torch").partition("+")[0]
@@ -415,7 +416,7 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
         patch.setattr(platform, "python_version", lambda: "3.11.2")
         other = {"ray": "2.58.0", "torch": version("torch")}
         patch.setattr("cloudtune.infra.environments.spec.version", other.get)
-        assert laid == lay(storage, root) == Foundation.of(laid.to_json())
+        assert laid == lay(storage, root) == decode(Foundation, encode(laid))
         other["torch"] = "2.6.0"
         assert lay(storage, root).place != laid.place, "the script was tried with that one"
     wheel(index, "cmaes", "99.0")  # released since
@@ -431,7 +432,7 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
     where = subprocess.run(result, capture_output=True, text=True, check=True).stdout
     assert where.startswith(laid.place)
     assert not list(root.glob("*.source"))
-    asked = Remote("s3://bucket/runs/x", "aws", "us-east-1", 2e9, 1.9e9, 0.1, 1, laid.to_json())
+    asked = Remote("s3://bucket/runs/x", "aws", "us-east-1", 2e9, 1.9e9, 0.1, 1, encode(laid))
     assert laid.lines() in head_user_data(asked)
     assert len(head_user_data(asked).encode()) < MOST_BYTES - 500, "longer paths than here"
     pack = EnvironmentCache(storage, Path(laid.place)).put(there, lambda _line: None)

@@ -18,6 +18,7 @@ from cloudtune.infra.environments.build import Built, build, built_at
 from cloudtune.infra.environments.delivery import COMPLETE, Delivery
 from cloudtune.infra.environments.ready import enter, own_environment, ready
 from cloudtune.infra.environments.spec import Spec, spec_of
+from cloudtune.model.serialization import decode, encode
 from tests.infra.environments.conftest import experiment
 
 NEEDS = {"pip": ["tiny"], "commands": ["true"]}
@@ -58,7 +59,7 @@ def test_it_is_built_once_and_fetched_by_others(
     assert built.place.parent == root
     assert delivery.pack is not None
     assert (delivery.pack.into, delivery.commands) == (str(built.place), ("true",))
-    assert Delivery.of(delivery.to_json()) == delivery
+    assert decode(Delivery, encode(delivery)) == delivery
     assert [line.partition(" ")[0] for line in said] == ["setup:"] * len(said)
     monkeypatch.setattr(readying, "build", lambda *_: pytest.fail("it was built again"))
     assert ready(wanted, storage, tmp_path, said.append) == (delivery, built)

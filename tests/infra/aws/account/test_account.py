@@ -280,7 +280,7 @@ def deploy(body: str, **parameters: str) -> None:
 
 def test_a_failed_setup_is_undone_and_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     iam, name = boto3.client("iam", REGION), "cloudtune-head-us-east-1"
-    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.trust()))
+    iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.TRUST))
     done = called(capsys, "aws", "setup", "--yes")
     assert done.code == 1
     assert "stack cloudtune was not changed: HeadRole: " in done.err
