@@ -26,7 +26,6 @@ from werkzeug.wrappers import Request, Response
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.ec2 import EmulatedEC2
 from cloudtune.infra.emulator.fault_files import parse_faults
-from cloudtune.infra.emulator.machine import Machine
 from cloudtune.infra.emulator.requests import KEY_HEADER, Access
 from cloudtune.infra.emulator.scenario import Scenario
 
@@ -82,7 +81,10 @@ class Control:
             case "POST", ["instances", machine_id, verb]:
                 return self._command(request, machine_id, verb)
             case "POST" | "PATCH" | "DELETE", ["faults"]:
-                return self._change_faults(request)
+                data = b"[]" if request.method == "DELETE" else request.get_data()
+                change = self._scenario.add if request.method == "PATCH" else self._scenario.replace
+                change(parse_faults(json.loads(data)))
+                return to_json(self._scenario.report())
             case "POST", ["shutdown"]:
                 return self._shut_down(request)
             case "POST", ["clock"]:
@@ -99,14 +101,6 @@ class Control:
             "clock": self._ec2.clock.offset,
         }
 
-    def _change_faults(self, request: Request) -> Response:
-        faults = [] if request.method == "DELETE" else parse_faults(json.loads(request.get_data()))
-        if request.method == "PATCH":
-            self._scenario.add(faults)
-        else:
-            self._scenario.replace(faults)
-        return to_json(self._scenario.report())
-
     def _command(self, request: Request, machine_id: str, verb: str) -> Response:
         machines = self._ec2.machines
         machine = machines.find(machine_id)
@@ -116,7 +110,14 @@ class Control:
             case "shutdown":
                 return text(machines.shutdown_command(machine, json.loads(request.get_data())))
             case "interrupt":
-                return self._interrupt(machine, _seconds(request, NOTICE_S))
+                notice = _seconds(request, NOTICE_S)
+                if self._ec2.lifecycle(machine) != "spot":
+                    return text(
+                        f"{machine_id} is on demand: AWS takes back only spot instances", 409
+                    )
+                if notice < 0:
+                    raise ValueError("seconds: a notice is given before the end, not after it")
+                return to_json({"due": machines.reclaim(machine, notice)})
             case "kill":
                 machines.kill(machine)
             case "freeze":
@@ -126,13 +127,6 @@ class Control:
             case _:
                 return text("no such route", 404)
         return to_json({"health": machine.health})
-
-    def _interrupt(self, machine: Machine, notice: float) -> Response:
-        if self._ec2.lifecycle(machine) != "spot":
-            return text(f"{machine.id} is on demand: AWS takes back only spot instances", 409)
-        if notice < 0:
-            raise ValueError("seconds: a notice is given before the end, not after it")
-        return to_json({"due": self._ec2.machines.reclaim(machine, notice)})
 
 
 def _seconds(request: Request, usual: float) -> float:

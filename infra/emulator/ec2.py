@@ -6,10 +6,9 @@ we write into its record on every change of a machine is what each describe show
 """
 
 import base64
-import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator import pacing, pools
-from cloudtune.infra.emulator.faults import Fate, Market, fate_of
+from cloudtune.infra.emulator.faults import Market, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
@@ -52,7 +51,7 @@ class EmulatedEC2:
     ) -> None:
         self.clock = clock
         self._rules = rules
-        self._eyes = threading.local()
+        self.eyes = threading.local()  # with `see_all`, nothing is hidden from this thread
         folder = home / "instances"
         self.machines = RunningMachines(
             folder, access, boot_seconds, clock, self._mirror, housing=rules.housing
@@ -79,6 +78,9 @@ class EmulatedEC2:
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
         kind = pricing.instance_types().get(instance.instance_type)
+        fate = fate_of(self._scenario.befall(pools.pool_of(instance)))
+        if not (fate.hidden_calls or fate.hidden_seconds):
+            fate.hidden_seconds = self._rules.hidden_seconds
         machine = Machine(
             id=instance.id,
             instance_type=instance.instance_type,
@@ -89,25 +91,22 @@ class EmulatedEC2:
             address=address,
             gpus=0 if kind is None else kind.gpus,
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
-            fate=self._fate(instance),
+            fate=fate,
         )
         self._instances[instance.id] = instance
         self.machines.add(machine)
         self._mirror(machine)
 
-    def _fate(self, instance: Any) -> Fate:
-        fate = fate_of(self._scenario.befall(pools.pool_of(instance)))
-        if not (fate.hidden_calls or fate.hidden_seconds):
-            fate.hidden_seconds = self._rules.hidden_seconds
-        return fate
-
-    def end(self, instance: Any, ending: Ending) -> InstanceState:
-        """Begin the end of an instance; return the state it had until now."""
-        before = instance.instance_state
-        machine = self.machines.find(instance.id)
-        assert machine is not None, "every instance is launched through us"
-        self.machines.end(machine, ending)
-        return before
+    def end(self, instances: Sequence[Any], **to: Any) -> list[tuple[Any, InstanceState]]:
+        """Begin the ends of instances that somebody asks for; return the states until now."""
+        ended = []
+        for instance in instances:
+            ended.append((instance, instance.instance_state))
+            machine = self.machines.find(instance.id)
+            assert machine is not None, "every instance is launched through us"
+            ending = Ending(self.clock.now(), "Client.UserInitiatedShutdown", **to)
+            self.machines.end(machine, ending)
+        return ended
 
     def place(self, region: str, parameters: Mapping[str, str]) -> dict[str, str]:
         """Return a launch request with the zone and the number of instances that there is room for.
@@ -143,19 +142,10 @@ class EmulatedEC2:
 
     def is_hidden(self, instance_id: str) -> bool:
         """Return whether calls about instances don't know of this one yet."""
-        if getattr(self._eyes, "see_all", False):
+        if getattr(self.eyes, "see_all", False):
             return False
         machine = self.machines.find(instance_id)
         return machine is not None and machine.is_hidden(self.clock.now())
-
-    @contextlib.contextmanager
-    def seeing_all(self) -> Iterator[None]:
-        """Hide nothing from this thread."""
-        self._eyes.see_all = True
-        try:
-            yield
-        finally:
-            self._eyes.see_all = False
 
     def count_call(self) -> None:
         """Count a call about instances: one less from which hidden ones are hidden."""
@@ -267,18 +257,18 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
                     f"The instance '{instance.id}' may not be terminated. Modify its "
                     "'disableApiTermination' instance attribute and try again.",
                 )
-        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown")
-        return list(self._end(instances, ending))
+        return self.ec2.end(instances)
 
     def associate_iam_instance_profile(self, *args: Any, **kwargs: Any) -> Any:
         """Give a new instance its profile: part of its launch, which knows of it."""
-        with self.ec2.seeing_all():
+        self.ec2.eyes.see_all = True
+        try:
             return super().associate_iam_instance_profile(*args, **kwargs)
+        finally:
+            self.ec2.eyes.see_all = False
 
     def stop_instances(self, instance_ids: Sequence[str]) -> list[tuple[Any, Any]]:
-        instances = self.get_multi_instances_by_id(instance_ids)
-        ending = Ending(self.ec2.clock.now(), "Client.UserInitiatedShutdown", "stopping")
-        return list(self._end(instances, ending))
+        return self.ec2.end(self.get_multi_instances_by_id(instance_ids), to="stopping")
 
     def all_reservations(self, filters: Any = None) -> list[Any]:
         """Return what every call about instances starts from: all that EC2 knows of by now."""
@@ -299,10 +289,6 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         )
 
     start_instances = reboot_instances = _refuse
-
-    def _end(self, instances: Sequence[Any], ending: Ending) -> Iterator[tuple[Any, Any]]:
-        for instance in instances:
-            yield instance, self.ec2.end(instance, ending)
 
 
 def _backend(region: str) -> Any:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,13 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.machine import Machine
 from cloudtune.infra.emulator.requests import KEY_HEADER, Access
 from cloudtune.infra.node import this_machine as local
-from cloudtune.infra.processes import birth, is_running, same_process, write_atomically
+from cloudtune.infra.processes import (
+    add_descendants,
+    birth,
+    is_running,
+    same_process,
+    write_atomically,
+)
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"
@@ -95,17 +101,6 @@ def record(folder: Path, machine: str, pid: int | None) -> None:
     write_atomically(folder / RECORD_NAME, json.dumps(written))
 
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the first process is over, without reaping it.
-
-    As a zombie it keeps its number from being given to a stranger while we still kill by session.
-    """
-    try:
-        return bool(psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
 def console(folder: Path) -> bytes:
     """Return what a machine has printed; nothing if it has removed its own console."""
     try:
@@ -171,8 +166,7 @@ def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
 
     A process whose number was given to another since is never touched.
     """
-    folders = [record.parent for record in sorted(instances.glob(f"*/{RECORD_NAME}"))]
-    owners = [_recorded_owner(folder) for folder in folders]
+    owners = _recorded_owners(instances)
     deadline = time.monotonic() + patience
     while still := kill(owners) if owners else set():
         if time.monotonic() > deadline:
@@ -181,15 +175,14 @@ def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
                 f"{instances}). End their processes by hand, then try again."
             )
         time.sleep(0.05)
-    for folder in folders:
-        tidy(folder)
+    for owner in owners:
+        tidy(instances / owner.machine)
     return [owner.machine for owner in owners]
 
 
 def left_running(instances: Path) -> list[str]:
     """Return the machines of a dead emulator that have processes."""
-    folders = [record.parent for record in sorted(instances.glob(f"*/{RECORD_NAME}"))]
-    owners = [_recorded_owner(folder) for folder in folders]
+    owners = _recorded_owners(instances)
     return sorted({machine for _, machine in _members(owners)}) if owners else []
 
 
@@ -200,17 +193,18 @@ def forget_old(instances: Path, *, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _recorded_owner(folder: Path) -> Owner:
-    """Return whose processes a folder's record speaks of; damaged, its machine's by their mark."""
-    try:
-        record = json.loads((folder / RECORD_NAME).read_text())
-        machine = str(record["machine"])
-        pid = record["pid"]
-        created = record["create_time"]
-        certain = isinstance(pid, int) and pid > 1 and same_process(pid, float(created))
-    except (KeyError, TypeError, ValueError):
-        return Owner(folder.name, None)
-    return Owner(machine, pid if certain else None)
+def _recorded_owners(instances: Path) -> list[Owner]:
+    """Return the machines that have records, with their sessions where these say so for certain."""
+    owners = []
+    for path in sorted(instances.glob(f"*/{RECORD_NAME}")):
+        session = None
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: known by their mark
+            record = json.loads(path.read_text())
+            pid = record["pid"]
+            if isinstance(pid, int) and pid > 1 and same_process(pid, float(record["create_time"])):
+                session = pid
+        owners.append(Owner(path.parent.name, session))
+    return owners
 
 
 def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
@@ -223,7 +217,7 @@ def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
         for process in alive
         if (machine := _machine_of(process, by_session, wanted)) is not None
     }
-    _add_descendants(machine_of, alive)
+    add_descendants(machine_of, alive)
     return [(process, machine_of[process.pid]) for process in alive if process.pid in machine_of]
 
 
@@ -235,22 +229,6 @@ def _machine_of(
     except (psutil.Error, OSError):  # gone meanwhile, or another user's
         return None
     return machine if machine in wanted else None
-
-
-def _add_descendants(machine_of: dict[int, str], processes: Sequence[psutil.Process]) -> None:
-    parents: dict[int, int] = {}
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            parents[process.pid] = process.ppid()
-    added = True
-    while added:
-        fresh = {
-            pid: machine_of[parent]
-            for pid, parent in parents.items()
-            if pid not in machine_of and parent in machine_of
-        }
-        machine_of.update(fresh)
-        added = bool(fresh)
 
 
 def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, 
 """
 
 import logging
+import os
 import re
 import subprocess
 import threading
@@ -184,21 +185,27 @@ class RunningMachines:
         given = machine.fate.boot_seconds
         delay = self._boot_seconds if given is None else given
         if machine.state == "pending" and now - machine.launched_at >= delay:
-            self._boot(machine, now)
-        if machine.is_booting and self._boot_is_over(machine):
-            machine.is_booting = False
+            if machine.fate.boot == "fails":
+                self.end(machine, Ending(now, "Server.InternalError"))
+            else:
+                machine.running_at = now
+                self._enter(machine, "running")
+        if machine.is_booting:
+            assert machine.process is not None
+            # Asked without reaping it: a zombie keeps its number from being given to a stranger
+            # while we still kill by session.
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            machine.is_booting = not (
+                machine.state != "running"
+                or READY_LINE in machine_process.console(machine.folder)
+                or time.monotonic() - machine.turn_began > LONGEST_BOOT_S
+                or os.waitid(os.P_PID, machine.process.pid, how) is not None
+            )
         if machine.state == "running":
             self._strike(machine, now)
         ending = machine.due_end(now)
         if ending is not None:
             self.end(machine, ending)
-
-    def _boot(self, machine: Machine, now: float) -> None:
-        if machine.fate.boot == "fails":
-            self.end(machine, Ending(now, "Server.InternalError"))
-            return
-        machine.running_at = now
-        self._enter(machine, "running")
 
     def _strike(self, machine: Machine, now: float) -> None:
         """Let fall on a running machine what is due by its fate."""
@@ -222,15 +229,6 @@ class RunningMachines:
                 self.freeze(machine)
             case _:
                 assert_never(blow)
-
-    def _boot_is_over(self, machine: Machine) -> bool:
-        assert machine.process is not None
-        return (
-            machine.state != "running"
-            or READY_LINE in machine_process.console(machine.folder)
-            or time.monotonic() - machine.turn_began > LONGEST_BOOT_S
-            or machine_process.has_ended(machine.process)
-        )
 
     def _give_turns(self, now: float) -> None:
         machines = self._machines.values()
@@ -257,17 +255,15 @@ class RunningMachines:
         still = machine_process.kill([_owner(machine) for machine in loud]) if loud else set()
         for machine in leaving:
             machine.is_quiet = machine.id not in still
-            if machine.is_quiet and machine.may_end(now):
-                self._finish_end(machine, now)
-
-    def _finish_end(self, machine: Machine, now: float) -> None:
-        if machine.process is not None:
-            machine.process.wait()  # nothing of it lives; this frees its number
-            machine.process = None
-        machine_process.tidy(machine.folder)
-        machine.is_booting = False
-        machine.terminated_at = now if machine.state == "shutting-down" else None
-        self._enter(machine, ENDS[machine.state])
+            if not (machine.is_quiet and machine.may_end(now)):
+                continue
+            if machine.process is not None:
+                machine.process.wait()  # nothing of it lives; this frees its number
+                machine.process = None
+            machine_process.tidy(machine.folder)
+            machine.is_booting = False
+            machine.terminated_at = now if machine.state == "shutting-down" else None
+            self._enter(machine, ENDS[machine.state])
 
     def _enter(self, machine: Machine, state: State) -> None:
         machine.state = state

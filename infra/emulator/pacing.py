@@ -10,6 +10,7 @@ The curve begins with what an epoch of the very script took on one core of this 
 make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -68,14 +69,15 @@ def core_factor(gpu: str) -> Factor:
     row = next(row for row in _rows() if _is(row, "core_factor"))
     base = float(row["value"])
     reference = row["gpu"]
-    ratio = None if gpu == reference else ratios.between(reference, gpu)
-    if ratio is not None:
-        how = f"{gpu} {ratio.ratio:.2f} times as fast as {reference} ({ratio.source}, {ratio.date})"
-        return Factor(base / ratio.ratio, f"{how}; {reference} set to {base:g} times a core's time")
+    set_to = f"set to {base:g} times a core's time"
     if gpu == reference:
-        return Factor(base, f"{reference} set to {base:g} times a core's time")
-    no_ratio = f"no published ratio for {gpu}, so it counts as a {reference}"
-    return Factor(base, f"{no_ratio}, set to {base:g} times a core's time")
+        return Factor(base, f"{reference} {set_to}")
+    ratio = ratios.between(reference, gpu)
+    if ratio is None:
+        why = f"no published ratio for {gpu}, so it counts as a {reference}, {set_to}"
+        return Factor(base, why)
+    how = f"{gpu} {ratio.ratio:.2f} times as fast as {reference} ({ratio.source}, {ratio.date})"
+    return Factor(base / ratio.ratio, f"{how}; {reference} {set_to}")
 
 
 def pace_of(
@@ -139,16 +141,11 @@ def settings_for(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
         return {}
     number, _, seconds = tag.partition(":")
     seed = int(number) if number.removeprefix("-").isdecimal() else 0
-    pace = pace_of(gpu, seed=seed, scale=scale, core_seconds=_seconds(seconds))
+    core_seconds = None
+    with contextlib.suppress(ValueError):
+        core_seconds = float(seconds) if 0 < float(seconds) < math.inf else None
+    pace = pace_of(gpu, seed=seed, scale=scale, core_seconds=core_seconds)
     return {HOOK_VARIABLE: HOOK, PACE_VARIABLE: json.dumps(asdict(pace))}
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < math.inf else None
 
 
 def scale_here() -> float:

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
@@ -26,18 +26,6 @@ _AUTHORIZATION = re.compile(
 _SESSION_HEADER = "x-amz-security-token"
 _STAMP = re.compile(r"\d{8}T\d{6}Z")
 _SIGNATURE_SECONDS = 900.0  # as long as AWS takes a signature for fresh
-
-TokenProblem = Literal["IdempotentParameterMismatch", "IdempotentInstanceTerminated"]
-_PROBLEM_TEXT: dict[TokenProblem, str] = {
-    "IdempotentParameterMismatch": (
-        "Arguments on this idempotent request are inconsistent with arguments used in previous "
-        "request(s)."
-    ),
-    "IdempotentInstanceTerminated": (
-        "The request to launch an instance uses the same client token as a previous request for "
-        "which the instance has been terminated."
-    ),
-}
 
 
 class Ec2Error(Exception):
@@ -217,9 +205,17 @@ class Tokens:
         if answer is None:
             return None
         if answer.parameters != parameters:
-            raise _problem("IdempotentParameterMismatch")
+            raise Ec2Error(
+                "IdempotentParameterMismatch",
+                "Arguments on this idempotent request are inconsistent with arguments used in "
+                "previous request(s).",
+            )
         if not all(self._is_live(instance) for instance in answer.instances):
-            raise _problem("IdempotentInstanceTerminated")
+            raise Ec2Error(
+                "IdempotentInstanceTerminated",
+                "The request to launch an instance uses the same client token as a previous "
+                "request for which the instance has been terminated.",
+            )
         return answer.body
 
     def remember(
@@ -229,7 +225,3 @@ class Tokens:
         token = parameters.get("ClientToken")
         if token:
             self._answers[region, token] = _Answer(dict(parameters), tuple(instances), body)
-
-
-def _problem(code: TokenProblem) -> Ec2Error:
-    return Ec2Error(code, _PROBLEM_TEXT[code])

@@ -89,18 +89,12 @@ class Scenario:
         """Put faults after those to come; a limit of room takes the place of the one it equals."""
         with self._lock:
             for fault in faults:
-                if isinstance(fault, Capacity | Quota):
-                    self._lift(fault)
-                if fault != _lifted(fault):
+                lifted = _lifted(fault)
+                if lifted is not None:
+                    self._faults = [it for it in self._faults if _lifted(it.fault) != lifted]
+                if fault != lifted:
                     times = fault.times if isinstance(fault, Repeated) else None
                     self._faults.append(_Live(fault, times))
-
-    def _lift(self, limit: Capacity | Quota) -> None:
-        self._faults = [
-            live
-            for live in self._faults
-            if type(live.fault) is not type(limit) or _lifted(live.fault) != _lifted(limit)
-        ]
 
     def refuse(self, action: str, parameters: Mapping[str, str], region: str = "") -> None:
         """Record a call, and raise the error that waits for it, if any."""

@@ -81,9 +81,8 @@ def ensure_emulator(
     with _locked(home):
         emulator = find_emulator(home)
         if emulator is None:
-            _wait_until_gone(
-                home, _read_state(home)
-            )  # one that is just ending; two would fight over the machines
+            # One may be just ending: two would fight over the machines.
+            _wait_until_gone(home, _read_state(home))
             command = program or (sys.executable, "-m", "cloudtune.infra.emulator.service")
             emulator = _start(home, [*command, "--boot-seconds", str(boot_seconds)])
         return emulator
@@ -207,9 +206,11 @@ def _start(home: Path, command: Sequence[str]) -> Emulator:
         if emulator is not None:
             return emulator
         time.sleep(_POLL_S)
+    log = home / "emulator.log"
+    end = "\n".join(log.read_text().splitlines()[-15:]) if log.exists() else "(empty)"
     raise CloudtuneError(
         f"the EC2 emulator died at start, or took over {LONGEST_START_S:.0f} s. The end of its "
-        f"log, {home / 'emulator.log'}:\n{_end_of_log(home)}"
+        f"log, {log}:\n{end}"
     )
 
 
@@ -264,11 +265,6 @@ def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:
                 f"{home / 'emulator.log'}, and end that process by hand"
             )
         time.sleep(_POLL_S)
-
-
-def _end_of_log(home: Path) -> str:
-    log = home / "emulator.log"
-    return "\n".join(log.read_text().splitlines()[-15:]) if log.exists() else "(empty)"
 
 
 if __name__ == "__main__":
