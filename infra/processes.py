@@ -11,11 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from cloudtune.errors import CloudtuneError, shown
+
+T = TypeVar("T")
 
 # The mark of a group in the environment of all its processes: whose they are, if they outlive
 # their leader.
@@ -46,8 +48,7 @@ def birth(pid: int) -> float:
 def same_process(pid: int, born: float) -> bool:
     """Return whether `pid` is alive and still the process that began then, by `birth`."""
     try:
-        alive = psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        return alive and birth(pid) == born
+        return is_running(psutil.Process(pid)) and birth(pid) == born
     except psutil.NoSuchProcess:
         return False
 
@@ -81,6 +82,14 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file, in a folder made if need be, so that a reader sees the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(data)
+    part.replace(path)
 
 
 class DamagedRecordError(CloudtuneError):
@@ -168,12 +177,11 @@ class ProcessGroup:
         members = [process for process in psutil.process_iter() if _session(process) == self.pid]
         members = [process for process in members if process.pid != os.getpid()]
         try:
-            leader = birth(self.pid)
+            return members if birth(self.pid) == self.created else []
         except psutil.NoSuchProcess:
-            return _with_descendants(
-                members, [process for process in members if self._marked(process)]
-            )
-        return members if leader == self.created else []
+            ours = {process.pid: self.pid for process in members if self._marked(process)}
+            add_descendants(ours, members)
+            return [process for process in members if process.pid in ours]
 
     def _marked(self, process: psutil.Process) -> bool:
         try:
@@ -190,7 +198,9 @@ class ProcessGroup:
         members: set[psutil.Process] = set()
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, max(grace, _LAST))):
             give_up = time.monotonic() + seconds
-            self._signal(self._living(members), number)
+            for process in self._living(members):
+                with contextlib.suppress(psutil.Error):  # gone meanwhile, or not ours to end
+                    process.send_signal(number)
             while self._living(members) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
@@ -205,12 +215,6 @@ class ProcessGroup:
     def members_alive(self) -> bool:
         """Whether any process of the group still runs."""
         return bool(self._living(set()))
-
-    @staticmethod
-    def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
-        for process in processes:
-            with contextlib.suppress(psutil.Error):  # gone meanwhile, or not ours to end
-                process.send_signal(number)
 
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
@@ -227,18 +231,18 @@ def _is_time(created: object) -> bool:
     return created > 0 and created < math.inf
 
 
-def _with_descendants(
-    among: Sequence[psutil.Process], proved: Sequence[psutil.Process]
-) -> list[psutil.Process]:
-    """Return those that are proved, and those among the others that descend from them."""
+def add_descendants(owners: dict[int, T], among: Sequence[psutil.Process]) -> None:
+    """Give processes the owners of those that they descend from; `owners` goes by pid."""
     parents: dict[int, int] = {}
     for process in among:
         with contextlib.suppress(psutil.Error):
             parents[process.pid] = process.ppid()
-    ours = {process.pid for process in proved}
-    while fresh := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= fresh
-    return [process for process in among if process.pid in ours]
+    while fresh := {
+        pid: owners[parent]
+        for pid, parent in parents.items()
+        if pid not in owners and parent in owners
+    }:
+        owners |= fresh
 
 
 def _session(process: psutil.Process) -> int | None:

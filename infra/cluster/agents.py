@@ -52,7 +52,6 @@ class _Agent:
         return self.node.instance
 
     def settle(self, number: int) -> None:
-        """Note that a message has been dealt with."""
         with self.lock:
             self.acks.settle(number)
 
@@ -101,22 +100,17 @@ class Agents:
             if agent is None:
                 self._start(node)
                 return False
-        if not agent.answered and not agent.refused:
-            arrived, _ = ray.wait([agent.hello], timeout=0)
-            agent.answered = bool(arrived) and self._is_of_use(agent)
+        if not (agent.answered or agent.refused) and ray.wait([agent.hello], timeout=0)[0]:
+            lack = ""  # of the GPUs of its type
+            with contextlib.suppress(RayError):  # who listens learns of it
+                lack = ray.get(agent.hello)["lack"]
+            agent.answered = not lack
+            if lack:
+                agent.refused = True
+                self._refuse(agent.instance, f"{agent.instance} shows {lack}: of no use")
         if agent.answered and wanted:
             self._renew(agent)
         return agent.answered
-
-    def _is_of_use(self, agent: _Agent) -> bool:
-        """Whether a node that has answered has the GPUs of its type; else it is refused."""
-        lack = ""
-        with contextlib.suppress(RayError):  # who listens learns of it
-            lack = ray.get(agent.hello)["lack"]
-        if lack:
-            agent.refused = True
-            self._refuse(agent.instance, f"{agent.instance} shows {lack}: of no use")
-        return not lack
 
     def _renew(self, agent: _Agent) -> None:
         """Renew a lease now and then, and at once where the limits pay for less than was said.

@@ -4,6 +4,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from cloudtune.infra.cluster.trial_session import Emit
 from cloudtune.infra.node.boot import SCRIPT_SAYS
@@ -73,7 +74,5 @@ class BootLines:
             kind = re.sub(r"\d+", "", line)
             if said and kind not in self._reported:
                 self._reported.add(kind)
-                self._report(intent, line[said.end() :][:_LETTERS])
-
-    def _report(self, intent: str, line: str) -> None:
-        self._emit(lambda at: events.InstanceBooting(at, intent, line))
+                text = line[said.end() :][:_LETTERS]
+                self._emit(partial(events.InstanceBooting, intent=intent, line=text))

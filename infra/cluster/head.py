@@ -5,7 +5,6 @@ and launches or terminates through `Ec2NodeProvider`.
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,11 +35,13 @@ from cloudtune.infra.node import ray_access
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, UPLOAD_SECONDS, Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
+from cloudtune.infra.node.process_group import free_port
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import Launch
+from cloudtune.model.serialization import decode, encode
 from cloudtune.train.storage import StorageError, upload_address
 
 JOURNAL = "provider.jsonl"
@@ -94,13 +95,6 @@ class _Intent:
     wanted: bool = True
     boot_log: str = ""
 
-    @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "_Intent":
-        return cls(**{**data, "launch": Launch(**data["launch"])})
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @property
     def settings(self) -> dict[str, str]:
         """What the node provider needs to know beside the request itself."""
@@ -130,7 +124,7 @@ class RayHead:
         self._group: ProcessGroup | None = None
         self._server: tuple[list[str], dict[str, str]] | None = None
         self._recall()
-        self._port = self._port or _free_port(address)
+        self._port = self._port or free_port(address)
         # Ray's sockets must have short names, so its folder can't be inside ours.
         self.temp = self._recall_process() or Path(mkdtemp(prefix=_TEMP))
 
@@ -141,10 +135,10 @@ class RayHead:
             state = json.loads(path.read_text(encoding="utf-8"))
             self._ip = str(state["ip"])
             self._port = int(state["port"])
-            self._intents = {name: _Intent.of(data) for name, data in state["intents"].items()}
+            self._intents = decode(dict[str, _Intent], state["intents"])
         except FileNotFoundError:
             return
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CloudtuneError(
                 f"{path} is damaged, so that the run can't be gone on with ({error}); `cloudtune "
                 "gc` gives back what it has left"
@@ -268,8 +262,8 @@ class RayHead:
             **health_checks(self.rental.endpoint.silent_seconds),
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
             # Two servers that can't be switched off, each at a port of its own.
-            "AUTOSCALER_METRIC_PORT": str(_free_port(self._ip)),
-            "DASHBOARD_METRIC_PORT": str(_free_port(self._ip)),
+            "AUTOSCALER_METRIC_PORT": str(free_port(self._ip)),
+            "DASHBOARD_METRIC_PORT": str(free_port(self._ip)),
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
         self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
@@ -311,8 +305,11 @@ class RayHead:
         command, environment = self._server
         with (self.folder / "head.log").open("ab") as log:
             server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        give_up = time.monotonic() + _STAND_IN_SECONDS
         try:
-            yield _answers(self._ip, self._port, server)
+            while not self.answers() and server.poll() is None and time.monotonic() < give_up:
+                time.sleep(0.05)
+            yield server.poll() is None and self.answers()
         finally:
             server.kill()
             server.wait()
@@ -327,20 +324,15 @@ class RayHead:
         """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
         now = unix_time()
         lease, first = self.rental.leases(now, until)
-        is_known = launch.intent in self._intents
-        # It may ask S3, so not under the lock.
-        address = "" if is_known else self._boot_log_address(launch.intent)
+        intent = _Intent(launch, now, lease, first)
+        if launch.intent not in self._intents:  # it may ask S3, so not under the lock
+            with contextlib.suppress(StorageError):  # its console has the same
+                log = self.rental.boot_log(launch.intent)
+                intent.boot_log = upload_address(log, UPLOAD_SECONDS)
         with self._lock:  # the watcher gives refused intents up, from its own thread
             # Set once: asked again, EC2 must be asked for exactly the same.
-            intent = _Intent(launch, now, lease, first, boot_log=address)
             self._intents.setdefault(launch.intent, intent)
             self._write_config()
-
-    def _boot_log_address(self, intent: str) -> str:
-        try:
-            return upload_address(self.rental.boot_log(intent), UPLOAD_SECONDS)
-        except StorageError:
-            return ""  # its console has the same
 
     def give_back(self, intent: str) -> None:
         """Have Ray's autoscaler end the instance of an intent, or never launch it."""
@@ -381,8 +373,7 @@ class RayHead:
 
         Before it, what it is made from: whoever takes over must ask for exactly the same.
         """
-        intents = {name: intent.to_json() for name, intent in self._intents.items()}
-        state = {"ip": self._ip, "port": self._port, "intents": intents}
+        state = {"ip": self._ip, "port": self._port, "intents": encode(self._intents)}
         write_atomically(self.folder / INTENTS, json.dumps(state))
         # Ray reads it as YAML, in which a letter must not be written as two halves of one.
         write_atomically(self._config, json.dumps(self._settings(), ensure_ascii=False))
@@ -398,25 +389,21 @@ class RayHead:
             "idle_timeout_minutes": 60 * 24 * 365,
             "head_node_type": HEAD_TYPE,
             "available_node_types": {HEAD_TYPE: head, **types},
-            "provider": self._provider(),
+            "provider": {
+                "type": "external",
+                "module": PROVIDER,
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+                "run": rental.run,
+                "endpoint": vars(rental.endpoint),
+                "intents": {name: intent.settings for name, intent in self._intents.items()},
+                "tags": dict(rental.tags),
+                "journal": str(self.folder / JOURNAL),
+                "config": str(self._config),
+            },
             # An external provider gets no defaults: all of these must be there.
             **{name: {} for name in ("auth", "docker", "file_mounts")},
             **{name: [] for name in _COMMAND_LISTS},
-        }
-
-    def _provider(self) -> dict[str, Any]:
-        rental = self.rental
-        return {
-            "type": "external",
-            "module": PROVIDER,
-            "disable_node_updaters": True,
-            "disable_launch_config_check": True,
-            "run": rental.run,
-            "endpoint": vars(rental.endpoint),
-            "intents": {name: intent.settings for name, intent in self._intents.items()},
-            "tags": dict(rental.tags),
-            "journal": str(self.folder / JOURNAL),
-            "config": str(self._config),
         }
 
     def _node_type(self, intent: _Intent) -> dict[str, Any]:
@@ -427,21 +414,17 @@ class RayHead:
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
         script = user_data(join, lease, self.token, self.rental.delivery, intent.boot_log)
+        own = provider_named(self.rental.endpoint.provider).launch_request(launch, script)
+        request = merge_requests(self.rental.request, own)
+        if launch.zone in self.rental.subnets:
+            request["SubnetId"] = self.rental.subnets[launch.zone]
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},
             "min_workers": count,
             "max_workers": count,
-            "node_config": self._request(launch, script),
+            "node_config": request,
         }
-
-    def _request(self, launch: Launch, script: str) -> dict[str, Any]:
-        """Return what a launch is asked for with: what all have, its own, and its zone's subnet."""
-        rental = self.rental
-        own = provider_named(rental.endpoint.provider).launch_request(launch, script)
-        subnet = rental.subnets.get(launch.zone)
-        request = merge_requests(rental.request, own)
-        return request if subnet is None else {**request, "SubnetId": subnet}
 
 
 _COMMAND_LISTS = (
@@ -455,24 +438,8 @@ _COMMAND_LISTS = (
 )
 
 
-def _answers(address: str, port: int, server: subprocess.Popen[bytes]) -> bool:
-    """Wait until a server takes connections; False where it has ended, or takes too long."""
-    give_up = time.monotonic() + _STAND_IN_SECONDS
-    while server.poll() is None and time.monotonic() < give_up:
-        if takes_connections(address, port):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def takes_connections(address: str, port: int) -> bool:
     """Whether something listens there. Ray's calls hang where its server has just died."""
     with socket.socket() as probe:
         probe.settimeout(_CONNECT_SECONDS)
         return probe.connect_ex((address, port)) == 0
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])

@@ -8,6 +8,7 @@ This module runs in Ray's monitor process on the head. What it is about to do, a
 goes to a journal (JSON lines) that the controller reads: intent before the call, answer after.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from ray.autoscaler.tags import (
 
 from cloudtune.clock import unix_time
 from cloudtune.infra import provider
+from cloudtune.model.serialization import decode
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
@@ -96,20 +98,9 @@ class Journal:
         if not self._path.exists():
             return
         for line in self._path.read_bytes().splitlines(keepends=True):
-            note = _note(line) if line.endswith(b"\n") else None
-            if note is not None:
-                yield note
-
-
-def _note(line: bytes) -> Note | None:
-    """Return the note of a line; None if it is damaged."""
-    try:
-        note = Note(**json.loads(line))
-    except (TypeError, ValueError):
-        return None
-    texts = (note.what, note.intent, note.instance, note.code, note.message)
-    whole = isinstance(note.at, int | float) and all(isinstance(text, str) for text in texts)
-    return note if whole else None
+            if line.endswith(b"\n"):
+                with contextlib.suppress(ValueError):
+                    yield decode(Note, json.loads(line))
 
 
 class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
@@ -141,27 +132,20 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             until = time.monotonic() + self._look_seconds
             listed = {it.id: it for it in self._listed()}
             with self._lock:
-                instances = self._with_launched(listed)
+                now = time.monotonic()
+                # And what was launched just now and isn't listed yet: a node that joins before Ray
+                # has heard of its instance is one too many to it, and stops its autoscaler for good
+                # (2.60: "Invalid status transition").
+                self._launched = {
+                    name: (instance, unlisted_until)
+                    for name, (instance, unlisted_until) in self._launched.items()
+                    if name not in listed and now < unlisted_until
+                }
+                instances = listed | {name: it for name, (it, _) in self._launched.items()}
                 self._seen = instances
                 self._seen_until = until
         nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
-
-    def _with_launched(
-        self, listed: Mapping[str, provider.Instance]
-    ) -> dict[str, provider.Instance]:
-        """Return what is listed, and what was launched just now and isn't listed yet.
-
-        A node that joins before Ray has heard of its instance is one too many to it, and stops its
-        autoscaler for good (2.60: "Invalid status transition").
-        """
-        now = time.monotonic()
-        self._launched = {
-            name: (instance, until)
-            for name, (instance, until) in self._launched.items()
-            if name not in listed and now < until
-        }
-        return {**listed, **{name: instance for name, (instance, _) in self._launched.items()}}
 
     def _listed(self) -> list[provider.Instance]:
         """Return the live instances; an error that isn't the cloud's is noted, each kind once."""
@@ -239,16 +223,13 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             if not alive:
                 raise NodeLaunchException("IntentSpent", f"{intent} was launched and ended", None)
             return {alive[0]: {}}
-        if not self._wanted(intent):
+        if not self._settings()["available_node_types"][intent]["max_workers"]:
             raise NodeLaunchException("Released", f"{intent} was given back", None)
         return None
 
-    def _wanted(self, intent: str) -> bool:
-        return bool(self._settings()["available_node_types"][intent]["max_workers"])
-
     def _settings(self) -> dict[str, Any]:
         """Return the config as the controller has it now."""
-        return dict(json.loads(self._config.read_text(encoding="utf-8")))
+        return json.loads(self._config.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
     def _launch(
         self, intent: str, node_config: Mapping[str, Any], tags: Mapping[str, str]

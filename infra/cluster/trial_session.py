@@ -88,9 +88,7 @@ class TrialSession:
             answer = self._call(instance, "start", part, rendezvous)
             if answer is None:
                 self.note_lost(instance, f"{instance} has no agent")
-            rendezvous = (
-                rendezvous or answer
-            )  # the first node's; Ray waits for it where it is needed
+            rendezvous = rendezvous or answer  # the first node's; Ray waits for it where needed
 
     def adopt(self, ready: Iterable[int], alive: Iterable[str]) -> None:
         """Take the session over as it is: these ranks are set up, these instances know of it.

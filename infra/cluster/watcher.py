@@ -1,12 +1,12 @@
 """Watches what EC2, Ray and the node provider say, and turns the changes into events."""
 
 import contextlib
-import dataclasses
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from cloudtune.clock import unix_time
@@ -151,11 +151,8 @@ class Watcher:
             return  # asked again soon, with credentials that are renewed; the policy's timers go on
         self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
-        self._end_the_stubborn(open_intents)
-
-    def _end_the_stubborn(self, intents: dict[str, _Intent]) -> None:
-        """End, past Ray, what it was asked twice in vain to end."""
-        doomed = [it.instance for it in intents.values() if it.releases > 1 and it.instance]
+        # What Ray was asked twice in vain to end.
+        doomed = [it.instance for it in open_intents.values() if it.releases > 1 and it.instance]
         with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
             self._ec2.terminate(doomed)
 
@@ -243,7 +240,7 @@ class Watcher:
             if ready and not watched.joined:
                 watched.joined = True
                 self._boot_lines.end(intent)
-                self._emit(lambda at, intent=intent: events.NodeJoined(at, intent))  # type: ignore[misc]
+                self._emit(partial(events.NodeJoined, intent=intent))
 
     def note_lost(self, instance: str, reason: str) -> None:
         """Take note that an instance takes no trials any more, whatever Ray says of its node."""
@@ -281,12 +278,10 @@ class Watcher:
             warnings = self._warnings.pop(instance, ())
         for warning, settle in warnings:
             if isinstance(warning, AtRisk):
-                self._emit(lambda at: events.RebalanceRecommended(at, intent), (settle,))
+                self._emit(partial(events.RebalanceRecommended, intent=intent), (settle,))
             else:
-                self._emit_interruption(intent, warning.due - self._began, settle)
-
-    def _emit_interruption(self, intent: str, due: float, settle: Callable[[], None]) -> None:
-        self._emit(lambda at: events.InterruptionNotice(at, intent, due), (settle,))
+                due = warning.due - self._began
+                self._emit(partial(events.InterruptionNotice, intent=intent, due=due), (settle,))
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())
@@ -297,25 +292,32 @@ class Watcher:
             if watched.launched:
                 continue
             note = refused.get(intent)
+            released_at = watched.released_at or math.inf
             permanent = False
-            if note is not None and self._may_be_listed_yet(note):
-                continue
             if note is not None:
-                watched.over = True
+                if note.what == "lost" and unix_time() - note.at < _LISTED_SECONDS:
+                    continue  # there may be an instance, and then it is as good as any
                 code = note.code
                 message = note.message
                 permanent = note.what == "broken" or (
                     note.what == "refused" and self._ec2.is_permanent(code)
                 )
                 self._head.give_back(intent)
-            elif intent not in asked and self._settled(watched):
-                watched.over = True
+            elif intent not in asked and unix_time() > released_at + _SETTLE_SECONDS:
                 code = "Released"
                 message = "given back before it was launched"
             else:
                 continue
-            kind = self._ec2.refusal_kind(code)
-            self._tell_refusal(events.LaunchFailed(0.0, intent, code, message, permanent, kind))
+            watched.over = True
+            failed = partial(
+                events.LaunchFailed,
+                intent=intent,
+                code=code,
+                message=message,
+                permanent=permanent,
+                kind=self._ec2.refusal_kind(code),
+            )
+            self._emit(failed)
 
     def _check_autoscaler(self, intents: dict[str, _Intent], notes: Sequence[Note]) -> None:
         """Fail where Ray's autoscaler doesn't ask for what is wanted, whatever keeps it from it.
@@ -341,21 +343,3 @@ class Watcher:
                 f"{_IDLE_LOOKS * _POLL_SECONDS:.0f} s{why}; its log: "
                 f"{self._head.folder / 'monitor.log'}"
             )
-
-    @staticmethod
-    def _may_be_listed_yet(note: Note) -> bool:
-        """Whether there may be an instance for an answer that was lost: then it is as good as any.
-
-        EC2 lists it in a while, if there is one.
-        """
-        return note.what == "lost" and unix_time() - note.at < _LISTED_SECONDS
-
-    def _tell_refusal(self, refusal: events.LaunchFailed) -> None:
-        self._emit(lambda at: dataclasses.replace(refusal, at=at))
-
-    @staticmethod
-    def _settled(watched: _Intent) -> bool:
-        """Whether the release is so old that the provider, which looks before it asks, knows."""
-        if watched.released_at is None:
-            return False
-        return unix_time() - watched.released_at > _SETTLE_SECONDS

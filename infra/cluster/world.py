@@ -13,6 +13,7 @@ import queue
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import ray
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from cloudtune.engine.resume import InFlight, OpenSession
+    from cloudtune.engine.resume import InFlight
     from cloudtune.infra.cluster.base import RunCluster
     from cloudtune.infra.node.messages import Described, Message, Training
     from cloudtune.infra.provider import Calls
@@ -88,12 +89,10 @@ class CloudWorld:
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
-        self._loading: dict[
-            str, commands.StartTrial
-        ] = {}  # by trial: it may have to load that once more
-        self._unclaimed: dict[
-            str, list[_Heard]
-        ] = {}  # messages of sessions that aren't adopted yet
+        # By trial: it may have to load that once more.
+        self._loading: dict[str, commands.StartTrial] = {}
+        # Messages of sessions that aren't adopted yet.
+        self._unclaimed: dict[str, list[_Heard]] = {}
         self._left: Mapping[str, Mapping[str, Described]] = {}
         self._event: Event | None = None
         # To be called once the event that was taken last is on record: only then may its sender
@@ -117,44 +116,37 @@ class CloudWorld:
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> CloudWorld:
+        logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            self._open()
+            self._head.connect(self._directory)
+            _keep_quiet(self._head.folder / "ray.log")
+            if self._resumes:
+                self._left = self._agents.find()
+            self._watcher.start()
         except BaseException:
             self.__exit__()
             raise
-        return self
-
-    def _open(self) -> None:
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        self._head.connect(self._directory)
-        _keep_quiet(self._head.folder / "ray.log")
-        if self._resumes:
-            self._left = self._agents.find()
-        self._watcher.start()
         if not self._resumes:
             self.emit(events.RunStarted)
+        return self
 
     def __exit__(self, *_: object) -> None:
         """End everything on this machine. Instances are returned by the run, and swept after."""
         self._watcher.stop()
         if self._head.alive():
-            self._leave()
+            for session in self._sessions.values():
+                session.stop()
+            give_up = time.monotonic() + (0.0 if self._hurried else _JOIN_SECONDS)
+            for session in self._sessions.values():
+                session.join(max(0.0, give_up - time.monotonic()))
+            self._agents.close()
+            ray.shutdown()
         else:
             self._agents.forget()
             with self._head.stand_in() as answers:
                 if answers:
                     ray.shutdown()
         self._head.stop()
-
-    def _leave(self) -> None:
-        """Let the sessions end, and leave the cluster."""
-        for session in self._sessions.values():
-            session.stop()
-        give_up = time.monotonic() + (0.0 if self._hurried else _JOIN_SECONDS)
-        for session in self._sessions.values():
-            session.join(max(0.0, give_up - time.monotonic()))
-        self._agents.close()
-        ray.shutdown()
 
     def sessions_alive(self) -> dict[str, dict[str, Described]]:
         """Return the sessions that another controller left, with the ranks on each instance."""
@@ -213,18 +205,13 @@ class CloudWorld:
                 self._head.give_back(intent)
             self._watcher.release(intent)
         for name, session in in_flight.sessions.items():
-            self._take_over_session(name, session)
+            if session.stopping and name not in self.sessions_alive():
+                self.emit(partial(events.TrialStopped, session=name))
+            else:
+                self.adopt(session.start, stopping=session.stopping)
         for name in self.sessions_alive().keys() - in_flight.sessions.keys():
             self.disown(name)
         self._timers.update(in_flight.timers)
-
-    def _take_over_session(self, name: str, session: OpenSession) -> None:
-        if name in self.sessions_alive():
-            self.adopt(session.start, stopping=session.stopping)
-        elif session.stopping:
-            self.emit(lambda at: events.TrialStopped(at, name))
-        else:
-            self.adopt(session.start)
 
     def _tell_saved(self, start: commands.StartTrial) -> None:
         """Tell of the epochs that a session which is gone has saved; some may be known already."""
@@ -235,13 +222,15 @@ class CloudWorld:
             return
         for path, manifest in saved.items():
             if start.start_epoch < manifest.epoch <= start.until_epoch:
-                epoch = manifest.epoch
-                metrics = dict(manifest.metrics)
-                self.emit(
-                    lambda at, epoch=epoch, metrics=metrics, path=path: events.EpochDone(  # type: ignore[misc]
-                        at, start.session, epoch, metrics, path, 0.0
-                    )
+                done = partial(
+                    events.EpochDone,
+                    session=start.session,
+                    epoch=manifest.epoch,
+                    metrics=dict(manifest.metrics),
+                    checkpoint=path,
+                    seconds=0.0,
                 )
+                self.emit(done)
 
     def disown(self, session: str) -> None:
         """End what another controller left of a session, without an event."""
@@ -329,8 +318,10 @@ class CloudWorld:
         while not self._ended:
             self._check_alive()
             event: Event | None
+            now = unix_time() - self._began
+            until_timer = max(0.0, min(self._timers.values(), default=now + 1.0) - now)
             try:
-                event, self._settled = self._events.get(timeout=self._until_timer())
+                event, self._settled = self._events.get(timeout=until_timer)
             except queue.Empty:
                 event = self._due_timer()
             if self._hurried:
@@ -380,10 +371,6 @@ class CloudWorld:
             reason = self._watcher.failure or gone
             raise CloudtuneError(f"the run can't go on: {reason}")
 
-    def _until_timer(self) -> float:
-        now = unix_time() - self._began
-        return max(0.0, min(self._timers.values(), default=now + 1.0) - now)
-
     def _due_timer(self) -> events.TimerFired | None:
         now = unix_time() - self._began
         due = min(self._timers, key=lambda name: self._timers[name], default=None)
@@ -415,9 +402,7 @@ class CloudWorld:
                     self._sessions[command.session].stop(stacks=command.stacks)
             case commands.SetTimer():
                 self._timers[command.name] = command.at
-            case (
-                commands.PlanAnew() | commands.EndRun()
-            ):  # of a new plan there is nothing to carry out
+            case commands.PlanAnew() | commands.EndRun():  # a new plan has nothing to carry out
                 self._ended |= isinstance(command, commands.EndRun)
             case _:
                 assert_never(command)

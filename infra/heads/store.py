@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cloudtune.infra.processes import replace_file
 from cloudtune.train import storage
 from cloudtune.train.checkpoint import leads_out
 
@@ -206,10 +207,7 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
             continue
         data = store.read(f"{RECORD}/{prefix}{name}")
         if data is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_bytes(data)
-            part.replace(path)
+            replace_file(path, data)
             count += 1
     for name, pieces in growing.items():
         count += _fetch_pieces(store, f"{RECORD}/{prefix}{name}", folder / name, pieces)

@@ -32,7 +32,7 @@ from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
     from cloudtune.infra.node.lease import Ends
@@ -157,12 +157,6 @@ class Agent:
         self._remarked = ""
         self._leased_until = math.inf  # the first lease is the machine's own business
         self._closing = threading.Event()
-        self.duties: list[Callable[[], None]] = [
-            self._end_the_faulted,
-            self._end_with_its_lease,
-            self._remark,
-        ]
-        """What else is to be looked after twice a second."""
         logs.mkdir(parents=True, exist_ok=True)
         seen = self._environment((0,), 1.0)  # one GPU, if any, as what it forks
         self._forks = Forks(training.module, seen, logs / "zygote.log", self._note_exit)
@@ -186,18 +180,6 @@ class Agent:
         if self._lease is not None:
             with _errors_to_stderr():  # asked again in a minute
                 self._leased_until = self._lease.renew(until)
-
-    def _remark(self) -> None:
-        """Tell once why packed workers take turns on their GPU."""
-        text = self._gpus.notice
-        if text and text != self._remarked:
-            self._remarked = text
-            self._outbox.add("", 0, messages.Remark(text))
-
-    def _end_with_its_lease(self) -> None:
-        """Shut the node down when its lease is over, to the second."""
-        if unix_time() >= self._leased_until:
-            self.power_off()
 
     def power_off(self) -> None:
         """Shut the node down now, if it is rented: it ends though EC2 isn't let end it."""
@@ -399,19 +381,16 @@ class Agent:
                 local.ready.add(worker.rank)
             elif isinstance(body, messages.Epoch):
                 local.epoch = max(local.epoch, body.report.epoch)
-            body = self._not_its_own(worker, body)
+            elif isinstance(body, messages.Failure) and worker.share < 1.0:
+                text = f"{body.error}\n{body.traceback}"
+                # Of a packed one, where a fault on the GPU ended all, that is what is reported.
+                if not body.out_of_memory and self._gpus.is_faulted(worker.gpu, text):
+                    body = messages.Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}")
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, messages.Failure | messages.Done | messages.Lost):
                 # The others would wait for it in a collective until that times out.
                 worker.has_reported = True
                 self._end(local)
-
-    def _not_its_own(self, worker: _Worker, body: Body) -> Body:
-        """Return what a worker tells; of a packed one, where a fault on the GPU ended all, that."""
-        if not isinstance(body, messages.Failure) or worker.share == 1.0 or body.out_of_memory:
-            return body
-        faulted = self._gpus.is_faulted(worker.gpu, f"{body.error}\n{body.traceback}")
-        return messages.Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}") if faulted else body
 
     def _note_exit(self, name: str, status: int | None) -> None:
         worker = self._workers[name]
@@ -424,19 +403,17 @@ class Agent:
                 del self._spares[worker.gpu]
                 self._no_spare_before[worker.gpu] = time.monotonic() + _SPARE_PAUSE
             local = self._locals.get(worker.session)
-            if local is not None:
-                self._note_end(local, worker, status)
-
-    def _note_end(self, local: _Local, worker: _Worker, status: int | None) -> None:
-        # Asked to end, it exits with 0, or is killed when that takes too long.
-        asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
-        if not worker.has_reported and not asked:
-            self._outbox.add(worker.session, worker.rank, messages.Lost(_cause(worker, status)))
-            self._end(local)
-        del local.workers[worker.rank]
-        if not local.workers:
-            self._finish(local)
-            self._place_waiting()
+            if local is None:
+                return
+            # Asked to end, it exits with 0, or is killed when that takes too long.
+            asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
+            if not worker.has_reported and not asked:
+                self._outbox.add(worker.session, worker.rank, messages.Lost(_cause(worker, status)))
+                self._end(local)
+            del local.workers[worker.rank]
+            if not local.workers:
+                self._finish(local)
+                self._place_waiting()
 
     def _end(self, local: _Local) -> None:
         """Have the workers of a session end; those that don't are killed in a while."""
@@ -468,20 +445,21 @@ class Agent:
     def _tick(self) -> None:
         while not self._closing.wait(_TICK_SECONDS):
             with self._lock:
-                self._end_written()
+                for local in self._locals.values():
+                    at = local.stacks_at
+                    if at is not None and time.monotonic() >= at + _TICK_SECONDS:
+                        local.stacks_at = None
+                        self._end(local)
                 self._kill_stubborn()
                 self._give_up_unplaced()
                 self._keep_spares()
-            for duty in self.duties:
-                duty()
-
-    def _end_written(self) -> None:
-        """End the sessions whose workers have had the time to write their stacks."""
-        for local in self._locals.values():
-            at = local.stacks_at
-            if at is not None and time.monotonic() >= at + _TICK_SECONDS:
-                local.stacks_at = None
-                self._end(local)
+            self._end_the_faulted()
+            if unix_time() >= self._leased_until:  # to the second
+                self.power_off()
+            remark = self._gpus.notice  # why packed workers take turns on their GPU
+            if remark and remark != self._remarked:
+                self._remarked = remark
+                self._outbox.add("", 0, messages.Remark(remark))
 
     def _kill_stubborn(self) -> None:
         for local in filter(_Local.is_overdue, self._locals.values()):

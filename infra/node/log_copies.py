@@ -4,11 +4,12 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from cloudtune.train.storage import filesystem, is_local
+from cloudtune.infra.processes import replace_file
+from cloudtune.train.storage import filesystem, write_file
 
 # What is kept of a log at most: its beginning and its end.
 MOST_BYTES = 1024 * 1024
@@ -45,7 +46,7 @@ class LogCopies:
         self._node = node
         self._near = "://" not in uri
         self._copied: dict[str, _Copied] = {}
-        self._write: Callable[[str, bytes], None] | None = None
+        self._place: tuple[Any, str] | None = None
         self._failed = False
         self._wanted = threading.Event()
         self._closing = threading.Event()
@@ -81,8 +82,6 @@ class LogCopies:
         name = f"nodes/{self._node}.log" if path.name == _ZYGOTE else path.name
         self._copied[path.name] = _Copied(size, time.monotonic())
         try:
-            if self._write is None:
-                self._write = _writer(self._uri)
             self._write(name, shorten(path))
         except (OSError, ValueError) as error:  # pyarrow's own are of these two
             self._copied[path.name].size = -1  # tried again in its turn
@@ -92,6 +91,15 @@ class LogCopies:
                     sys.stderr.write(f"logs are not copied to {self._uri}: {error}\n")
         else:
             self._failed = False
+
+    def _write(self, name: str, data: bytes) -> None:
+        if self._near:
+            replace_file(Path(self._uri, name), data)  # whoever follows it never sees half of it
+            return
+        if self._place is None:
+            self._place = filesystem(self._uri)
+        fs, root = self._place
+        write_file(fs, f"{root}/{name}", data)
 
     def _go_on(self) -> None:
         while not self._closing.is_set():
@@ -118,26 +126,3 @@ def shorten(path: Path, most: int = MOST_BYTES, first: int = _FIRST_BYTES) -> by
     end = end[end.find(b"\n") + 1 :] or end
     left_out = size - len(begin) - len(end)
     return begin + f"[cloudtune: {left_out} bytes are left out here]\n".encode() + end
-
-
-def _writer(uri: str) -> Callable[[str, bytes], None]:
-    """Return what writes a file below `uri`."""
-    if "://" not in uri:
-
-        def write_here(name: str, data: bytes) -> None:
-            path = Path(uri, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_bytes(data)
-            part.replace(path)  # whoever follows it never sees half of it
-
-        return write_here
-    fs, root = filesystem(uri)
-
-    def write_there(name: str, data: bytes) -> None:
-        if is_local(fs):  # S3 has no folders
-            fs.create_dir(f"{root}/{name}".rpartition("/")[0], recursive=True)
-        with fs.open_output_stream(f"{root}/{name}") as out:
-            out.write(data)
-
-    return write_there

@@ -39,7 +39,7 @@ def environment(slot: WorkerSlot, here: int, rendezvous: str) -> dict[str, str]:
 
     They meet at `rendezvous`, "host:port"; one alone gets a port that is free for its own use.
     """
-    host, _, port = (rendezvous or f"127.0.0.1:{_free_port()}").rpartition(":")
+    host, _, port = (rendezvous or f"127.0.0.1:{free_port('127.0.0.1')}").rpartition(":")
     return {
         "RANK": str(slot.rank),
         "LOCAL_RANK": str(slot.local_rank),
@@ -53,10 +53,11 @@ def environment(slot: WorkerSlot, here: int, rendezvous: str) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+def free_port(address: str) -> int:
+    """Return a port of an address of this machine at which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
 
 
 def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -> Store:

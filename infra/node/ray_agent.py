@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from cloudtune.infra.node.boot import LOGS_VARIABLE
 from cloudtune.infra.node.lease import Ends
 from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.infra.node.messages import AtRisk, Remark, Training
-from cloudtune.infra.node.spot_notice import NoticeWatch, interruption, rebalance_recommended
+from cloudtune.infra.node.spot_notice import interruption, rebalance_recommended, watch_notices
 from cloudtune.train.storage import LOGS
 
 # Both wait, and nothing else may wait for them.
@@ -51,13 +53,14 @@ class NodeAgent(Agent):
         super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)
         self._copies = LogCopies(logs, f"{training.storage}/{LOGS}", instance)
         self._copies.start()
-        self._notices = NoticeWatch(
+        watch = partial(
+            watch_notices,
             tell=self.note_interruption,
             warn=lambda: self._outbox.add("", 0, AtRisk()),
             look=notice,
             at_risk=at_risk,
         )
-        self._notices.start()
+        threading.Thread(target=watch, name="notices", daemon=True).start()
         if text := setup_remark():
             self._outbox.add("", 0, Remark(text))
 

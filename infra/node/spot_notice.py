@@ -5,10 +5,11 @@ often before it a rebalance recommendation: the instance is at elevated risk. Un
 don't exist. AWS advises to look every five seconds. Where there are no metadata, it is a file.
 """
 
+import contextlib
 import json
 import math
 import os
-import threading
+import time
 import urllib.error
 from collections.abc import Callable
 from datetime import datetime
@@ -36,9 +37,9 @@ def interruption() -> float | None:
     if metadata("instance-life-cycle") != "spot":
         return math.inf
     notice = _item("spot/instance-action")
-    return (
-        None if notice is None else datetime.fromisoformat(json.loads(notice)["time"]).timestamp()
-    )
+    if notice is None:
+        return None
+    return datetime.fromisoformat(json.loads(notice)["time"]).timestamp()
 
 
 def rebalance_recommended() -> bool:
@@ -61,59 +62,28 @@ def _item(path: str) -> str | None:
             raise
 
 
-class NoticeWatch:
-    """Looks for the notice from a thread of its own, and tells of it once.
+def watch_notices(
+    tell: Callable[[float], None],
+    warn: Callable[[], object],
+    look: Callable[[], float | None] = interruption,
+    at_risk: Callable[[], bool] = rebalance_recommended,
+    *,
+    seconds: float = POLL_SECONDS,
+) -> None:
+    """Look for the notice every so many seconds until there is one, and tell of it once.
 
-    `tell(due)` is called from that thread, with the Unix time at which the instance goes, as `look`
-    says it. Where that is never, the thread ends at once. Before that `warn()` is called, once, if
-    the instance is `at_risk`. `trouble` says why there was no answer the last time; it is asked
-    again.
+    `tell(due)` is called with the Unix time at which the instance goes, as `look` says it. Where
+    that is never, this returns at once. Before that `warn()` is called, once, if the instance is
+    `at_risk`. What gives no answer is asked again.
     """
-
-    def __init__(
-        self,
-        tell: Callable[[float], None],
-        warn: Callable[[], object],
-        look: Callable[[], float | None] = interruption,
-        at_risk: Callable[[], bool] = rebalance_recommended,
-        *,
-        seconds: float = POLL_SECONDS,
-    ) -> None:
-        self.trouble = ""
-        self._tell = tell
-        self._warn = warn
-        self._look = look
-        self._at_risk = at_risk
-        self._seconds = seconds
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="notices", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self, patience: float = 2.0) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(patience)
-
-    @property
-    def watching(self) -> bool:
-        return self._thread.is_alive()
-
-    def _watch(self) -> None:
-        warned = False
-        while not self._stopping.wait(self._seconds):
-            try:
-                due = self._look()
-                if due is None and not warned and self._at_risk():
-                    self._warn()
-                    warned = True
-            except (OSError, ValueError, KeyError) as error:
-                self.trouble = f"notices can't be read: {error}"
-                continue
-            self.trouble = ""
-            if due is None:
-                continue
-            if due < math.inf:
-                self._tell(due)
-            return
+    due = None
+    warned = False
+    while due is None:
+        time.sleep(seconds)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            due = look()
+            if due is None and not warned and at_risk():
+                warn()
+                warned = True
+    if due < math.inf:
+        tell(due)

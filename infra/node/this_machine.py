@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -68,9 +68,8 @@ def catalog(region: str, slots: int | None, usd_per_hour: float) -> Catalog:
     """Return the one offer there is: this machine, by the second, with no minimum."""
     machine = this_machine(slots)
     offer = Offer(machine, "on-demand", region, usd_per_hour, minimum_seconds=0.0)
-    today = utc_date()
     source = "this machine" if usd_per_hour else "this machine, which costs nothing"
-    return Catalog((offer,), source, today)
+    return Catalog((offer,), source, utc_date())
 
 
 def model(gpu: Gpu) -> str:
@@ -117,20 +116,17 @@ def environment(folder: Path, metadata: str) -> dict[str, str]:
         if name not in _LEFT_OUT and not name.startswith(("RAY_", _KEPT))
     }
     own |= {name.removeprefix(_KEPT): os.environ[name] for name in os.environ if _KEPT in name}
+    proxied = own.get("no_proxy") or own.get("NO_PROXY") or ""
+    past_proxies = ",".join(filter(None, (proxied, "127.0.0.1", "localhost")))
     return {
         # gloo binds to the address of the host name by default, which may be none of this machine's
         "GLOO_SOCKET_IFNAME": "lo",
         **own,
         # Its own `shutdown` first: when this instance ends, the machine stays.
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}",
-        **_past_proxies(own),
+        "no_proxy": past_proxies,
+        "NO_PROXY": past_proxies,
         VARIABLE: "1",
         LOGS_VARIABLE: str(folder / "logs"),
         METADATA_VARIABLE: metadata,
     }
-
-
-def _past_proxies(own: Mapping[str, str]) -> dict[str, str]:
-    hosts = own.get("no_proxy") or own.get("NO_PROXY") or ""
-    past = ",".join(filter(None, (hosts, "127.0.0.1", "localhost")))
-    return {"no_proxy": past, "NO_PROXY": past}

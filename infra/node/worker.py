@@ -110,7 +110,10 @@ class Worker:
         if not isinstance(begin, messages.Begin):
             return
         listener = recv_handle(self._connection) if begin.listens else None
-        _write_to(begin.log)
+        file = os.open(begin.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
         faulthandler.register(STACKS, file=2, all_threads=True)
         threading.Thread(target=self._obey, name="orders", daemon=True).start()
         try:
@@ -285,14 +288,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def _write_to(log: str) -> None:
-    """Send this process's output to a file, a line at a time."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
 
 
 def leave() -> None:

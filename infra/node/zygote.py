@@ -97,7 +97,10 @@ class Zygote:
 
     def _become_worker(self, order: Fork, fd: int, parent: int) -> NoReturn:
         try:
-            _die_with_parent(parent)
+            # The kernel kills this process when its parent dies, however that comes about.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
             _adopt_orphans()
             os.setsid()
             signal.set_wakeup_fd(-1)
@@ -156,13 +159,6 @@ def _adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that comes about."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def import_all() -> None:
     """Import what every worker needs, and what torch itself would import at the first step."""
     import pyarrow.fs  # noqa: F401, PLC0415
@@ -212,10 +208,13 @@ def _has_cuda() -> bool:
 
 def _fork_can_train() -> bool:
     """Whether a forked process can take a step: autograd's and OpenMP's threads don't survive."""
+    import torch  # noqa: PLC0415
+
     pid = os.fork()
     if pid == 0:
         try:
-            _take_a_step()
+            weights = torch.ones(256, 256, requires_grad=True)
+            (weights @ weights).exp().sum().backward()  # type: ignore[no-untyped-call]
             os._exit(0)
         finally:
             os._exit(1)
@@ -228,13 +227,6 @@ def _fork_can_train() -> bool:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return False
-
-
-def _take_a_step() -> None:
-    import torch  # noqa: PLC0415
-
-    weights = torch.ones(256, 256, requires_grad=True)
-    (weights @ weights).exp().sum().backward()  # type: ignore[no-untyped-call]
 
 
 def main() -> None:

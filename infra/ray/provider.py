@@ -41,8 +41,7 @@ class RayCluster(Provider):
             Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
             for kind, price in _kinds(settings, _view(settings).nodes())
         )
-        today = utc_date()
-        return Catalog(offers, f"the Ray cluster at {_view(settings).address}", today)
+        return Catalog(offers, f"the Ray cluster at {_view(settings).address}", utc_date())
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with the cluster's own address, and as many nodes as it may have.

@@ -139,12 +139,9 @@ class SlurmCalls(provider.Calls):
         logs = request["logs"]
         Path(logs).mkdir(parents=True, exist_ok=True)
         own = {_TOKEN: token, "kind": request["instance_type"], "logs": logs}
+        name = f"cloudtune-{tags[provider.RUN_TAG]}-{tags[provider.INTENT_TAG]}"
         answer = ask(
-            *(
-                "sbatch",
-                "--parsable",
-                f"--job-name=cloudtune-{tags[provider.RUN_TAG]}-{tags[provider.INTENT_TAG]}",
-            ),
+            *("sbatch", "--parsable", f"--job-name={name}"),
             f"--comment={json.dumps({**own, **tags})}",
             *time_options(tags[provider.LEASE_TAG], kind["limit_seconds"]),
             *kind["options"],

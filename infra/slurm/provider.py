@@ -28,11 +28,12 @@ class Slurm(Provider):
         """Return what each partition has, at the price that the experiment gives it."""
         offers = []
         for _, kind, machine in _kinds(settings):
-            node = settings.usd_per_hour(kind.node_gpus or machine.gpus, _price(settings, machine))
-            price = node * machine.gpus / (kind.node_gpus or machine.gpus)
+            gpus = kind.node_gpus or machine.gpus
+            of_partition = settings.prices.get(machine.name.partition(":")[0])
+            node = settings.usd_per_hour(gpus, settings.prices.get(machine.name, of_partition))
+            price = node * machine.gpus / gpus
             offers.append(Offer(machine, "on-demand", settings.region, price, minimum_seconds=0.0))
-        today = utc_date()
-        return Catalog(tuple(offers), f"the Slurm cluster {settings.region}", today)
+        return Catalog(tuple(offers), f"the Slurm cluster {settings.region}", utc_date())
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with the cluster's name, and as many instances as it has room for.
@@ -171,12 +172,6 @@ def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
             "CPU nodes write how many trials one trains at a time: `slots: 4`"
         )
     return present
-
-
-def _price(settings: Settings, machine: InstanceType) -> float | None:
-    """Return what an hour of a node costs: by the type's name, or its partition's."""
-    partition = machine.name.partition(":")[0]
-    return settings.prices.get(machine.name, settings.prices.get(partition))
 
 
 def _options(settings: Settings, kind: NodeKind, machine: InstanceType) -> list[str]:

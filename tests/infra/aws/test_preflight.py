@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,14 +170,14 @@ def test_a_field_not_of_requests(tmp_path: Path, given: dict[str, Any], words: s
 
 def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
     cloud = AWS.open(wanted, Path(), pace=False)
-    rental = Rental("r", Endpoint("us-east-1"), {}, 60.0, 0.0, cloud.request, {})
-    rental = Rental(**{**vars(rental), "subnets": cloud.subnets})
-    made = RayHead.__new__(RayHead)
-    made.rental = rental
-    result: dict[str, Any] = made._request(
-        Launch("i", "g4dn.xlarge", "on-demand", zone), "#!/bin/sh\n"
-    )
-    return result
+    gpus = {"g4dn.xlarge": 1}
+    rental = Rental("r", Endpoint("us-east-1"), gpus, 60.0, 0.0, cloud.request, {})
+    with TemporaryDirectory() as folder:
+        head = RayHead(Path(folder), replace(rental, subnets=cloud.subnets))
+        head.want(Launch("i", "g4dn.xlarge", "on-demand", zone))
+        head.stop()
+        config = json.loads(Path(folder, "autoscaler.json").read_text())
+    return dict(config["available_node_types"]["i"]["node_config"])
 
 
 def test_additions_go_into_each_launch_and_replace_nothing(tmp_path: Path) -> None:

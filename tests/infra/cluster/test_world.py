@@ -132,7 +132,7 @@ def test_a_session_that_ended_before_its_stop_did_not_fail(tmp_path: Path) -> No
     left.hear(1, messages.Epoch(REPORT))
     left.hear(2, messages.Done())
     left.hear(3, messages.Gone())
-    left.world._take_over_session("t00.1", OpenSession(START, stopping=True))
+    left.world.adopt(START, stopping=True)
     assert [type(event) for event in left.events(3)] == [TrialStarted, EpochDone, TrialStopped]
 
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from email.message import Message
@@ -26,7 +27,7 @@ from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.boot import Join, metadata, node_environment, user_data
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
-from cloudtune.infra.node.spot_notice import NoticeWatch, interruption
+from cloudtune.infra.node.spot_notice import interruption, watch_notices
 from cloudtune.train.programs.program import Program
 from tests.infra.mps_stand_in import script_at
 
@@ -71,8 +72,8 @@ def launched(ec2: EC2Client, user_data: str, **more: Any) -> str:
 
 def watching(
     tell: Callable[[float], None], warn: Callable[[], object] = lambda: None
-) -> NoticeWatch:
-    watch = NoticeWatch(tell, warn, seconds=0.05)
+) -> threading.Thread:
+    watch = threading.Thread(target=lambda: watch_notices(tell, warn, seconds=0.05), daemon=True)
     watch.start()
     return watch
 
@@ -90,7 +91,7 @@ def test_a_recommendation_then_an_interruption_notice_come_once_each(
     time.sleep(0.2)
     due = control.reclaim(instance, notice=120)
     assert result.get(timeout=60) == pytest.approx(due, abs=1.0)
-    eventually(lambda: not watch.watching)
+    eventually(lambda: not watch.is_alive())
     assert result.empty()
 
 
@@ -98,18 +99,21 @@ def test_on_demand_is_not_watched(node: Callable[[str], str], eventually: Eventu
     node("on-demand")
     result: list[float] = []
     watch = watching(result.append)
-    eventually(lambda: not watch.watching)
-    assert watch.trouble == ""
+    eventually(lambda: not watch.is_alive())
     assert not result
 
 
-def test_metadata_are_asked_again(monkeypatch: pytest.MonkeyPatch, eventually: Eventually) -> None:
+def test_metadata_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
-    watch = watching(lambda _at: None)
-    eventually(lambda: "can't be read" in watch.trouble)
-    assert watch.watching
-    watch.stop()
-    assert not watch.watching
+    result: list[float] = []
+    tries: list[None] = []
+
+    def look() -> float | None:
+        tries.append(None)
+        return interruption() if len(tries) < 3 else 17.0
+
+    watch_notices(result.append, lambda: None, look, seconds=0.01)
+    assert (result, len(tries)) == ([17.0], 3)
 
 
 def test_metadata_have_our_address_where_boto3_needs_it(
