@@ -46,18 +46,22 @@ class Trainer(lightning.Trainer):  # type: ignore[misc]
 
     def __init__(self, *, callbacks: Any = None, **options: Any) -> None:
         context = get_context()
-        own = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+        own = _listed(callbacks)
         shares = options.pop("use_distributed_sampler", True)
         strategy = options.get("strategy")
         named = {key: value for key, value in options.items() if key not in _OURS}
         device = context.get_device()
+        here = context.get_local_world_size()
+        devices: Any = here
+        if device.type == "cuda":
+            devices = list(range(here)) if here > 1 else [device.index or 0]
         if strategy is None or isinstance(strategy, str):
             wide = context.get_world_size() > 1
             strategy = _Parallel(shares=shares) if wide else _Single(device, shares=shares)
         super().__init__(
             accelerator="gpu" if device.type == "cuda" else "cpu",
-            devices=_devices(device, context.get_local_world_size()),
-            num_nodes=context.get_world_size() // context.get_local_world_size(),
+            devices=devices,
+            num_nodes=context.get_world_size() // here,
             strategy=strategy,
             max_epochs=context.get_max_epochs(),
             use_distributed_sampler=False,
@@ -176,12 +180,6 @@ def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
     names = {name for own in gathered for name in own}
     values = {name: [own[name] for own in gathered if name in own] for name in sorted(names)}
     return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
-
-
-def _devices(device: torch.device, here: int) -> Any:
-    if device.type != "cuda":
-        return here
-    return list(range(here)) if here > 1 else [device.index or 0]
 
 
 def _listed(given: Any) -> list[Any]:

@@ -46,7 +46,10 @@ class Trial:
         if low == high:
             domain: dict[str, list[Any]] = {"choice": [low]}
         elif step is not None:
-            domain = {"choice": _steps(low, high, step)}
+            count = math.floor((high - low) / step + 1e-9) + 1
+            if count > _LISTED:
+                raise UsageError(f"{count:,} steps of {step} are too many to list; leave step out")
+            domain = {"choice": [round(low + number * step, 12) for number in range(count)]}
         else:
             domain = {"loguniform" if log else "uniform": [low, high]}
         return float(self._suggest(name, domain))
@@ -184,10 +187,3 @@ def run_trial(objective: Callable[[Any], object], config: Mapping[str, Any]) -> 
 def _is_pruned(error: Exception) -> bool:
     """Whether an error is Optuna's TrialPruned, which needn't be installed."""
     return any(kind.__name__ == "TrialPruned" for kind in type(error).__mro__)
-
-
-def _steps(low: float, high: float, step: float) -> list[float]:
-    count = math.floor((high - low) / step + 1e-9) + 1
-    if count > _LISTED:
-        raise UsageError(f"{count:,} steps of {step} are too many to list; leave step out")
-    return [round(low + number * step, 12) for number in range(count)]

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from cloudtune.train.checkpoint import Manifest, copy_file, open_file, read_manifest
-from cloudtune.train.storage import CheckpointError, Patience, delete, entries, filesystem, is_local
+from cloudtune.train.storage import (
+    CheckpointError,
+    Patience,
+    delete,
+    entries,
+    filesystem,
+    is_local,
+    write_file,
+)
 
 BEST: Final = "best"
 NOTE: Final = "cloudtune.json"
@@ -57,7 +65,12 @@ def _keep(uri: str, checkpoint: str, manifest: Manifest, note: bytes) -> str:
         aside = f"{root}/{_ASIDE}{uuid.uuid4().hex[:8]}"
         try:
             _write(fs, aside, checkpoint, manifest, note)
-            _swap(aside, final)
+            old = Path(f"{aside}-old")
+            with contextlib.suppress(FileNotFoundError):
+                Path(final).rename(old)
+            Path(aside).rename(final)
+            if old.exists():
+                fs.delete_dir(str(old))
         finally:
             with contextlib.suppress(OSError):
                 fs.delete_dir(aside)
@@ -80,19 +93,7 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
         ):
             if copy_file(reader, out) != saved:
                 raise CheckpointError(f"{name} of the checkpoint {checkpoint} is corrupt")
-    with fs.open_output_stream(f"{target}/{NOTE}") as out:
-        out.write(note)
-
-
-def _swap(aside: str, final: str) -> None:
-    """Let a folder take another's name; what stood there goes."""
-    old = Path(f"{aside}-old")
-    with contextlib.suppress(FileNotFoundError):
-        Path(final).rename(old)
-    Path(aside).rename(final)
-    if old.exists():
-        fs, path = filesystem(str(old))
-        fs.delete_dir(path)
+    write_file(fs, f"{target}/{NOTE}", note)
 
 
 def note_of(folder: str) -> dict[str, Any] | None:

@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.command_session import session_of
-from cloudtune.train.session import (
-    ADDRESS_VARIABLE,
-    Session,
-    active_session,
-)
+from cloudtune.train.session import ADDRESS_VARIABLE, Session, active_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

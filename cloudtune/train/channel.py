@@ -40,7 +40,6 @@ class Channel:
                 yield json.loads(line)
 
     def close(self) -> None:
-        """End it: the other end hears of it."""
         end(self._socket)
 
 

@@ -40,6 +40,7 @@ from cloudtune.train.storage import (
     is_local,
     staging_folder,
     tell,
+    write_file,
 )
 
 MANIFEST: Final = "manifest.json"
@@ -196,15 +197,22 @@ class CheckpointStore:
     def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
         folder = uuid.uuid4().hex[:8]
         target = f"{self._folder(trial, epoch)}/{folder}"
+        files = {}
         try:
-            files = self._write_files(directory, target)
+            for path in _files_of(directory):
+                name = path.relative_to(directory).as_posix()
+                file = f"{target}/{name}"
+                if (
+                    self._is_local
+                ):  # S3 has no folders, and making one asks for rights on the bucket
+                    self._fs.create_dir(file.rpartition("/")[0], recursive=True)
+                with path.open("rb") as reader, self._fs.open_output_stream(file) as out:
+                    files[name] = copy_file(reader, out)
         except OSError:
             with best_effort():  # a full storage has no room for half a save
                 self._fs.delete_dir(target)
             raise
-        return self._finish(
-            Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
-        )
+        return self._finish(trial, epoch, metrics, folder, files)
 
     def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint | None:
         """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
@@ -271,25 +279,34 @@ class CheckpointStore:
         files = {}
         for path in _files_of(source):
             with path.open("rb") as reader:
-                files[path.relative_to(source).as_posix()] = _digest(reader)
-        return self._finish(
-            Manifest(trial, epoch, dict(metrics), pending.folder, files, time.time(), self.trained)
-        )
+                files[path.relative_to(source).as_posix()] = copy_file(reader)
+        return self._finish(trial, epoch, dict(metrics), pending.folder, files)
 
-    def _finish(self, manifest: Manifest) -> str:
-        target = self._folder(manifest.trial, manifest.epoch)
-        self._write_manifest(manifest, target)
+    def _finish(
+        self,
+        trial: str,
+        epoch: int,
+        metrics: Mapping[str, float],
+        folder: str,
+        files: Mapping[str, SavedFile],
+    ) -> str:
+        """Put the manifest there in one step: an object put on S3, a rename in a local folder."""
+        manifest = Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
+        target = self._folder(trial, epoch)
+        final = f"{target}/{MANIFEST}"
+        written = f"{final}.part" if self._is_local else final
+        write_file(self._fs, written, manifest.to_json())
+        if written != final:
+            self._fs.move(written, final)
         # Only now: until the manifest has changed, it speaks of the files of the save before.
         with best_effort():
-            self._drop_folders(target, keep=manifest.folder)
-        return f"{self.uri.rstrip('/')}{target.removeprefix(self._root)}"
+            for info in entries(self._fs, target):
+                if info.base_name not in {folder, MANIFEST}:
+                    delete(self._fs, info)
+        return self.path(trial, epoch)
 
     def _folder(self, trial_id: str, epoch: int) -> str:
         return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
-
-    def load(self, path: str, to_directory: str | Path) -> Manifest:
-        """Copy a saved checkpoint's files to a local folder; see `load` below."""
-        return load(path, Path(to_directory))
 
     def latest(self, trial_id: str) -> str | None:
         """Give the path of the trial's checkpoint of the highest epoch, or None."""
@@ -315,7 +332,7 @@ class CheckpointStore:
                 manifest = read_manifest(path)
                 for name, saved in manifest.files.items():
                     with open_file(path, manifest, name) as reader:
-                        if _digest(reader) != saved:
+                        if copy_file(reader) != saved:
                             return False
             except (CheckpointError, FileNotFoundError):
                 return False
@@ -348,6 +365,7 @@ class CheckpointStore:
         """Give the path of the trial's checkpoint of an epoch, there or not."""
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
+    @best_effort()
     def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
@@ -356,10 +374,6 @@ class CheckpointStore:
         metric is the worst. The
         epochs of `spare` stay too. What can't be deleted is tried again the next time.
         """
-        with best_effort():
-            self._prune(trial_id, metric, mode, spare)
-
-    def _prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int]) -> None:
         saved = self._saved(trial_id)
         if not saved:
             return
@@ -386,24 +400,6 @@ class CheckpointStore:
                 self._drop_epoch(folder)
         return bool(folders)
 
-    def _write_files(self, source: Path, target: str) -> dict[str, SavedFile]:
-        files = {}
-        for path in _files_of(source):
-            name = path.relative_to(source).as_posix()
-            self._make_folder(f"{target}/{name}".rpartition("/")[0])
-            with path.open("rb") as reader, self._fs.open_output_stream(f"{target}/{name}") as out:
-                files[name] = copy_file(reader, out)
-        return files
-
-    def _write_manifest(self, manifest: Manifest, target: str) -> None:
-        """Put the manifest there in one step: an object put on S3, a rename in a local folder."""
-        final = f"{target}/{MANIFEST}"
-        written = f"{final}.part" if self._is_local else final
-        with self._fs.open_output_stream(written) as out:
-            out.write(manifest.to_json())
-        if written != final:
-            self._fs.move(written, final)
-
     @property
     def _is_local(self) -> bool:
         return is_local(self._fs)
@@ -415,15 +411,6 @@ class CheckpointStore:
             return False
         Path(self._root).mkdir(parents=True, exist_ok=True)
         return Path(self._root).stat().st_dev == Path(staging_folder()).stat().st_dev
-
-    def _make_folder(self, path: str) -> None:
-        if self._is_local:  # S3 has no folders, and making one asks for rights on the bucket
-            self._fs.create_dir(path, recursive=True)
-
-    def _drop_folders(self, target: str, keep: str) -> None:
-        for info in entries(self._fs, target):
-            if info.base_name not in {keep, MANIFEST}:
-                delete(self._fs, info)
 
     def _drop_epoch(self, folder: str) -> None:
         """The manifest goes first: a checkpoint half dropped must not look whole."""
@@ -563,21 +550,13 @@ def _files_of(folder: Path) -> list[Path]:
     return paths
 
 
-def _digest(reader: BinaryIO) -> SavedFile:
+def copy_file(reader: BinaryIO, out: BinaryIO | None = None) -> SavedFile:
+    """Copy a file, if it is to be copied, and give its size and SHA-256."""
     digest = hashlib.sha256()
     size = 0
     while chunk := reader.read(CHUNK_BYTES):
         digest.update(chunk)
         size += len(chunk)
-    return SavedFile(size, digest.hexdigest())
-
-
-def copy_file(reader: BinaryIO, out: BinaryIO) -> SavedFile:
-    """Copy a file, and give its size and SHA-256."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := reader.read(CHUNK_BYTES):
-        digest.update(chunk)
-        size += len(chunk)
-        out.write(chunk)
+        if out is not None:
+            out.write(chunk)
     return SavedFile(size, digest.hexdigest())

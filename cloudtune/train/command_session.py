@@ -31,7 +31,6 @@ class CommandSession(Session):
     def report(
         self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
     ) -> None:
-        """End an epoch; see `cloudtune.report`."""
         if checkpoint is None and self.folder is not None and self.rank == 0 and self.folder.news():
             checkpoint = Checkpoint.from_directory(self.folder.path)
         super().report(metrics, checkpoint, **position)

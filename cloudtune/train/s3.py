@@ -139,9 +139,8 @@ def _options(bucket: str) -> dict[str, Any]:
     except (BotoCoreError, ResponseParserError) as error:
         raise OSError(f"bucket {bucket}: {aws_session.unreachable(error) or error}") from None
     headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
-    options: dict[str, Any] = {
-        "region": headers.get("x-amz-bucket-region", client.meta.region_name),
-    }
+    region = headers.get("x-amz-bucket-region", client.meta.region_name)
+    options: dict[str, Any] = {"region": region}
     address = client.meta.endpoint_url
     if ".amazonaws.com" not in address:
         options["endpoint_override"] = address
@@ -149,13 +148,8 @@ def _options(bucket: str) -> dict[str, Any]:
     proxy = proxies.get(address.partition(":")[0]) or proxies.get("all")
     if proxy:
         options["proxy_options"] = proxy
-    bundle = next(filter(None, map(os.environ.get, _CA)), None) or _profile_bundle()
-    if bundle:
+    core = aws_session.session()._session  # noqa: SLF001  boto3 shows no other way to it
+    bundles = (*map(os.environ.get, _CA), core.get_config_variable("ca_bundle"))
+    if bundle := next(filter(None, bundles), None):
         options["tls_ca_file_path"] = bundle
     return options
-
-
-def _profile_bundle() -> str | None:
-    core = aws_session.session()._session  # noqa: SLF001  boto3 shows no other way to it
-    bundle: str | None = core.get_config_variable("ca_bundle")
-    return bundle

@@ -11,6 +11,7 @@ import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from cloudtune.model.trial import Parallel
     from cloudtune.train.checkpoint import PendingCheckpoint
-    from cloudtune.train.epoch_hook import EpochHook
     from cloudtune.train.sync_check import Ranks
     from cloudtune.train.user_script import TrainFunction
 
@@ -114,7 +114,7 @@ class Session:
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
     _began: float = field(default_factory=time.monotonic, init=False)
     _waited: float = field(default_factory=waited_seconds, init=False)
-    _hook: EpochHook | None = field(default=None, init=False)
+    _hook: Callable[..., object] | None = field(default=None, init=False)
     models: list[torch.nn.Module] = field(default_factory=list, init=False)
     """What is trained, as far as it is known; else what torch's optimizers change is taken."""
     sharded: bool = field(default=False, init=False)
@@ -210,7 +210,6 @@ class Session:
         return int.from_bytes(digest[:4], "big")
 
     def epochs(self) -> Iterator[int]:
-        """Give the epochs that are left; see the function of this name."""
         if self.epoch == self.start_epoch:
             self._call_hook(0, self.born or self._began)
         self._begin()  # what the script did to set up is no part of an epoch
@@ -225,7 +224,6 @@ class Session:
     def report(
         self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
     ) -> None:
-        """End an epoch; see the function of this name."""
         numbers = numbers_of(metrics)
         if checkpoint is not None and not hasattr(checkpoint, "as_directory"):
             kind = type(checkpoint).__name__
@@ -264,11 +262,13 @@ class Session:
             delivered = EpochReport(
                 epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved, parallel=parallel
             )
-            self._deliver(delivered, pending)
+            if pending is None:
+                self.report_hook(delivered)
+            else:
+                self._deliveries.begin(partial(self._save, delivered, pending))
         self._wait_for_grant()
 
     def save(self, checkpoint: Checkpoint) -> bool:
-        """Save in the middle of an epoch; see the function of this name."""
         if self.rank != 0 or self.store is None or self._kept is None:
             return False
         began = time.monotonic()
@@ -284,7 +284,6 @@ class Session:
 
     @property
     def save_due(self) -> bool:
-        """Whether to save now; see the function of this name."""
         if self._kept is None or self.rank > 0 or self.sharded:
             return False
         return self.leaving or self.saves.due()
@@ -316,12 +315,6 @@ class Session:
         self.store.trained = Trained(self.world_size * self.share, self.batch_size)
         with checkpoint.as_directory() as folder:
             return self.store.stage(self.trial_id, epoch, folder)
-
-    def _deliver(self, report: EpochReport, pending: PendingCheckpoint | None) -> None:
-        if pending is None:
-            self.report_hook(report)
-        else:
-            self._deliveries.begin(lambda: self._save(report, pending))
 
     def _save(self, report: EpochReport, pending: PendingCheckpoint) -> None:
         """Bring a checkpoint into the storage, then tell of its epoch; an error is the script's."""

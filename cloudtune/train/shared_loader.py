@@ -71,7 +71,10 @@ class SharedLoader:
         epoch = self.sampler.epoch
         number = 0
         if self._meeting is not None:
-            reader = self._idle.pop() if self._idle else self._reader(self._meeting)
+            loaders = self._loader.num_workers
+            init = self._loader.worker_init_fn if loaders else None
+            loading = Loading(self._batches, max(1, loaders), init)
+            reader = self._idle.pop() if self._idle else Reader(self._meeting, loading)
             try:
                 for batch in reader.read(epoch):
                     yield batch
@@ -85,11 +88,6 @@ class SharedLoader:
             finally:
                 self._idle.append(reader)
         yield from self._own(epoch, number)
-
-    def _reader(self, meeting: Meeting) -> Reader:
-        loaders = self._loader.num_workers
-        init = self._loader.worker_init_fn if loaders else None
-        return Reader(meeting, Loading(self._batches, max(1, loaders), init))
 
     def _own(self, epoch: int, number: int) -> Iterator[Any]:
         """Load the batches from `number` on here, by as many processes as the loader has."""

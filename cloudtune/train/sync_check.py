@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import itertools
 import json
 import time
 import weakref
@@ -21,7 +22,7 @@ from cloudtune.errors import UsageError
 from cloudtune.train.torch_state import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import torch
     from torch._C._distributed_c10d import Store
@@ -169,17 +170,11 @@ class Ranks:
             parameters = [item for group in groups for item in group["params"]]
         for optimizer in self._steps:
             self._steps[optimizer] = 0
-        if self._shards is None:
-            self._shards = _is_sharded(parameters)
+        if self._shards is None:  # by any of the usual ways
+            objects = itertools.chain(parameters, gc.get_objects())
+            self._shards = any(type(item).__name__ in _SHARDING for item in objects)
         model = digest(parameters) if parameters and not self._shards else ""
         return Work(steps, max(0, self._exchanged - before), model, self._shards)
-
-
-def _is_sharded(parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether the script shards its model over the workers, by any of the usual ways."""
-    if any(type(item).__name__ in _SHARDING for item in parameters):
-        return True
-    return any(type(item).__name__ in _SHARDING for item in gc.get_objects())
 
 
 def _exchanges() -> int:

@@ -51,7 +51,7 @@ class BreakingFileSystem:
             self.step()
         return getattr(self.real, name)
 
-    def open_output_stream(self, path: str) -> BreakingStream:
+    def open_output_stream(self, path: str, **_: object) -> BreakingStream:
         self.step()
         return BreakingStream(self.real.open_output_stream(path), self)
 
@@ -95,7 +95,7 @@ def test_a_saved_checkpoint_is_loaded_as_it_was(store: CheckpointStore, tmp_path
     assert path == f"{tmp_path}/store/t1/epoch-00003"
     assert store.latest("t1") == path
     assert store.latest("t2") is None
-    manifest = store.load(path, tmp_path / "out")
+    manifest = load(path, tmp_path / "out")
     assert (manifest.trial, manifest.epoch, manifest.metrics["acc"]) == ("t1", 3, 0.5)
     assert math.isnan(manifest.metrics["loss"])
     assert manifest.files["state.pt"].size == 3
@@ -405,7 +405,7 @@ def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
     real = store._fs
 
     class Full:
-        def open_output_stream(self, path: str) -> Any:
+        def open_output_stream(self, path: str, **_: object) -> Any:
             if path.endswith("later"):
                 raise OSError(28, "No space left on device")
             return real.open_output_stream(path)

@@ -23,9 +23,7 @@ KEPT: Final = "kept"
 
 
 def replace(
-    network: torch.nn.Module,
-    name: str,
-    block: torch.nn.Module | Callable[[Any], torch.nn.Module],
+    network: torch.nn.Module, name: str, block: torch.nn.Module | Callable[[Any], torch.nn.Module]
 ) -> torch.nn.Module:
     """Put a block in the place of a submodule; a function is given the one that was there.
 

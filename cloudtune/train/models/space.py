@@ -21,7 +21,7 @@ from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.model.trial import nested
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import torch
 
@@ -83,14 +83,12 @@ class OneOf:
     @property
     def search(self) -> dict[str, Any]:
         """A branch for each that has choices of its own, and a name for each that has none."""
-        return {"choice": [self._option(option) for option in self.options]}
-
-    @staticmethod
-    def _option(option: Mutator | None) -> object:
-        if option is None:
-            return NONE
-        choices = choices_of(option)
-        return {"name": name_of(option), **choices} if choices else name_of(option)
+        branches: list[object] = []
+        for option in self.options:
+            name = NONE if option is None else name_of(option)
+            choices = {} if option is None else choices_of(option)
+            branches.append({"name": name, **choices} if choices else name)
+        return {"choice": branches}
 
     def apply(self, network: torch.nn.Module, taken: object) -> torch.nn.Module:
         """Give the network as the option that was taken makes it."""
@@ -117,7 +115,11 @@ class ModelSpace:
     @property
     def search(self) -> dict[str, Any]:
         """What `search` of an experiment says for it; `{mutators: train.py:MODEL}` for short."""
-        return {"mutators": {name_of(mutator): _search_of(mutator) for mutator in self.mutators}}
+        search = {
+            name_of(it): it.search if isinstance(it, OneOf) else choices_of(it)
+            for it in self.mutators
+        }
+        return {"mutators": search}
 
     def build(self, choices: Mapping[str, object]) -> torch.nn.Module:
         """Give the network of these choices: of a configuration, or of the record of one.
@@ -211,12 +213,9 @@ def choices_of(mutator: Mutator) -> dict[str, Any]:
     Raises:
         UsageError: a choice without a type that says so.
     """
-    return dict(_choices(mutator))
-
-
-def _choices(mutator: Mutator) -> Iterator[tuple[str, Any]]:
     parameters = [*inspect.signature(mutator).parameters.values()][1:]
     names = getattr(mutator, "__globals__", {})
+    choices = {}
     for parameter in parameters:
         where = f"{parameter.name} of {name_of(mutator)}()"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -230,7 +229,8 @@ def _choices(mutator: Mutator) -> Iterator[tuple[str, Any]]:
             raise UsageError(f"{where} doesn't say what it may be; write Literal[8, 16], or bool")
         if domain is not None:
             _check_names(where, [parameter.name])
-            yield parameter.name, domain
+            choices[parameter.name] = domain
+    return choices
 
 
 def _domain(kind: Any) -> dict[str, Any] | None:
@@ -241,10 +241,6 @@ def _domain(kind: Any) -> dict[str, Any] | None:
     if get_origin(kind) is Annotated:
         return next((part.search for part in get_args(kind) if isinstance(part, Range)), None)
     return None
-
-
-def _search_of(mutator: Mutator | OneOf) -> dict[str, Any]:
-    return mutator.search if isinstance(mutator, OneOf) else choices_of(mutator)
 
 
 def _apply(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch.nn.Module:

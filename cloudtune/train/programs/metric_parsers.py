@@ -92,8 +92,13 @@ class Readings:
         for line in self._lines.more(ended=ended):
             numbers = self._numbers(line)
             if self._pattern is not None and (match := _EPOCH_IN_TEXT.search(line)):
-                self._epoch = int(match[1])
-                self._note_number(self._epoch)
+                self._epoch = number = int(match[1])
+                if number != self._number:
+                    now = time.monotonic()
+                    goes_on = self._number is not None and number == self._number + 1
+                    self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
+                    self._number = number
+                    self._number_at = now
             if self._metric in numbers:
                 self._reported = True
                 yield Reading(numbers, self._epoch if self._pattern else epoch_of(numbers))
@@ -102,15 +107,6 @@ class Readings:
                 self.seen |= set(numbers)
                 if line.strip() and (self._metric in line or self._metric not in self.example):
                     self.example = line.strip()[:_EXAMPLE_LETTERS]
-
-    def _note_number(self, number: int) -> None:
-        if number == self._number:
-            return
-        now = time.monotonic()
-        goes_on = self._number is not None and number == self._number + 1
-        self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
-        self._number = number
-        self._number_at = now
 
     def _numbers(self, line: str) -> dict[str, float]:
         if self._pattern is not None:

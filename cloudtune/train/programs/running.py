@@ -252,9 +252,7 @@ class CommandRun:
 
     def _follow(self) -> None:
         """Start it, and take part in its life until it has ended or is to end."""
-        self._wait(self._start())
-
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        process = self._start()
         while process.poll() is None:
             if self._stopping.wait(_POLL):
                 return
@@ -402,21 +400,18 @@ class SpokenRun(CommandRun):
             if self._broken is not None:
                 raise self._broken
         if self._stopping.is_set():
-            self._unwind(process)
+            if self._channel is not None:
+                # The script's report unwinds it, with its last checkpoint brought home.
+                self._tell(stop=True)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(FLUSH_SECONDS + _END_SECONDS)
+            self._end()
             return
         if self._speaker is not None:
             self._speaker.join(_DRAIN_SECONDS)  # its earlier reports come first
         if self._broken is not None:
             raise self._broken
         self._check_end(process.returncode)
-
-    def _unwind(self, process: subprocess.Popen[bytes]) -> None:
-        """Let the script's report unwind it, with its last checkpoint brought home."""
-        if self._channel is not None:
-            self._tell(stop=True)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(FLUSH_SECONDS + _END_SECONDS)
-        self._end()
 
     def _serve(self, listener: socket.socket) -> None:
         """Speak with one process of the command after the other."""
@@ -532,12 +527,10 @@ class ReadRun(CommandRun):
                 self._session.acknowledge(epoch)
 
     def stop(self) -> bool:
-        """End it; see `CommandRun.stop`."""
         self._session.stop()
         return super().stop()
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait up to `seconds` until what was reported is delivered."""
         self._session.flush(seconds)
 
     def _no_report(self) -> str:
@@ -570,7 +563,7 @@ class ReadRun(CommandRun):
         with self._session.activate():
             if program.folder is not None:
                 self._changes = Changes(self.folder / program.folder)
-                self._open = OpenFiles(self._changes.path, self._pids)
+                self._open = OpenFiles(self._changes.path, self.tree)
             if self._session.restore is not None:
                 self._numbers.resumed(read_manifest(self._session.restore))
                 if self._changes is not None:
@@ -761,9 +754,6 @@ class ReadRun(CommandRun):
             if is_over:
                 return
             time.sleep(_POLL)
-
-    def _pids(self) -> list[int]:
-        return [process.pid for process in self.tree()]
 
 
 def _moves(process: psutil.Process) -> bool:

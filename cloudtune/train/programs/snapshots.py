@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Flags of <sys/inotify.h>.
 _IN_ACCESS: Final = 0x1
@@ -77,20 +79,20 @@ class OpenFiles:
     One that stays open while the script trains, and hardly grows, is a log, not a save.
     """
 
-    def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, folder: Path, tree: Callable[[], Iterable[psutil.Process]]) -> None:
         self._inside = f"{folder.resolve()}{os.sep}"
-        self._pids = pids
+        self._tree = tree
         self.logs: set[str] = set()
 
     def saving(self) -> set[str]:
         """Return those that are no logs."""
         names = set()
-        for pid in self._pids():
+        for process in self._tree():
             with contextlib.suppress(OSError):
-                for link in Path(f"/proc/{pid}/fd").iterdir():
+                for link in Path(f"/proc/{process.pid}/fd").iterdir():
                     with contextlib.suppress(OSError, ValueError, StopIteration):
                         name = str(link.readlink())
-                        if name.startswith(self._inside) and _writes(pid, link.name):
+                        if name.startswith(self._inside) and _writes(process.pid, link.name):
                             names.add(name)
         self.logs &= names
         return names - self.logs

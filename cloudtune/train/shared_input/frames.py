@@ -44,11 +44,11 @@ def frame_of(batch: Any) -> Frame:
     parts = [head.getbuffer(), *map(_bytes_of, pickler.arrays)]
     file = os.memfd_create("cloudtune-batch", os.MFD_CLOEXEC)
     try:
-        size = 0
-        for part in parts:
-            _write(file, part, size)
-            size = _align(size + part.nbytes)
-        os.ftruncate(file, size)
+        with os.fdopen(file, "wb", closefd=False) as out:
+            for part in parts:
+                out.write(part)
+                out.seek(_align(out.tell()))
+            size = out.truncate()
     except BaseException:
         os.close(file)
         raise
@@ -112,13 +112,6 @@ def _bytes_of(array: Any) -> memoryview:
     if isinstance(array, torch.Tensor):
         array = array.reshape(-1).view(torch.uint8).numpy()
     return memoryview(array.reshape(-1).view(np.uint8))
-
-
-def _write(file: int, part: memoryview, offset: int) -> None:
-    while part:
-        done = os.pwrite(file, part, offset)
-        part = part[done:]
-        offset = offset + done
 
 
 def _align(size: int) -> int:

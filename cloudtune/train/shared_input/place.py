@@ -39,7 +39,11 @@ class Meeting:
         try:
             with short_name(self._folder, f"{self._key}.{number}") as name:
                 connection.connect(name)
-            if _user_of(connection) == os.geteuid():
+            credentials = connection.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+            )
+            _, user, _ = _CREDENTIALS.unpack(credentials)
+            if user == os.geteuid():
                 return connection
         except OSError:
             pass
@@ -47,7 +51,6 @@ class Meeting:
         return None
 
     def is_free(self, number: int) -> bool:
-        """Whether no process listens there."""
         lock = self._try_lock(number)
         if lock is not None:
             os.close(lock)
@@ -104,9 +107,3 @@ def end(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
-
-
-def _user_of(connection: socket.socket) -> int:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    user: int = _CREDENTIALS.unpack(credentials)[1]
-    return user

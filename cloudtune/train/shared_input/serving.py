@@ -155,46 +155,40 @@ class Server:
             self._seats[connection] = StreamSeat()
             self._selector.register(connection, selectors.EVENT_READ)
         elif source in self._seats:
+            seat = self._seats[source]
             try:
-                self._obey(source, receive(source))
+                message = receive(source)
+                if self._failed is not None:
+                    send(source, self._failed)
+                elif message.kind is Kind.REST:
+                    self._stream.rest(seat)
+                elif not self._stream.ask(seat, message.epoch, message.number, time.monotonic()):
+                    send(source, InputMessage(Kind.ELSEWHERE, message.epoch, message.number))
             except OSError:
                 self._forget(source)
         else:
             self._take(source)
 
-    def _obey(self, source: socket.socket, message: InputMessage) -> None:
-        seat = self._seats[source]
-        if self._failed is not None:
-            send(source, self._failed)
-        elif message.kind is Kind.REST:
-            self._stream.rest(seat)
-        elif not self._stream.ask(seat, message.epoch, message.number, time.monotonic()):
-            send(source, InputMessage(Kind.ELSEWHERE, message.epoch, message.number))
-
     def _take(self, loader: socket.socket) -> None:
-        """Take what a loader has loaded; what went wrong there ends it for all.
+        """Take what a loader has loaded; what went wrong there ends it for all, now or later.
 
         Raises:
             OSError: it was killed.
         """
         message = receive(loader)  # if it was killed, this process ends: readers begin another
         if message.frame is None:
-            self._fail(loader, message)
+            self._selector.unregister(loader)
+            end(loader)
+            del self._loading[loader]
+            self._failed = message
+            for seat in list(self._seats):
+                with contextlib.suppress(OSError):
+                    send(seat, message)
             return
         at = self._loading[loader].popleft()
         self._frames[at] = message.frame
         for old in self._stream.loaded(at, message.frame.size):
             self._frames.pop(old).close()
-
-    def _fail(self, loader: socket.socket, message: InputMessage) -> None:
-        """Load no more, and say so to all readers, now or when they ask."""
-        self._selector.unregister(loader)
-        end(loader)
-        del self._loading[loader]
-        self._failed = message
-        for seat in list(self._seats):
-            with contextlib.suppress(OSError):
-                send(seat, message)
 
     def _advance(self) -> float | None:
         """Give what is there, and load what is due; returns when to look again."""

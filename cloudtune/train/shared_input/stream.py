@@ -111,7 +111,9 @@ class Stream:
             return None, None
         if self._held_since is None:
             self._held_since = now
-        left = self._patience - self._held - (now - self._held_since)
+        least, most = WAIT_SECONDS
+        patience = min(most, max(least, WAIT_SHARE * (self._epoch_seconds or 0.0)))
+        left = patience - self._held - (now - self._held_since)
         if left > 0:
             return None, left
         for seat in behind:
@@ -167,11 +169,6 @@ class Stream:
     def _kept(self) -> int:
         most = max(self.sizes.values(), default=1)
         return max(self._ahead + 1, min(KEPT, KEPT_BYTES // max(1, most)))
-
-    @property
-    def _patience(self) -> float:
-        least, most = WAIT_SECONDS
-        return min(most, max(least, WAIT_SHARE * (self._epoch_seconds or 0.0)))
 
     def _missing(self, awaited: list[StreamSeat]) -> int | None:
         """Return the first batch that isn't there, and that somebody wants or soon will."""
