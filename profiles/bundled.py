@@ -62,11 +62,16 @@ class Published:
 
     def profile(self, machine: InstanceType) -> ScalingProfile:
         """Return the profile on a machine with this GPU: the widths whose layout was measured."""
+        # Several nodes are never guessed.
         epoch = {
             one.width: Measurement(one.seconds, one.seconds * self.spread)
             for one in self.layouts
-            if self._measured(one, machine.gpus)
+            if (one.nodes == 1 and one.width <= machine.gpus)
+            or (one.nodes > 1 and self.machine.gpus == machine.gpus)
         }
+        delays = ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in _DELAYS.items())
+        batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
+        figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
         return ScalingProfile(
             instance_type=machine.name,
             epoch=epoch,
@@ -75,22 +80,10 @@ class Published:
             **_DELAYS,
             script_hash="",
             measured_at=self.date,
-            source=self._source_text(),
+            source=f"{figures}; assumed: {delays}",
             error=self.error,
             provenance=Provenance(PUBLISHED, on=self.machine.name),
         )
-
-    def _measured(self, layout: Layout, gpus: int) -> bool:
-        """Whether this many GPUs an instance give the layout: several nodes are never guessed."""
-        if layout.nodes == 1:
-            return layout.width <= gpus
-        return gpus == self.machine.gpus
-
-    def _source_text(self) -> str:
-        delays = ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in _DELAYS.items())
-        batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
-        figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
-        return f"{figures}; assumed: {delays}"
 
 
 def names() -> tuple[str, ...]:
@@ -154,18 +147,19 @@ def _table() -> dict[str, Published]:
 
 
 def _published(row: Mapping[str, str]) -> Published:
-    samples = float(row["epoch_samples"])
     machine = InstanceType(
         row["measured_on"], int(row["node_gpus"]), row["gpu"], int(row["gpu_memory_mib"]), 0, 0
     )
+    layouts = []
+    for width in rows("published_widths.csv"):
+        if width["profile"] == row["profile"]:
+            passes = float(row["epoch_samples"]) / float(width["samples"])
+            seconds = passes * float(width["seconds"])
+            layouts.append(Layout(float(width["width"]), int(width["nodes"]), seconds))
     return Published(
         name=row["profile"],
         machine=machine,
-        layouts=tuple(
-            _layout(width, samples)
-            for width in rows("published_widths.csv")
-            if width["profile"] == row["profile"]
-        ),
+        layouts=tuple(layouts),
         batch=int(row["batch"]),
         per_gpu=row["batch_of"] == "gpu",
         restart=Measurement(float(row["restart"]), float(row["restart_sd"])),
@@ -174,8 +168,3 @@ def _published(row: Mapping[str, str]) -> Published:
         date=row["date"],
         source=row["source"],
     )
-
-
-def _layout(row: Mapping[str, str], epoch_samples: float) -> Layout:
-    seconds = epoch_samples / float(row["samples"]) * float(row["seconds"])
-    return Layout(float(row["width"]), int(row["nodes"]), seconds)

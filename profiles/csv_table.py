@@ -1,4 +1,4 @@
-"""Our own small tables of published figures, beside this file: CSV with `#` comments above."""
+"""Our own small tables of figures: CSV with `#` comments above."""
 
 import csv
 from functools import cache
@@ -6,8 +6,7 @@ from pathlib import Path
 
 
 @cache
-def rows(name: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of a table by its file name, each by column."""
-    path = Path(__file__).with_name(name)
-    with path.open(encoding="utf-8", newline="") as file:
+def rows(table: str | Path) -> tuple[dict[str, str], ...]:
+    """Return the rows of a table, each by column: of a file, or by the name of one beside this."""
+    with (Path(__file__).parent / table).open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(line for line in file if not line.startswith("#")))

@@ -21,6 +21,7 @@ is from another, so that the mean of R is off by sqrt((1 + 1/R) / 2) of it.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
 from cloudtune.model.trial import Parallel, Width
@@ -34,7 +35,6 @@ _ANOTHERS = 1.0
 _WEIGHT = 4
 _BY_MARKET = frozenset({"launch", "boot", "release"})
 _PROFILE = ""
-_NONE = Measurement(0.0)
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,11 @@ def with_earlier_runs(
         delays["resize"] = delays["resize"] or delays["start"]
         if not curve or not all(delays.values()):
             return None
+        unknown: dict[str, Any] = dict.fromkeys(DELAYS, Measurement(0.0))
         profile = ScalingProfile(
             instance_type=machine,
             epoch={},
-            launch=_NONE,
-            boot=_NONE,
-            start=_NONE,
-            resize=_NONE,
-            release=_NONE,
+            **unknown,
             script_hash=script,
             measured_at=fitting[0].at,
             source="seen in earlier runs",
@@ -260,7 +257,9 @@ def _of_run(
         for epoch in trial:
             if epoch.is_of(machine, parallel) and epoch.seconds.mean > 0:
                 cells.setdefault(epoch.width, {})[number] = epoch
-    cells = {width: _steady(cell) for width, cell in cells.items()}
+    for width, cell in cells.items():  # first epochs count where there are no others
+        steady = {number: epochs for number, epochs in cell.items() if not epochs.first}
+        cells[width] = steady or cell
     if not cells:
         return {}
     most = max(cells, key=lambda width: (len(cells[width]), -width))
@@ -280,12 +279,6 @@ def _of_run(
             own = replace(own.at(level.log + log, level), variance=variance)
         points[width] = own
     return points
-
-
-def _steady(cell: Mapping[int, EpochTimes]) -> dict[int, EpochTimes]:
-    """Return the trials without those that only have first epochs, if there are others."""
-    kept = {number: epochs for number, epochs in cell.items() if not epochs.first}
-    return kept or dict(cell)
 
 
 def _mean_of(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Point:

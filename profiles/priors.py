@@ -51,21 +51,17 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
         return profile
     by_epoch = prior("epoch", where)
     epoch = {width: _within(m, by_epoch) for width, m in profile.epoch.items()}
-    speed = _speed(profile, where)
+    # How far the speeds of a run's trials may be off, all of them together; relative.
+    configurations = prior("speed of other configurations", where).between
+    machines = prior("speed of other machines", where).between
+    many = math.sqrt(1 / max(1, profile.configurations) + _SHARE)
+    speed = math.hypot(configurations * many, machines)
     return replace(
         profile.with_delays(lambda name, measured: _delay(measured, prior(name, where))),
         epoch=epoch,
         error=math.hypot(profile.error, speed),
         assumed=tuple(_assumption_texts(profile, where, speed)),
     )
-
-
-def _speed(profile: ScalingProfile, where: str) -> float:
-    """Return how far the speeds of a run's trials may be off, all of them together; relative."""
-    configurations = prior("speed of other configurations", where).between
-    machines = prior("speed of other machines", where).between
-    many = math.sqrt(1 / max(1, profile.configurations) + _SHARE)
-    return math.hypot(configurations * many, machines)
 
 
 def _delay(measured: Measurement, assumed: Prior) -> Measurement:

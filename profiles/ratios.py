@@ -27,9 +27,6 @@ class Ratio:
     date: str
     source: str
 
-    def inverse(self) -> "Ratio":
-        return replace(self, ratio=1.0 / self.ratio)
-
     def then(self, other: "Ratio", over: str) -> "Ratio":
         """Return the ratio of both steps, as uncertain as the two together."""
         return Ratio(
@@ -50,7 +47,7 @@ def measured_ratios() -> dict[tuple[str, str], Ratio]:
             float(row["ratio"]), float(row["spread"]), int(row["n"]), row["date"], row["source"]
         )
         ratios.setdefault((row["slow"], row["fast"]), ratio)
-        ratios.setdefault((row["fast"], row["slow"]), ratio.inverse())
+        ratios.setdefault((row["fast"], row["slow"]), replace(ratio, ratio=1.0 / ratio.ratio))
     return ratios
 
 
@@ -82,7 +79,10 @@ def derive(
     if from_type.name == to_type.name:
         return profile
     same = from_type.gpu.lower() == to_type.gpu.lower()
-    ratio = _same_gpu(profile) if same else between(from_type.gpu, to_type.gpu)
+    ratio = between(from_type.gpu, to_type.gpu)
+    if same:
+        why = "the same GPU; the spread is assumed"
+        ratio = Ratio(1.0, SAME_GPU_SPREAD, 0, profile.measured_at, why)
     widths = [w for w in profile.widths if _laid_out_alike(w, from_type, to_type, same=same)]
     if ratio is None or not widths:
         return None
@@ -94,12 +94,6 @@ def derive(
         error=math.hypot(profile.error, ratio.spread),
         source=_source(profile, ratio, from_type, to_type),
         provenance=replace(profile.provenance, on=profile.provenance.on or from_type.name),
-    )
-
-
-def _same_gpu(profile: ScalingProfile) -> Ratio:
-    return Ratio(
-        1.0, SAME_GPU_SPREAD, 0, profile.measured_at, "the same GPU; the spread is assumed"
     )
 
 

@@ -85,12 +85,8 @@ def stored_path(store: Path, key: str, instance_type: str) -> Path:
 
 def keep(store: Path, profile: ScalingProfile) -> Path:
     """Put a profile into the store; return where."""
-    identity = profile.identity
-    name = profile.instance_type
-    if identity is None:
-        path = stored_path(store, profile.script_hash, name)
-    else:
-        path = stored_path(store, _digest(identity), name)
+    key = profile.script_hash if profile.identity is None else _digest(profile.identity)
+    path = stored_path(store, key, profile.instance_type)
     write(path, [profile])
     return path
 
@@ -129,40 +125,30 @@ def resolve(
         UsageError: there is no such bundled profile, it fits none of the types, or a file that was
             named can't be used.
     """
-    if given is None or not _is_bundled(given):
-        return find(
-            script,
-            [machine.name for machine in instance_types],
-            given=None if given is None else Path(given),
-            store=store,
-            beside=beside,
-            identity=identity,
-            note=note,
-        )
     name = str(given)
+    # One there is, or no file and of that form.
+    is_bundled = name in bundled.names() or ("@" in name and not Path(name).exists())
+    names = [machine.name for machine in instance_types]
+    if given is None:
+        return _kept(script, names, store, beside, identity=identity, note=note)
+    if not is_bundled:
+        return _for_types(read(Path(given)), names, script, identity, Path(given))
     bundled_profiles = [bundled.find(name, machine) for machine in instance_types]
     if instance_types and not any(bundled_profiles):
         bundled.load(name, instance_types[0])
     return [profile for profile in bundled_profiles if profile is not None]
 
 
-def find(
+def _kept(
     script: str,
     instance_types: Sequence[str],
-    *,
-    given: Path | None,
     store: Path,
     beside: Path,
-    identity: Identity | None = None,
-    note: Callable[[str], object] = str,
+    *,
+    identity: Identity | None,
+    note: Callable[[str], object],
 ) -> list[ScalingProfile]:
-    """Return the profiles there are for the wanted instance types, the first found of each.
-
-    Raises:
-        UsageError: a file that was named can't be used.
-    """
-    if given is not None:
-        return _for_types(read(given), instance_types, script, identity, given)
+    """Return the first profile of each instance type in the store, or beside the experiment."""
     keys = [script] if identity is None else [_digest(identity), script]
     paths = [stored_path(store, key, name) for name in instance_types for key in keys]
     fitting: dict[str, ScalingProfile] = {}
@@ -177,7 +163,12 @@ def find(
                 fitting.setdefault(profile.instance_type, profile)
     for name in instance_types:
         if name in fitting and identity is not None:
-            _note_version(fitting[name], identity, note)
+            before = fitting[name].identity
+            if before and before.cloudtune and before.cloudtune != identity.cloudtune != "":
+                note(
+                    f"the profile of {name} was measured by cloudtune {before.cloudtune}, and this "
+                    f"is {identity.cloudtune}: not likely to change speed"
+                )
         elif identity is not None:
             of_type = [profile for profile in others if profile.instance_type == name]
             _note_others([*of_type, *_of_script(store, name, identity)], identity, note)
@@ -208,17 +199,6 @@ def _note_others(
     )
 
 
-def _note_version(
-    profile: ScalingProfile, identity: Identity, note: Callable[[str], object]
-) -> None:
-    before = profile.identity.cloudtune if profile.identity is not None else ""
-    if before and identity.cloudtune and before != identity.cloudtune:
-        note(
-            f"the profile of {profile.instance_type} was measured by cloudtune {before}, and this "
-            f"is {identity.cloudtune}: not likely to change speed"
-        )
-
-
 def _for_types(
     profiles: Iterable[ScalingProfile],
     instance_types: Sequence[str],
@@ -236,12 +216,6 @@ def _for_types(
                 f"{'; '.join(changed)}; run `cloudtune profile` again"
             )
     return fitting
-
-
-def _is_bundled(given: str | Path) -> bool:
-    """Whether a name means a bundled profile: one there is, or no file and of that form."""
-    name = str(given)
-    return name in bundled.names() or ("@" in name and not Path(given).exists())
 
 
 def _impossible(profile: ScalingProfile) -> Iterator[str]:

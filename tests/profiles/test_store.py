@@ -10,7 +10,7 @@ from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles import bundled, store
-from cloudtune.profiles.store import age, find, read, resolve, stored_path, write
+from cloudtune.profiles.store import age, read, resolve, stored_path, write
 from tests.builders import NODE_BOUNDARY, profile
 
 SCRIPT = "5c" * 32
@@ -28,7 +28,8 @@ def keep(folder: Path, *profiles: ScalingProfile) -> None:
 
 
 def sources(folder: Path, given: Path | None = None) -> list[str]:
-    result = find(SCRIPT, WANTED, given=given, store=folder / "store", beside=folder)
+    machines = [InstanceType(name, 4, "g", 0, 0, 0) for name in WANTED]
+    result = resolve(given, SCRIPT, machines, store=folder / "store", beside=folder)
     return [f"{one.instance_type} {one.source}" for one in result]
 
 
