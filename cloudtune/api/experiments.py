@@ -170,7 +170,7 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     """Yield mistakes in the runs and files that an experiment names."""
     yield from history.mistakes_in(experiment)
     try:
-        requirements.check(experiment)
+        requirements.requirement_files(experiment)
     except UsageError as error:
         yield Mistake(("setup", "pip"), str(error))
 

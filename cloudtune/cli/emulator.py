@@ -37,7 +37,7 @@ def start(boot: str | None) -> None:
     if _found() is not None and boot is not None:
         raise UsageError("the emulator is already running; stop it first, or leave out --boot")
     started = ensure_emulator(_folder(), wanted)
-    click.echo(f"the emulator serves {started.endpoint} as pid {started.pid}")
+    click.echo(f"the emulator serves {started.access.endpoint} as pid {started.pid}")
 
 
 @emulator.command()

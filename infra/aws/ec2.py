@@ -51,10 +51,7 @@ def market_request(market: str, zone: str) -> dict[str, Any]:
     """
     request: dict[str, Any] = {}
     if market == "spot":
-        options = {
-            "SpotInstanceType": "one-time",
-            "InstanceInterruptionBehavior": "terminate",
-        }
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     if zone:
         request["Placement"] = {"AvailabilityZone": zone}

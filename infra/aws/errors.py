@@ -36,12 +36,7 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
         }
     ),
     "busy": frozenset(
-        {
-            "EC2ThrottledException",
-            "RequestLimitExceeded",
-            "Throttling",
-            "ThrottlingException",
-        }
+        {"EC2ThrottledException", "RequestLimitExceeded", "Throttling", "ThrottlingException"}
     ),
     "denied": frozenset(
         {

@@ -77,11 +77,7 @@ def live_catalog(quotes: Quotes, markets: Sequence[Market], zones: Sequence[str]
 
 
 def _prices(
-    quotes: Quotes,
-    listing: Listing,
-    market: Market,
-    zones: Sequence[str],
-    warnings: list[str],
+    quotes: Quotes, listing: Listing, market: Market, zones: Sequence[str], warnings: list[str]
 ) -> dict[str, float | None]:
     """Return the price in each zone that has one, None if it is refused and the table has none."""
     name = listing.instance_type.name

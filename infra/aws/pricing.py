@@ -4,7 +4,6 @@ The table is a snapshot that needs no account; `price_refresh` puts live prices 
 here imports boto3: a plan must not wait for it.
 """
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from cloudtune.errors import UsageError, shown
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
+from cloudtune.profiles.csv_table import rows
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
@@ -109,9 +109,7 @@ def interruptions_per_hour(band: str) -> float:
 @cache
 def listings() -> tuple[Listing, ...]:
     """Return every row of the table, in its order; some have no price, some no whole GPU."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return tuple(map(_listing, rows))
+    return tuple(map(_listing, rows(TABLE)))
 
 
 def _listing(row: Mapping[str, str]) -> Listing:

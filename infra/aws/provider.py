@@ -51,7 +51,6 @@ class Ec2Speaking(Provider):
         return CALL_ERRORS
 
     def launch_request(self, launch: Launch, user_data: str) -> dict[str, Any]:
-        """Return the arguments of RunInstances for a launch."""
         from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
 
         return {
@@ -70,7 +69,6 @@ class Aws(Ec2Speaking):
     has_gpus = True
 
     def known_types(self) -> Mapping[str, InstanceType]:
-        """Return every accelerated type of the price table."""
         return pricing.instance_types()
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
@@ -167,7 +165,6 @@ class Aws(Ec2Speaking):
         profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
         adopt: bool = False,  # noqa: ARG002
     ) -> Cloud:
-        """Return EC2 in the experiment's region, without a call yet."""
         settings = experiment.cloud
         request = {**ending_its_disks(settings.request), "ImageId": settings.image}
         if settings.subnet is not None:

@@ -6,11 +6,11 @@ it doesn't say when there are none to be had. So a small table of figures that w
 such traces stands in: each of its pools is as likely as another.
 """
 
-import csv
 from functools import cache
 from pathlib import Path
 
 from cloudtune.model.catalog import SpotBehaviour
+from cloudtune.profiles.csv_table import rows
 
 TABLE = Path(__file__).with_name("spot_pools.csv")
 SOURCE = "public traces of EC2's GPU pools, 2021 to 2023"
@@ -19,8 +19,7 @@ SOURCE = "public traces of EC2's GPU pools, 2021 to 2023"
 @cache
 def spot_prior() -> tuple[SpotBehaviour, ...]:
     """Return how the pools of the table behaved, in its order."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return tuple(
-            SpotBehaviour(float(row["losses_per_hour"]), float(row["availability"])) for row in rows
-        )
+    return tuple(
+        SpotBehaviour(float(row["losses_per_hour"]), float(row["availability"]))
+        for row in rows(TABLE)
+    )

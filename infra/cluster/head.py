@@ -173,7 +173,6 @@ class RayHead:
 
     @property
     def address(self) -> str:
-        """Where the cluster is joined."""
         return f"{self._ip}:{self._port}"
 
     @property
@@ -230,7 +229,6 @@ class RayHead:
         ]
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:
-        """Return the node's agent: an actor of its own, in the run's namespace."""
         run = self.rental.run
         name = f"agent-{node.instance}"
         if existing:
@@ -267,11 +265,6 @@ class RayHead:
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
         self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
-        self._await(log)
-        self._server = self._gcs()
-
-    def _await(self, log: Path) -> None:
-        assert self._group is not None
         give_up = time.monotonic() + _START_SECONDS
         while "Ray runtime started" not in log.read_text(errors="replace"):
             if not self._group.alive() or time.monotonic() > give_up:
@@ -280,6 +273,7 @@ class RayHead:
                     + log.read_text(errors="replace")[-2000:]
                 )
             time.sleep(0.05)
+        self._server = self._gcs()
 
     def _gcs(self) -> tuple[list[str], dict[str, str]] | None:
         """Return the command and the environment of the server that drivers are connected to."""

@@ -161,7 +161,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             raise
 
     def node_tags(self, node_id: str) -> dict[str, str]:
-        """Return the tags of an instance as Ray names them."""
         if node_id == head_instance(self.run):
             return {TAG_RAY_NODE_KIND: NODE_KIND_HEAD, TAG_RAY_USER_NODE_TYPE: HEAD_TYPE}
         instance = self._instance(node_id)
@@ -175,7 +174,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         )
 
     def is_terminated(self, node_id: str) -> bool:
-        """Whether the instance doesn't bill any more."""
         return node_id != head_instance(self.run) and self._instance(node_id) is None
 
     def internal_ip(self, node_id: str) -> str:
@@ -323,7 +321,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
 
     @staticmethod
     def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """Return the config as it is: it is complete."""
         return cluster_config
 
     def _note(self, what: str, intent: str, **more: str) -> None:

@@ -39,11 +39,7 @@ class Rescue:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        training: Training,
-        call: Callable[..., Any],
-        say: Callable[[str], None],
+        self, folder: Path, training: Training, call: Callable[..., Any], say: Callable[[str], None]
     ) -> None:
         self._folder = folder / RESCUED
         self._metric = training.metric_name

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.cluster.base import JoinedNode, RunCluster
+from cloudtune.infra.cluster.base import RunCluster
 from cloudtune.infra.cluster.boot_lines import BootLines
 from cloudtune.infra.cluster.node_provider import GIVEN_UP, Note
 from cloudtune.infra.cluster.trial_session import Emit
@@ -20,14 +19,6 @@ from cloudtune.infra.node.messages import AtRisk, Interruption
 from cloudtune.infra.provider import QUEUED, Calls, Instance
 from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
-
-
-class IsReady(Protocol):
-    """Whether a node that is there takes trials by now; a wanted one keeps its lease."""
-
-    def __call__(self, node: JoinedNode, /, *, wanted: bool) -> bool:
-        """Return whether the node takes trials."""
-
 
 _POLL_SECONDS = 0.5
 # After a release the provider may still be in the midst of a launch for so long.
@@ -64,14 +55,12 @@ class Watcher:
     """Polls from a thread of its own. EC2's word counts: launch and end times are its own."""
 
     def __init__(
-        self,
-        ec2: Calls,
-        head: RunCluster,
-        began: float,
-        emit: Emit,
-        ready: IsReady,
+        self, ec2: Calls, head: RunCluster, began: float, emit: Emit, ready: Callable[..., bool]
     ) -> None:
-        """`ready(node)` says whether a node that is there takes trials by now."""
+        """`ready(node, wanted=)` says whether a node that is there takes trials by now.
+
+        One that is wanted keeps its lease by that.
+        """
         self._ready = ready
         self._ec2 = ec2
         self._head = head
@@ -139,7 +128,8 @@ class Watcher:
         self._note_refusals(open_intents)
         if time.monotonic() >= self._listed_at + self._head.rental.endpoint.look_seconds:
             self._list(open_intents)
-        self._note_nodes(open_intents)
+        if self._head.answers():  # else Ray would wait a minute, and then end this process
+            self._note_nodes(open_intents)
 
     def _list(self, open_intents: dict[str, _Intent]) -> None:
         self._listed_at = time.monotonic()
@@ -224,8 +214,6 @@ class Watcher:
         return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:
-        if not self._head.answers():
-            return  # asked now, Ray would wait a minute, and then end this process
         joining = {it.instance: name for name, it in intents.items() if it.launched}
         for node in self._head.nodes():
             intent = joining.get(node.instance)
@@ -236,7 +224,14 @@ class Watcher:
                 self.lose(intent, node.lost)
                 continue
             ready = self._ready(node, wanted=watched.released_at is None)
-            self._note_warnings(intent, node.instance)
+            with self._lock:
+                warnings = self._warnings.pop(node.instance, ())
+            for warning, settle in warnings:
+                if isinstance(warning, AtRisk):
+                    self._emit(partial(events.RebalanceRecommended, intent=intent), (settle,))
+                else:
+                    end = partial(events.InterruptionNotice, due=warning.due - self._began)
+                    self._emit(partial(end, intent=intent), (settle,))
             if ready and not watched.joined:
                 watched.joined = True
                 self._boot_lines.end(intent)
@@ -272,16 +267,6 @@ class Watcher:
         """Take note that the cloud takes an instance back, or may; settled once reported."""
         with self._lock:
             self._warnings.setdefault(instance, []).append((warning, settle))
-
-    def _note_warnings(self, intent: str, instance: str) -> None:
-        with self._lock:
-            warnings = self._warnings.pop(instance, ())
-        for warning, settle in warnings:
-            if isinstance(warning, AtRisk):
-                self._emit(partial(events.RebalanceRecommended, intent=intent), (settle,))
-            else:
-                due = warning.due - self._began
-                self._emit(partial(events.InterruptionNotice, intent=intent, due=due), (settle,))
 
     def _note_refusals(self, intents: dict[str, _Intent]) -> None:
         notes = list(self._head.journal.read())

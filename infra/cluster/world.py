@@ -316,7 +316,11 @@ class CloudWorld:
         self._acknowledge()
         self._lease_end = self._began + self._leased_until()
         while not self._ended:
-            self._check_alive()
+            if self._watcher.failure is not None or not self._head.alive():
+                log = self._head.folder / "head.log"
+                see = f"; see {log}" if log.exists() else ""
+                gone = self._watcher.failure or f"the head of the Ray cluster is gone{see}"
+                raise CloudtuneError(f"the run can't go on: {gone}")
             event: Event | None
             now = unix_time() - self._began
             until_timer = max(0.0, min(self._timers.values(), default=now + 1.0) - now)
@@ -363,13 +367,6 @@ class CloudWorld:
         folder = _folder(checkpoint)
         loading = [start for start in self._loading.values() if _folder(start.checkpoint) == folder]
         return min([epoch, *(start.start_epoch for start in loading)])
-
-    def _check_alive(self) -> None:
-        if self._watcher.failure is not None or not self._head.alive():
-            log = self._head.folder / "head.log"
-            gone = f"the head of the Ray cluster is gone{f'; see {log}' if log.exists() else ''}"
-            reason = self._watcher.failure or gone
-            raise CloudtuneError(f"the run can't go on: {reason}")
 
     def _due_timer(self) -> events.TimerFired | None:
         now = unix_time() - self._began

@@ -53,7 +53,6 @@ class EmulatorControl:
         self._ask("PATCH", "faults", [dict(fault) for fault in faults])
 
     def clear(self) -> None:
-        """Forget the faults to come."""
         self._ask("DELETE", "faults")
 
     def capacity(
@@ -80,7 +79,6 @@ class EmulatorControl:
         self._ask("POST", f"instances/{instance}/freeze")
 
     def thaw(self, instance: str) -> None:
-        """Let the processes of a frozen instance go on."""
         self._ask("POST", f"instances/{instance}/thaw")
 
     def move_clock(self, seconds: float) -> float:

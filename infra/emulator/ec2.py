@@ -153,7 +153,6 @@ class EmulatedEC2:
             machine.fate.hidden_calls = max(0, machine.fate.hidden_calls - 1)
 
     def lifecycle(self, machine: Machine) -> Market:
-        """Return the market in which an instance was rented."""
         return pools.pool_of(self._instances[machine.id]).market
 
     def records(self) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from typing import Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
-from cloudtune.infra.emulator.faults import Blow, Freeze, Kill, Rebalance, Reclaim
+from cloudtune.infra.emulator.faults import Freeze, Kill, Rebalance, Reclaim
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
 from cloudtune.infra.emulator.requests import Access
@@ -212,23 +212,21 @@ class RunningMachines:
         assert machine.running_at is not None
         blows = machine.fate.blows
         while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
+            blow = blows.pop(0)
             try:
-                self._hit(machine, blows.pop(0))
+                match blow:
+                    case Rebalance():
+                        machine.at_risk_since = self.clock.now()
+                    case Reclaim():
+                        self.reclaim(machine, blow.notice)
+                    case Kill():
+                        self.kill(machine)
+                    case Freeze():
+                        self.freeze(machine)
+                    case _:
+                        assert_never(blow)
             except CloudtuneError as error:  # the other machines have to go on
                 _log.warning("%s: %s", machine.id, error)
-
-    def _hit(self, machine: Machine, blow: Blow) -> None:
-        match blow:
-            case Rebalance():
-                machine.at_risk_since = self.clock.now()
-            case Reclaim():
-                self.reclaim(machine, blow.notice)
-            case Kill():
-                self.kill(machine)
-            case Freeze():
-                self.freeze(machine)
-            case _:
-                assert_never(blow)
 
     def _give_turns(self, now: float) -> None:
         machines = self._machines.values()

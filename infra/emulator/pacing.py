@@ -11,7 +11,6 @@ make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.cs
 """
 
 import contextlib
-import csv
 import hashlib
 import json
 import math
@@ -27,6 +26,7 @@ from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import EMULATED, Measurement, Provenance, ScalingProfile
 from cloudtune.model.text import width_text
 from cloudtune.profiles import ratios
+from cloudtune.profiles.csv_table import rows
 
 HOOK_VARIABLE = "CLOUDTUNE_EPOCH_HOOK"
 HOOK = "cloudtune.infra.emulator.pacing:pacer_from_env"
@@ -66,7 +66,7 @@ def core_factor(gpu: str) -> Factor:
 
     Such a GPU is slower than a core: pacing can only slow down, and many of them share the cores.
     """
-    row = next(row for row in _rows() if _is(row, "core_factor"))
+    row = next(row for row in rows(_TABLE) if _is(row, "core_factor"))
     base = float(row["value"])
     reference = row["gpu"]
     set_to = f"set to {base:g} times a core's time"
@@ -87,17 +87,17 @@ def pace_of(
 
     `core_seconds` is what an epoch took on one core; where none was timed, a table makes one up.
     """
-    rows = _rows()
+    table = rows(_TABLE)
     if core_seconds is None:
-        made_up = {row["gpu"]: float(row["value"]) for row in rows if _is(row, "epoch_seconds")}
+        made_up = {row["gpu"]: float(row["value"]) for row in table if _is(row, "epoch_seconds")}
         epoch_seconds = made_up.get(gpu, made_up["*"])
     else:
         epoch_seconds = core_seconds * core_factor(gpu).value
     return Pace(
         epoch_seconds=scale * epoch_seconds,
-        start_seconds=scale * next(float(r["value"]) for r in rows if _is(r, "start_seconds")),
-        speedup=_points(rows, "speedup"),
-        node_efficiency=_points(rows, "node_efficiency"),
+        start_seconds=scale * next(float(r["value"]) for r in table if _is(r, "start_seconds")),
+        speedup=_points("speedup"),
+        node_efficiency=_points("node_efficiency"),
         seed=seed,
     )
 
@@ -228,14 +228,10 @@ def _interpolate(points: Points, at: float) -> float:
     return y0 * math.exp(share * math.log(y1 / y0))
 
 
-def _rows() -> list[Mapping[str, str]]:
-    with _TABLE.open(newline="") as table:
-        return list(csv.DictReader(line for line in table if not line.startswith("#")))
-
-
 def _is(row: Mapping[str, str], quantity: str) -> bool:
     return row["quantity"] == quantity
 
 
-def _points(rows: Sequence[Mapping[str, str]], quantity: str) -> Points:
-    return sorted((float(row["at"]), float(row["value"])) for row in rows if _is(row, quantity))
+def _points(quantity: str) -> Points:
+    matching = (row for row in rows(_TABLE) if _is(row, quantity))
+    return sorted((float(row["at"]), float(row["value"])) for row in matching)

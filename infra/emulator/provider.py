@@ -28,7 +28,6 @@ class OnThisMachine(Ec2Speaking):
     folder = ""
 
     def known_types(self) -> Mapping[str, InstanceType]:
-        """Return every type of EC2's price table."""
         return pricing.instance_types()
 
     def check(self, experiment: Experiment) -> None:
@@ -40,7 +39,6 @@ class OnThisMachine(Ec2Speaking):
         regions: Collection[str],
         asked: str | None,  # noqa: ARG002
     ) -> list[Cloud]:
-        """Return the emulated EC2 in each region that was used, if it runs."""
         emulator = service.find_emulator(home / self.folder)
         if emulator is None:
             return []
@@ -50,7 +48,6 @@ class OnThisMachine(Ec2Speaking):
         ]
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
-        """Return the machines whose EC2 has died; with `end` they are ended."""
         return service.abandoned(home / self.folder, end=end)
 
     def shared_cores(self) -> int:
@@ -76,11 +73,9 @@ class Emulated(OnThisMachine):
         markets: Sequence[Market],
         home: Path,  # noqa: ARG002
     ) -> Catalog:
-        """Return the prices of our own table."""
         return pricing.catalog(settings.region, markets, settings.zones)
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
-        """Return what the pace of its type's GPUs makes of it."""
         machine = self.known_types()[profile.instance_type]
         return pacing.emulated_profile(profile, machine, core_seconds, pacing.scale_here())
 

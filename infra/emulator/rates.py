@@ -7,7 +7,6 @@ out.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -40,27 +39,18 @@ def rate_of(action: str) -> Rate:
     return OWN_RATES.get(action, usual)
 
 
-@dataclass
-class _Bucket:
-    tokens: float
-    at: float
-
-
 class Buckets:
     """Token buckets by name; the caller serialises access. `now` is in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when there were as many
 
     def take(self, name: str, rate: Rate, tokens: int = 1) -> bool:
         """Take tokens out of a bucket, which is full at first; False if it has too few."""
         now = self._now()
-        bucket = self._buckets.setdefault(name, _Bucket(rate.burst, now))
-        gained = max(0.0, now - bucket.at) * rate.per_second
-        bucket.tokens = min(rate.burst, bucket.tokens + gained)
-        bucket.at = now
-        if bucket.tokens < tokens:
-            return False
-        bucket.tokens -= tokens
-        return True
+        before, at = self._buckets.get(name, (rate.burst, now))
+        there = min(rate.burst, before + max(0.0, now - at) * rate.per_second)
+        is_enough = there >= tokens
+        self._buckets[name] = (there - tokens if is_enough else there, now)
+        return is_enough

@@ -38,7 +38,6 @@ class Ec2Error(Exception):
         self.status = status
 
     def xml(self) -> str:
-        """Return the error as EC2 words it."""
         error = f"<Code>{escape(self.code)}</Code><Message>{escape(self.message)}</Message>"
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -82,7 +81,6 @@ class Access:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request to the control side carries."""
         return {KEY_HEADER: self.token, "Content-Type": "application/json"}
 
     def machine_key(self, machine: str) -> str:
@@ -97,7 +95,6 @@ class Access:
         return request.environ.get("HTTP_HOST") == self.endpoint.removeprefix("http://")
 
     def may_control(self, request: Request) -> bool:
-        """Whether a request has the token."""
         return _same(request.headers.get(KEY_HEADER, ""), self.token)
 
     def may_ask(self, key: str, machine: str) -> bool:

@@ -53,7 +53,6 @@ class _Live:
         return struck
 
     def rest(self) -> dict[str, Any]:
-        """Return what is still to come, for JSON."""
         if isinstance(self.fault, Repeated):
             return to_json(replace(self.fault, times=self.left))
         return to_json(self.fault)
@@ -134,12 +133,10 @@ class Scenario:
             return faults
 
     def capacities(self) -> list[Capacity]:
-        """Return the limits on how many instances there can be."""
         with self._lock:
             return [live.fault for live in self._faults if isinstance(live.fault, Capacity)]
 
     def quotas(self) -> list[Quota]:
-        """Return the limits on running vCPUs."""
         with self._lock:
             return [live.fault for live in self._faults if isinstance(live.fault, Quota)]
 

@@ -291,6 +291,5 @@ class QuietHandler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
-        """Log errors only."""
         if type == "error":
             _log.error(message, *args)

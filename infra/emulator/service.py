@@ -55,11 +55,6 @@ class Emulator:
     pid: int
     home: Path
 
-    @property
-    def endpoint(self) -> str:
-        """Where it serves."""
-        return self.access.endpoint
-
 
 def ensure_emulator(
     home: Path, boot_seconds: float = 4.0, *, program: Sequence[str] = ()

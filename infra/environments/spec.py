@@ -71,20 +71,11 @@ class Spec:
         return self.root / self.digest
 
 
-def check(experiment: Experiment) -> None:
-    """Pass if the requirements of an experiment can be read.
-
-    Raises:
-        UsageError: a file is missing, or a line of it is no requirement; the message has its place.
-    """
-    _read(experiment)
-
-
 def requirement_files(experiment: Experiment) -> tuple[Path, ...]:
     """Return the files that the requirements stand in, and those that they name.
 
     Raises:
-        UsageError: as `check`.
+        UsageError: a file is missing, or a line of it is no requirement; the message has its place.
     """
     return tuple(path for path in _read(experiment).files if path.is_file())
 
@@ -93,7 +84,7 @@ def requirement_names(experiment: Experiment) -> list[str]:
     """Return the packages that an experiment requires, by their canonical names.
 
     Raises:
-        UsageError: as `check`.
+        UsageError: as `requirement_files`.
     """
     return [canonicalize_name(requirement.name) for requirement in _read(experiment).requirements]
 
@@ -102,7 +93,7 @@ def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
     """Return what the environment of an experiment is made from.
 
     Raises:
-        UsageError: as `check`.
+        UsageError: as `requirement_files`.
     """
     setup = experiment.setup
     folder = experiment.directory

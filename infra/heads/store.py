@@ -80,7 +80,6 @@ class HeadStore:
             storage.write_file(self._fs, f"{self._root}/{name}", data)
 
     def read(self, name: str) -> bytes | None:
-        """Return what is in a file; None where there is none."""
         with storage.storage_errors(self.uri):
             return storage.read_file(self._fs, f"{self._root}/{name}")
 
@@ -95,7 +94,6 @@ class HeadStore:
                 return b""
 
     def remove(self, name: str) -> None:
-        """Remove a file that may not be there."""
         with storage.storage_errors(self.uri), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{name}")
 
@@ -124,7 +122,6 @@ class HeadStore:
             raise storage.StorageError(f"{self.uri}/{FOLDER}/{STATE} is damaged") from None
 
     def tell(self, state: State) -> None:
-        """Say how the head is."""
         self.write(STATE, json.dumps(asdict(state)).encode())
 
 

@@ -25,7 +25,6 @@ class ThisMachine(OnThisMachine):
     has_gpus = False  # where it has any, its instance type is made from them
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
-        """Return this machine, with as many slots as the experiment says."""
         return [this_machine(settings.slots)]
 
     def catalog(
@@ -34,7 +33,6 @@ class ThisMachine(OnThisMachine):
         markets: Sequence[Market],  # noqa: ARG002
         home: Path,  # noqa: ARG002
     ) -> Catalog:
-        """Return the one offer there is, at its user's price."""
         gpus = this_machine(settings.slots).gpus
         price = settings.usd_per_hour(gpus, settings.price)
         return catalog(settings.region, settings.slots, price)

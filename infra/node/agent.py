@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         Order,
         Part,
         Training,
-        WorkerSlot,
     )
 
 _TICK_SECONDS = 0.5
@@ -215,7 +214,6 @@ class Agent:
             return local.rendezvous
 
     def grant(self, session: str, until_epoch: int) -> None:
-        """Let a session train on to that epoch."""
         with self._lock:
             local = self._locals.setdefault(session, _Local())
             local.granted = max(local.granted, until_epoch)
@@ -272,17 +270,14 @@ class Agent:
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
     def read_held(self, path: str, offset: int, size: int) -> bytes:
-        """Return a piece of such a file."""
         with Path(path).open("rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def drop_held(self, folder: str) -> None:
-        """Delete them."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """End everything here."""
         self._closing.set()
         self._forks.close()
         self._outbox.close()
@@ -309,7 +304,13 @@ class Agent:
         local.begun = True
         assignment = dataclasses.replace(part.assignment, until_epoch=local.granted)
         for number, (slot, gpu) in enumerate(zip(part.slots, gpus, strict=True)):
-            worker = self._worker_on(gpu, slot, gpus)
+            worker = self._spares.pop(gpu, None)
+            # A spare one sees its GPU alone, and holds memory of it.
+            alone = len(gpus) == 1 or not self._gpus.are_real
+            if worker is not None and not (slot.share == 1.0 and alone):
+                self._send(worker, messages.Stop())
+                worker = None
+            worker = worker or self._fork(gpu, self._environment(gpus, slot.share), warm=False)
             worker.session = part.session
             worker.rank = slot.rank
             worker.share = slot.share
@@ -323,19 +324,6 @@ class Agent:
                 with contextlib.suppress(OSError):  # it is gone; its end is reported
                     send_handle(worker.connection, local.socket.fileno(), os.getpid())
                 local.socket.close()
-
-    def _worker_on(self, gpu: int, slot: WorkerSlot, together: tuple[int, ...]) -> _Worker:
-        """Return a worker process for a slot: the spare one of the GPU, or a fresh one.
-
-        A spare one sees its GPU alone, so it is of no use where real GPUs train `together`.
-        """
-        spare = self._spares.pop(gpu, None)
-        alone = len(together) == 1 or not self._gpus.are_real
-        if spare is not None and slot.share == 1.0 and alone:
-            return spare
-        if spare is not None:  # it holds memory of the GPU
-            self._send(spare, messages.Stop())
-        return self._fork(gpu, self._environment(together, slot.share), warm=False)
 
     def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
         """Return what a worker with that share of GPUs has in its environment, before CUDA is."""

@@ -102,7 +102,6 @@ class Forks:
         return Connection(ours.detach())
 
     def pid_of(self, name: str) -> int | None:
-        """Return the process of a worker that lives."""
         return self._pids.get(name)
 
     def close(self) -> None:

@@ -166,7 +166,6 @@ class NodeGpus:
                 self._mps.release(pid)
 
     def close(self) -> None:
-        """End what was started."""
         with self._lock:
             if self._mps is not None:
                 self._mps.stop()

@@ -329,7 +329,6 @@ class Acks:
         self.received = max(self.received, number)
 
     def settle(self, number: int) -> None:
-        """Note that a message has been dealt with."""
         self._open.discard(number)
 
     @property

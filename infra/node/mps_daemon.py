@@ -18,7 +18,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -115,19 +115,17 @@ class Daemon:
         """End it and its servers: asked first, then by its own pid; its folder goes as well."""
         if self._leader is not None:
             doomed = [self._leader, *{*_children(self._leader), *self._helpers}]
-            if not (self._quits() and waited(lambda: not any(map(is_running, doomed)))):
-                _kill(doomed)
+            with contextlib.suppress(NoAnswerError):
+                # Forced after a second: it would wait for clients that can do no more work.
+                self._ask("quit -t 1")
+                waited(lambda: not any(map(is_running, doomed)))
+            for process in filter(is_running, doomed):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            waited(lambda: not any(map(is_running, doomed)))
         self._leader = None
         self._helpers.clear()
         shutil.rmtree(self._pipes, ignore_errors=True)
-
-    def _quits(self) -> bool:
-        try:
-            # Forced after a second: it would wait for clients that can do no more work.
-            self._ask("quit -t 1")
-        except NoAnswerError:
-            return False
-        return True
 
     def _servers(self) -> list[int]:
         return _numbers(self._ask("get_server_list"))
@@ -175,13 +173,6 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         return list(process.children(recursive=True))
     return []
-
-
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    waited(lambda: not any(map(is_running, processes)))
 
 
 def _numbers(answer: str) -> list[int]:

@@ -70,7 +70,6 @@ class NodeAgent(Agent):
         self._copies.hurry()
 
     def close(self) -> None:
-        """End everything here, and bring away what the workers have printed."""
         super().close()
         self._copies.close()
 

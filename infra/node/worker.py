@@ -190,7 +190,14 @@ class Worker:
                 ranks = Ranks(store, slot.rank, slot.world_size)
         train = begin.training.train
         function = _preloaded.get(train) or load_function(Path.cwd(), train)
-        session = self._open(begin, device, ranks)
+        session = Session(
+            **_place(begin, device),
+            report_hook=self._tell_epoch,
+            store=CheckpointStore(begin.training.storage),
+            ranks=ranks,
+            saves=SaveTimes(begin.training.losses_per_hour),
+            progress=begin.training.progress,
+        )
         self._open_for(session, begin)
         session.run(function, nested(begin.assignment.config))
 
@@ -203,16 +210,6 @@ class Worker:
 
     def _tell_epoch(self, report: EpochReport) -> None:
         self._say(messages.Epoch(report))
-
-    def _open(self, begin: messages.Begin, device: str, ranks: Ranks | None) -> Session:
-        return Session(
-            **_place(begin, device),
-            report_hook=self._tell_epoch,
-            store=CheckpointStore(begin.training.storage),
-            ranks=ranks,
-            saves=SaveTimes(begin.training.losses_per_hour),
-            progress=begin.training.progress,
-        )
 
     def _post(self, begin: messages.Begin, device: str) -> Post:
         training = begin.training

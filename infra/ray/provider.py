@@ -92,7 +92,6 @@ class RayCluster(Provider):
         profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,
     ) -> Cloud:
-        """Return the cluster, with what is asked of it for a node of each type."""
         from cloudtune.infra.ray.view import GROUP  # noqa: PLC0415  Ray takes long
 
         settings = experiment.cloud

@@ -68,7 +68,6 @@ class ClusterView:
         return GcsClient(address=self.address)
 
     def answers(self) -> bool:
-        """Whether its server takes connections."""
         host, _, port = self.address.rpartition(":")
         return takes_connections(host, int(port))
 

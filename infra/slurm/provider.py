@@ -9,8 +9,8 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Provider
-from cloudtune.infra.slurm.calls import SlurmCalls
-from cloudtune.infra.slurm.nodes import NodeKind
+from cloudtune.infra.slurm import nodes
+from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.scaling import ScalingProfile
@@ -27,7 +27,7 @@ class Slurm(Provider):
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return what each partition has, at the price that the experiment gives it."""
         offers = []
-        for _, kind, machine in _kinds(settings):
+        for kind, machine in _kinds(settings):
             gpus = kind.node_gpus or machine.gpus
             of_partition = settings.prices.get(machine.name.partition(":")[0])
             node = settings.usd_per_hour(gpus, settings.prices.get(machine.name, of_partition))
@@ -42,10 +42,8 @@ class Slurm(Provider):
             UsageError: there is no Slurm here, or another cluster; or no partition has what is
                 asked for.
         """
-        from cloudtune.infra.slurm.nodes import cluster_name  # noqa: PLC0415
-
         settings = experiment.cloud
-        here = cluster_name()
+        here = nodes.cluster_name()
         if "region" in settings.model_fields_set and settings.region != here:
             raise UsageError(
                 f"cloud.region: this machine submits to the cluster {here}, not to "
@@ -56,15 +54,14 @@ class Slurm(Provider):
         if "max_instances" not in settings.model_fields_set:
             fields["max_instances"] = sum(
                 kind.nodes * max(1, kind.node_gpus // machine.gpus)
-                for _, kind, machine in self._named(settings)
+                for kind, machine in self._named(settings)
             )
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
 
-    def _named(self, settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
-        """Return the kinds that an experiment names."""
+    def _named(self, settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
         named = {machine.name for machine in self.instance_types(settings)}
-        return [(name, kind, machine) for name, kind, machine in _kinds(settings) if name in named]
+        return [(kind, machine) for kind, machine in _kinds(settings) if machine.name in named]
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the jobs find a Python without building one.
@@ -91,31 +88,27 @@ class Slurm(Provider):
         """Return the cluster, with what sbatch is asked for an instance of each type."""
         settings = experiment.cloud
         request = {
-            name: {
+            machine.name: {
                 "options": _options(settings, kind, machine),
                 "limit_seconds": kind.limit_seconds,
                 "counted": not kind.node_gpus,
             }
-            for name, kind, machine in _kinds(settings)
+            for kind, machine in _kinds(settings)
         }
         logs = str(home / "slurm")
         return Cloud(_endpoint(settings.region), {"kinds": request, "logs": logs}, {})
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return the cluster of this machine, if runs used it and it answers."""
-        from cloudtune.infra.slurm.nodes import cluster_name  # noqa: PLC0415
-
         if not regions and asked is None:
             return []
         try:
-            here = cluster_name()
+            here = nodes.cluster_name()
         except UsageError:
             return []
         return [Cloud(_endpoint(here), {}, {})] if here in {*regions, asked} else []
 
     def calls(self, endpoint: Endpoint) -> SlurmCalls:
-        from cloudtune.infra.slurm.calls import SlurmCalls  # noqa: PLC0415
-
         return SlurmCalls()
 
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, object]:
@@ -134,38 +127,32 @@ class Slurm(Provider):
 
     def _foretold(self, settings: Settings) -> tuple[dict[str, float], list[str]]:
         """Return when a job of each type would start, and what sbatch says against the others."""
-        from cloudtune.infra.slurm.calls import SlurmError, foretold_start  # noqa: PLC0415
-
         starts = {}
         problems = []
-        for name, kind, machine in self._named(settings):
+        for kind, machine in self._named(settings):
             try:
-                starts[name] = foretold_start(_options(settings, kind, machine))
+                starts[machine.name] = foretold_start(_options(settings, kind, machine))
             except SlurmError as error:
-                problems.append(f"{name}: {error}")
+                problems.append(f"{machine.name}: {error}")
         return starts, problems
 
     def own_address(self) -> str:
-        from cloudtune.infra.slurm.nodes import own_address  # noqa: PLC0415
-
-        return own_address()
+        return nodes.own_address()
 
 
 def _endpoint(cluster: str) -> Endpoint:
     return Endpoint(cluster, provider="slurm", look_seconds=5.0)
 
 
-def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
+def _kinds(settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
     """Return the partitions by name that have anything, and what an instance of each is.
 
     Raises:
         UsageError: none has any, or Slurm doesn't answer.
     """
-    from cloudtune.infra.slurm.nodes import kinds  # noqa: PLC0415
-
-    there = sorted(kinds().items())
-    machines = [(name, kind, kind.instance(name, settings.slots)) for name, kind in there]
-    present = [(name, kind, machine) for name, kind, machine in machines if machine is not None]
+    there = sorted(nodes.kinds().items())
+    machines = [(kind, kind.instance(name, settings.slots)) for name, kind in there]
+    present = [(kind, machine) for kind, machine in machines if machine is not None]
     if not present:
         raise UsageError(
             "cloud.instances: no partition of the cluster has a node with GPUs that is up; for "
@@ -174,15 +161,13 @@ def _kinds(settings: Settings) -> list[tuple[str, NodeKind, InstanceType]]:
     return present
 
 
-def _options(settings: Settings, kind: NodeKind, machine: InstanceType) -> list[str]:
+def _options(settings: Settings, kind: nodes.NodeKind, machine: InstanceType) -> list[str]:
     """Return the options of sbatch for an instance, those of `cloud.request` last."""
-    from cloudtune.infra.slurm.nodes import options_of  # noqa: PLC0415
-
     own = [
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in settings.request.items()
     ]
-    return [*options_of(kind, machine), *own]
+    return [*nodes.options_of(kind, machine), *own]
 
 
 SLURM = Slurm()

@@ -111,7 +111,13 @@ class LiveCheck:
         """
         try:
             for call, expected, pattern, make in self._steps():
-                yield _answer(call, expected, pattern, make)
+                began = time.monotonic()
+                try:
+                    answer = make() or "nothing, in the time that it had"
+                except CALL_ERRORS as error:
+                    answer = str(error)
+                is_expected = re.fullmatch(pattern, answer, re.DOTALL) is not None
+                yield Answer(call, expected, answer, is_expected, time.monotonic() - began)
         finally:
             self._end_all()
             with contextlib.suppress(*CALL_ERRORS):
@@ -255,16 +261,6 @@ def report(live: LiveCheck, answers: list[Answer]) -> dict[str, Any]:
         "ok": all(answer.ok for answer in answers),
         "calls": [asdict(answer) for answer in answers],
     }
-
-
-def _answer(call: str, expected: str, pattern: str, make: Callable[[], str]) -> Answer:
-    began = time.monotonic()
-    try:
-        answer = make() or "nothing, in the time that it had"
-    except CALL_ERRORS as error:
-        answer = str(error)
-    is_expected = re.fullmatch(pattern, answer, re.DOTALL) is not None
-    return Answer(call, expected, answer, is_expected, time.monotonic() - began)
 
 
 def _awaited(look: Callable[[], str], patience: float) -> str:

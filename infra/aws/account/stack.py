@@ -82,10 +82,7 @@ class ChangeSet:
 
     def __init__(self, clients: Clients, template: Document, parameters: Mapping[str, str]) -> None:
         self._clients = clients
-        self._names = {
-            "StackName": STACK,
-            "ChangeSetName": f"setup-{secrets.token_hex(4)}",
-        }
+        self._names = {"StackName": STACK, "ChangeSetName": f"setup-{secrets.token_hex(4)}"}
         self._is_executed = False
         with _refusals():
             # One that only has a change set is under review: nothing changes it now.

@@ -98,7 +98,7 @@ def test_no_service_of_moto_answers_who_is_not_known(emulator: Emulator, service
     stranger = boto3.client(
         service,  # type: ignore[call-overload]
         region_name="us-east-1",
-        endpoint_url=emulator.endpoint,
+        endpoint_url=emulator.access.endpoint,
         aws_access_key_id="test",
         aws_secret_access_key="test",
         config=Config(retries={"total_max_attempts": 1}, proxies={}),
@@ -141,7 +141,7 @@ def test_other_services_take_what_is_signed(emulator: Emulator) -> None:
     s3 = boto3.client(
         "s3",
         region_name="us-east-1",
-        endpoint_url=emulator.endpoint,
+        endpoint_url=emulator.access.endpoint,
         aws_access_key_id=emulator.access.key,
         aws_secret_access_key=emulator.access.secret,
         config=Config(retries={"total_max_attempts": 1}, proxies={}),
@@ -242,7 +242,7 @@ def attempts(emulator: Emulator) -> dict[str, object]:
 
 
 def test_it_listens_on_the_loopback_only(emulator: Emulator) -> None:
-    port = int(emulator.endpoint.rpartition(":")[2])
+    port = int(emulator.access.endpoint.rpartition(":")[2])
     assert answers("127.0.0.1", port)
     assert [
         other_addresse for other_addresse in other_addresses() if answers(other_addresse, port)

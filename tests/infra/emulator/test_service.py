@@ -52,7 +52,7 @@ def is_live(instance: InstanceTypeDef) -> bool:
 
 def control(emulator: Emulator, path: str, body: object = None, method: str = "") -> Any:
     data = None if body is None else json.dumps(body).encode()
-    url = f"{emulator.endpoint}/_cloudtune/{path}"
+    url = f"{emulator.access.endpoint}/_cloudtune/{path}"
     method = method or ("POST" if data else "GET")
     request = urllib.request.Request(url, data, emulator.access.headers, method=method)
     with urllib.request.urlopen(request, timeout=60) as response:
@@ -125,7 +125,7 @@ def test_clean_environment(emulator: Emulator, ec2: EC2Client, eventually: Event
     eventually(lambda: "the end" in console(emulator, instance))
     said = console(emulator, instance)
     assert f"HOME={emulator.home}/instances/{instance}\n" in said
-    assert f"AWS_ENDPOINT_URL={emulator.endpoint}\n" in said
+    assert f"AWS_ENDPOINT_URL={emulator.access.endpoint}\n" in said
     assert "AWS_DEFAULT_REGION=us-east-1\n" in said
     assert "CLOUDTUNE_EPOCH_HOOK=cloudtune.infra.emulator.pacing:pacer_from_env\n" in said
     assert "PYTEST_CURRENT_TEST" not in said

@@ -10,7 +10,7 @@ import pytest
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.infra.environments import spec as specs
 from cloudtune.infra.environments.release import CUDA_PREFIXES, release_pins
-from cloudtune.infra.environments.spec import check, requirement_files, spec_of
+from cloudtune.infra.environments.spec import requirement_files, spec_of
 from tests.infra.environments.conftest import experiment
 
 
@@ -26,7 +26,7 @@ from tests.infra.environments.conftest import experiment
 def test_a_line_that_is_no_requirement(tmp_path: Path, text: str, mistake: str) -> None:
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(UsageError) as refused:
-        check(experiment(tmp_path, pip="requirements.txt"))
+        requirement_files(experiment(tmp_path, pip="requirements.txt"))
     assert str(refused.value).startswith(f"{tmp_path}/{mistake}")
 
 
@@ -47,10 +47,10 @@ def test_the_dependencies_of_a_project_are_read(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     path.write_text('[project]\nname = "x"\ndependencies = [\n  "tqdm",\n  "to rch",\n]\n')
     with pytest.raises(UsageError, match=r"pyproject.toml:5: 'to rch' is no requirement"):
-        check(experiment(tmp_path, pip="pyproject.toml"))
+        requirement_files(experiment(tmp_path, pip="pyproject.toml"))
     path.write_text("[tool.x]\n")
     with pytest.raises(UsageError, match=r"pyproject.toml: it has no \[project\]"):
-        check(experiment(tmp_path, pip="pyproject.toml"))
+        requirement_files(experiment(tmp_path, pip="pyproject.toml"))
 
 
 @pytest.mark.parametrize(
