@@ -148,7 +148,8 @@ class ProcessGroup:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedRecordError(f"{path} is no record of a process: {error}") from None
-        if not (_is_pid(pid) and _is_time(created) and isinstance(mark, str)):
+        is_time = isinstance(created, int | float) and not isinstance(created, bool)
+        if not (_is_pid(pid) and is_time and 0 < created < math.inf and isinstance(mark, str)):
             raise DamagedRecordError(f"{path} is no record of a process: pid {shown(pid)}")
         return cls(pid, float(created), mark), data
 
@@ -174,8 +175,11 @@ class ProcessGroup:
         """
         if not _is_pid(self.pid):
             return []
-        members = [process for process in psutil.process_iter() if _session(process) == self.pid]
-        members = [process for process in members if process.pid != os.getpid()]
+        members = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(process.pid) == self.pid and process.pid != os.getpid():
+                    members.append(process)
         try:
             return members if birth(self.pid) == self.created else []
         except psutil.NoSuchProcess:
@@ -225,12 +229,6 @@ def _is_pid(pid: object) -> bool:
     return isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < 2**31
 
 
-def _is_time(created: object) -> bool:
-    if isinstance(created, bool) or not isinstance(created, int | float):
-        return False
-    return created > 0 and created < math.inf
-
-
 def add_descendants(owners: dict[int, T], among: Sequence[psutil.Process]) -> None:
     """Give processes the owners of those that they descend from; `owners` goes by pid."""
     parents: dict[int, int] = {}
@@ -243,10 +241,3 @@ def add_descendants(owners: dict[int, T], among: Sequence[psutil.Process]) -> No
         if pid not in owners and parent in owners
     }:
         owners |= fresh
-
-
-def _session(process: psutil.Process) -> int | None:
-    try:
-        return os.getsid(process.pid)
-    except (ProcessLookupError, PermissionError):
-        return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,6 @@ from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.model.catalog import Catalog, InstanceType, Market
@@ -137,11 +135,6 @@ def lease_end(text: str) -> float:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return math.inf
-
-
-def ids(instances: Iterable[Instance]) -> list[str]:
-    """Return the ids of instances."""
-    return [instance.id for instance in instances]
 
 
 class Calls(Protocol):

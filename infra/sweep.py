@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from cloudtune.errors import CleanupError
 from cloudtune.infra.processes import write_atomically
-from cloudtune.infra.provider import ids
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +46,7 @@ def sweep(
             listed = ec2.ours(run)
             left = [instance for instance in listed if instance.billing]
             with contextlib.suppress(*ec2.errors):  # not allowed: their leases may end them
-                ec2.terminate(ids(left))
+                ec2.terminate([instance.id for instance in left])
         except ec2.errors as error:  # expired credentials too: they may be renewed meanwhile
             if time.monotonic() > give_up:
                 raise cleanup_error(run, journal, error) from error

@@ -55,11 +55,6 @@ class Published:
     date: str
     source: str
 
-    @property
-    def workload(self) -> str:
-        """What trains, without the GPU: "resnet50-cifar10"."""
-        return self.name.partition("@")[0]
-
     def profile(self, machine: InstanceType) -> ScalingProfile:
         """Return the profile on a machine with this GPU: the widths whose layout was measured."""
         # Several nodes are never guessed.
@@ -114,7 +109,8 @@ def find(name: str, machine: InstanceType) -> ScalingProfile | None:
         UsageError: there is no such profile.
     """
     named = published_figures(name)
-    figures = _table().get(f"{named.workload}@{machine.gpu.lower()}", named)
+    workload = named.name.partition("@")[0]
+    figures = _table().get(f"{workload}@{machine.gpu.lower()}", named)
     if machine.gpus < 1:
         return None
     if machine.gpu.lower() != figures.machine.gpu:

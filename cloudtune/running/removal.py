@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads.launch import Remote, head_of
-from cloudtune.infra.provider import calls_to, errors_at, ids, provider_named
+from cloudtune.infra.provider import calls_to, errors_at, provider_named
 from cloudtune.running import cleanup
 from cloudtune.runs import control, home
 from cloudtune.train.storage import delete, entries, filesystem, storage_errors
@@ -117,10 +117,10 @@ def _refuse_billing(folder: Path) -> None:
                 f"run {folder.name} may still have instances and nothing was removed: "
                 f"{cloud.endpoint.region} can't be asked: {error}"
             ) from None
-        billing = [instance for instance in alive if instance.billing]
+        billing = [instance.id for instance in alive if instance.billing]
         if billing:
             raise UsageError(
-                f"run {folder.name} still has {', '.join(ids(billing))} and nothing was removed; "
+                f"run {folder.name} still has {', '.join(billing)} and nothing was removed; "
                 f"`cloudtune gc {folder.name}` gives them back"
             )
 

@@ -33,7 +33,6 @@ from cloudtune.infra.provider import (
     HeadOffer,
     Provider,
     calls_to,
-    ids,
     provider_named,
 )
 from cloudtune.model.catalog import Offer
@@ -246,10 +245,11 @@ class Runner:
         journal = Journal(self.folder / JOURNAL)
         try:
             if left := sweeping.sweep(ec2, self.run, journal):
+                names = [instance.id for instance in left]
                 unconfirmed = CleanupError(
-                    f"the cloud did not confirm the end of {', '.join(ids(left))}; they may still "
+                    f"the cloud did not confirm the end of {', '.join(names)}; they may still "
                     "bill. Run `cloudtune gc`, or end them with the cloud's own tools.",
-                    ids(left),
+                    names,
                 )
         except CleanupError as error:
             unconfirmed = error

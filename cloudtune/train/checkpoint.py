@@ -27,21 +27,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.train import storage
 from cloudtune.train.progress_cursor import Trained
-from cloudtune.train.storage import (
-    WAITS,
-    CheckpointError,
-    Patience,
-    StorageError,
-    best_effort,
-    delete,
-    entries,
-    filesystem,
-    is_local,
-    staging_folder,
-    tell,
-    write_file,
-)
 
 MANIFEST: Final = "manifest.json"
 # Of the manifest's format; another one is refused, not guessed at.
@@ -88,7 +75,7 @@ class Manifest:
             document = json.loads(text)
             version = document.pop("version")
             if version != VERSION:
-                raise CheckpointError(
+                raise storage.CheckpointError(
                     f"{where} has version {version}; this cloudtune reads {VERSION}"
                 )
             document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
@@ -97,7 +84,8 @@ class Manifest:
             document["trained"] = Trained(**document.get("trained", {}))
             return cls(**document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{where} isn't a checkpoint's manifest: {error}") from error
+            message = f"{where} isn't a checkpoint's manifest: {error}"
+            raise storage.CheckpointError(message) from error
 
 
 @dataclass(frozen=True)
@@ -133,7 +121,7 @@ class Checkpoint:
             yield self.path
             return
         with tempfile.TemporaryDirectory(
-            prefix="cloudtune-", dir=staging_folder(read_manifest(self.path).size)
+            prefix="cloudtune-", dir=storage.staging_folder(read_manifest(self.path).size)
         ) as folder:
             load(self.path, Path(folder))
             yield folder
@@ -168,15 +156,15 @@ class CheckpointStore:
     is asked once each time, until it works again.
     """
 
-    def __init__(self, uri: str, waits: tuple[float, ...] = WAITS) -> None:
+    def __init__(self, uri: str, waits: tuple[float, ...] = storage.WAITS) -> None:
         self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
-        self._fs, self._root = filesystem(self.uri)
+        self._fs, self._root = storage.filesystem(self.uri)
         self.trained = Trained()  # what manifests say of their epochs
         self.failure = ""  # why the last save that was given up came to nothing
         self.held = ""  # where the files of that save lie on this node, until someone deletes them
         self.no_room: Callable[[], object] | None = None  # called where the storage is full
-        self._patience = Patience(self.uri, waits)
-        self._room = Patience(self.uri, waits)
+        self._patience = storage.Patience(self.uri, waits)
+        self._room = storage.Patience(self.uri, waits)
 
     def save(
         self, trial_id: str, epoch: int, metrics: Mapping[str, float], directory: str | Path
@@ -202,14 +190,13 @@ class CheckpointStore:
             for path in _files_of(directory):
                 name = path.relative_to(directory).as_posix()
                 file = f"{target}/{name}"
-                if (
-                    self._is_local
-                ):  # S3 has no folders, and making one asks for rights on the bucket
+                # S3 has no folders, and making one asks for rights on the bucket.
+                if storage.is_local(self._fs):
                     self._fs.create_dir(file.rpartition("/")[0], recursive=True)
                 with path.open("rb") as reader, self._fs.open_output_stream(file) as out:
                     files[name] = copy_file(reader, out)
         except OSError:
-            with best_effort():  # a full storage has no room for half a save
+            with storage.best_effort():  # a full storage has no room for half a save
                 self._fs.delete_dir(target)
             raise
         return self._finish(trial, epoch, metrics, folder, files)
@@ -226,9 +213,9 @@ class CheckpointStore:
         try:
             no_room = self.no_room if self._is_on_local_disk else None
             return self._room.insist(lambda: self._stage(trial_id, epoch, source), no_room)
-        except StorageError as error:
+        except storage.StorageError as error:
             self.failure = str(error)
-            tell(f"epoch {epoch} is not saved: {error}")
+            storage.tell(f"epoch {epoch} is not saved: {error}")
             return None
 
     def _stage(self, trial_id: str, epoch: int, directory: Path) -> PendingCheckpoint:
@@ -240,7 +227,7 @@ class CheckpointStore:
             )
         else:
             size = sum(path.stat().st_size for path in _files_of(directory))
-            place = tempfile.mkdtemp(prefix="cloudtune-", dir=staging_folder(size))
+            place = tempfile.mkdtemp(prefix="cloudtune-", dir=storage.staging_folder(size))
             pending = PendingCheckpoint(trial_id, epoch, place, None)
         try:
             for path in _files_of(directory):
@@ -260,11 +247,11 @@ class CheckpointStore:
         """
         try:
             return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
-        except StorageError as error:
+        except storage.StorageError as error:
             self.failure = str(error)
             # The only copy of this epoch: the controller may fetch it before the node goes.
             self.held = pending.files if pending.folder is None else ""
-            tell(f"epoch {pending.epoch} is not saved: {error}")
+            storage.tell(f"epoch {pending.epoch} is not saved: {error}")
             return None
         finally:
             if pending.folder is None and self.held != pending.files:
@@ -294,15 +281,15 @@ class CheckpointStore:
         manifest = Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
         target = self._folder(trial, epoch)
         final = f"{target}/{MANIFEST}"
-        written = f"{final}.part" if self._is_local else final
-        write_file(self._fs, written, manifest.to_json())
+        written = f"{final}.part" if storage.is_local(self._fs) else final
+        storage.write_file(self._fs, written, manifest.to_json())
         if written != final:
             self._fs.move(written, final)
         # Only now: until the manifest has changed, it speaks of the files of the save before.
-        with best_effort():
-            for info in entries(self._fs, target):
+        with storage.best_effort():
+            for info in storage.entries(self._fs, target):
                 if info.base_name not in {folder, MANIFEST}:
-                    delete(self._fs, info)
+                    storage.delete(self._fs, info)
         return self.path(trial, epoch)
 
     def _folder(self, trial_id: str, epoch: int) -> str:
@@ -334,7 +321,7 @@ class CheckpointStore:
                     with open_file(path, manifest, name) as reader:
                         if copy_file(reader) != saved:
                             return False
-            except (CheckpointError, FileNotFoundError):
+            except (storage.CheckpointError, FileNotFoundError):
                 return False
             return True
 
@@ -350,9 +337,9 @@ class CheckpointStore:
         def look() -> bool:
             try:
                 manifest = read_manifest(path)
-            except CheckpointError:
+            except storage.CheckpointError:
                 return False
-            fs, folder = filesystem(path)
+            fs, folder = storage.filesystem(path)
             names = list(manifest.files)
             # Sizes cost one request; to read all files again for a look would cost a download.
             infos = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
@@ -365,7 +352,7 @@ class CheckpointStore:
         """Give the path of the trial's checkpoint of an epoch, there or not."""
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
-    @best_effort()
+    @storage.best_effort()
     def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
@@ -388,41 +375,37 @@ class CheckpointStore:
         keep = {max(saved), max(saved, key=merit), *spare}
         for epoch, folder in self._epoch_folders(trial_id).items():
             if epoch not in keep:
-                with best_effort():
+                with storage.best_effort():
                     self._drop_epoch(folder)
 
     def drop(self, trial_id: str) -> bool:
         """Delete a trial's checkpoints; whether it had any. What can't be deleted stays."""
         folders: dict[int, str] = {}
-        with best_effort():
+        with storage.best_effort():
             folders = self._epoch_folders(trial_id)
             for folder in folders.values():
                 self._drop_epoch(folder)
         return bool(folders)
 
     @property
-    def _is_local(self) -> bool:
-        return is_local(self._fs)
-
-    @property
     def _is_on_local_disk(self) -> bool:
         """Whether files come there as fast as to where they would wait."""
-        if not self._is_local:
+        if not storage.is_local(self._fs):
             return False
         Path(self._root).mkdir(parents=True, exist_ok=True)
-        return Path(self._root).stat().st_dev == Path(staging_folder()).stat().st_dev
+        return Path(self._root).stat().st_dev == Path(storage.staging_folder()).stat().st_dev
 
     def _drop_epoch(self, folder: str) -> None:
         """The manifest goes first: a checkpoint half dropped must not look whole."""
-        infos = entries(self._fs, folder)
+        infos = storage.entries(self._fs, folder)
         for info in sorted(infos, key=lambda info: info.base_name != MANIFEST):
-            delete(self._fs, info)
+            storage.delete(self._fs, info)
         self._fs.delete_dir(folder)
 
     def _epoch_folders(self, trial_id: str) -> dict[int, str]:
         matches = (
             (EPOCH_FOLDER.fullmatch(info.base_name), info.path)
-            for info in entries(self._fs, f"{self._root}/{trial_id}")
+            for info in storage.entries(self._fs, f"{self._root}/{trial_id}")
         )
         return {int(match.group(1)): path for match, path in matches if match}
 
@@ -430,7 +413,7 @@ class CheckpointStore:
         saved = {}
         for epoch, folder in self._epoch_folders(trial_id).items():
             # What a torn write has left in a manifest's place is no checkpoint either.
-            with contextlib.suppress(FileNotFoundError, CheckpointError):
+            with contextlib.suppress(FileNotFoundError, storage.CheckpointError):
                 saved[epoch] = _read_manifest(self._fs, folder)
         return saved
 
@@ -441,14 +424,14 @@ def read_manifest(path: str) -> Manifest:
     Raises:
         CheckpointError: there is no whole checkpoint at `path`.
     """
-    fs, folder = filesystem(path)
+    fs, folder = storage.filesystem(path)
     try:
         return _read_manifest(fs, folder)
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no checkpoint at {path}") from error
+        raise storage.CheckpointError(f"there is no checkpoint at {path}") from error
 
 
-def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
+def usable(path: str, waits: tuple[float, ...] = storage.WAITS) -> str | None:
     """Return the stored checkpoint at `path`, or the trial's latest intact one before it.
 
     None where the trial has none. So a damaged file costs a few epochs and not the trial; the log
@@ -466,7 +449,7 @@ def usable(path: str, waits: tuple[float, ...] = WAITS) -> str | None:
     saved = [other for other, it in store.saved(trial).items() if it.epoch < int(match[1])]
     earlier = next((other for other in reversed(saved) if store.is_intact(other)), None)
     source = earlier or "the beginning, as there is no earlier one"
-    tell(f"{path} is missing or damaged; the trial resumes from {source}")
+    storage.tell(f"{path} is missing or damaged; the trial resumes from {source}")
     return earlier
 
 
@@ -482,7 +465,7 @@ def standing(path: str) -> str | None:
     try:
         store = CheckpointStore(root, ())
         return path if store.is_whole(path) else store.latest(trial)
-    except (OSError, StorageError):
+    except (OSError, storage.StorageError):
         return path
 
 
@@ -500,9 +483,10 @@ def load(path: str, to_directory: Path) -> Manifest:
             with open_file(path, manifest, name) as reader, target.open("wb") as out:
                 copy = copy_file(reader, out)
         except FileNotFoundError as error:
-            raise CheckpointError(f"{name} is missing from the checkpoint {path}") from error
+            message = f"{name} is missing from the checkpoint {path}"
+            raise storage.CheckpointError(message) from error
         if copy != saved:
-            raise CheckpointError(
+            raise storage.CheckpointError(
                 f"{name} of the checkpoint {path} is corrupt: {copy.size} bytes, "
                 f"sha256 {copy.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
             )
@@ -527,13 +511,13 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
             trial read other files.
         FileNotFoundError: it isn't there.
     """
-    fs, folder = filesystem(path)
+    fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
-    if is_local(fs):
+    if storage.is_local(fs):
         # The storage itself may lie behind a link. Below it nothing may be one.
         real = Path(os.path.realpath(folder), manifest.folder, name)
         if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
-            raise CheckpointError(f"{name} of the checkpoint {path} is no plain file")
+            raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
     return fs.open_input_stream(file)
 
 

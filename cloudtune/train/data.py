@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cloudtune.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.utils.data import DataLoader
 
 

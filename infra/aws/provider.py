@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  AWS needs few of the arguments
 """EC2 on AWS as a cloud to rent from."""
 
 from __future__ import annotations
@@ -159,11 +160,11 @@ class Aws(Ec2Speaking):
     def open(
         self,
         experiment: Experiment,
-        home: Path,  # noqa: ARG002
+        home: Path,
         *,
-        pace: bool,  # noqa: ARG002
-        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
-        adopt: bool = False,  # noqa: ARG002
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
+        adopt: bool = False,
     ) -> Cloud:
         settings = experiment.cloud
         request = {**ending_its_disks(settings.request), "ImageId": settings.image}
@@ -208,12 +209,7 @@ class Aws(Ec2Speaking):
             *quotas_lacking(cloud.endpoint, types, markets, self.regions),
         ]
 
-    def clouds_in_use(
-        self,
-        home: Path,  # noqa: ARG002
-        regions: Collection[str],
-        asked: str | None,
-    ) -> list[Cloud]:
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return EC2 in each region that a run of this machine used, or that is asked for."""
         named = {asked} if asked else set()
         return [Cloud(Endpoint(region), {}, {}) for region in sorted(named | set(regions))]

@@ -20,17 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ray.autoscaler import tags as ray_tags
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 from ray.autoscaler.node_provider import NodeProvider
-from ray.autoscaler.tags import (
-    NODE_KIND_HEAD,
-    STATUS_UP_TO_DATE,
-    TAG_RAY_CLUSTER_NAME,
-    TAG_RAY_NODE_KIND,
-    TAG_RAY_NODE_NAME,
-    TAG_RAY_NODE_STATUS,
-    TAG_RAY_USER_NODE_TYPE,
-)
 
 from cloudtune.clock import unix_time
 from cloudtune.infra import provider
@@ -162,7 +154,10 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
 
     def node_tags(self, node_id: str) -> dict[str, str]:
         if node_id == head_instance(self.run):
-            return {TAG_RAY_NODE_KIND: NODE_KIND_HEAD, TAG_RAY_USER_NODE_TYPE: HEAD_TYPE}
+            return {
+                ray_tags.TAG_RAY_NODE_KIND: ray_tags.NODE_KIND_HEAD,
+                ray_tags.TAG_RAY_USER_NODE_TYPE: HEAD_TYPE,
+            }
         instance = self._instance(node_id)
         return dict(instance.tags) if instance else {}
 
@@ -202,7 +197,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         Raises:
             NodeLaunchException: EC2 refused, now or before, or the intent was given back.
         """
-        intent = tags[TAG_RAY_USER_NODE_TYPE]
+        intent = tags[ray_tags.TAG_RAY_USER_NODE_TYPE]
         assert count == 1, f"asked for {count} nodes of intent {intent}, which stands for one"
         return self._answered_before(intent) or self._launch(intent, node_config, tags)
 
@@ -240,14 +235,14 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         named = {
             **tags,
             **settings["tags"],
-            TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE,
-            TAG_RAY_CLUSTER_NAME: self.cluster_name,
+            ray_tags.TAG_RAY_NODE_STATUS: ray_tags.STATUS_UP_TO_DATE,
+            ray_tags.TAG_RAY_CLUSTER_NAME: self.cluster_name,
             provider.RUN_TAG: self.run,
             provider.INTENT_TAG: intent,
             provider.LEASE_TAG: asked["lease"],
             "Name": f"cloudtune-{self.run}-{intent}",
         }
-        named.pop(TAG_RAY_NODE_NAME, None)
+        named.pop(ray_tags.TAG_RAY_NODE_NAME, None)
         # Where an answer was lost, now or before, there may be an instance whatever EC2 says next.
         asked_before = bool(self._notes_of(intent))
         self._note("asking", intent)
@@ -279,12 +274,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         )
         with self._lock:
             self._launched[instance] = pending, time.monotonic() + _UNLISTED_SECONDS
-        self._look_anew()
-        return {instance: {}}
-
-    def _look_anew(self) -> None:
-        with self._lock:
             self._seen_until = -math.inf
+        return {instance: {}}
 
     def _ask(
         self, intent: str, token: str, tags: Mapping[str, str], request: Mapping[str, Any]
@@ -317,7 +308,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             with self._lock:
                 for node in doomed:
                     self._launched.pop(node, None)
-            self._look_anew()
+                self._seen_until = -math.inf
 
     @staticmethod
     def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:

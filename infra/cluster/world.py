@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import ray
 
@@ -31,7 +31,6 @@ from cloudtune.train.checkpoint import CheckpointStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
     from cloudtune.engine.resume import InFlight
     from cloudtune.infra.cluster.base import RunCluster

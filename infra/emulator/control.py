@@ -56,7 +56,12 @@ class Control:
 
     def answer(self, request: Request) -> Response:
         """Answer one request; a mistake in it gets status 400 and its text, a failure 500."""
-        if not self._is_let_in(request):
+        is_let_in = self._access.may_control(request)
+        match request.path.split("/")[2:]:
+            case ["instances", machine_id, "shutdown"]:
+                key = request.headers.get(KEY_HEADER, "")
+                is_let_in = is_let_in or self._access.may_ask(key, machine_id)
+        if not is_let_in:
             return text("the token is missing, or another emulator's", 403)
         if request.method != "GET" and request.mimetype != "application/json":
             return text("say that it is JSON: Content-Type: application/json", 415)
@@ -66,13 +71,6 @@ class Control:
             return text(str(error), 400)
         except CloudtuneError as error:
             return text(str(error), 500)
-
-    def _is_let_in(self, request: Request) -> bool:
-        match request.path.split("/")[2:]:
-            case ["instances", machine_id, "shutdown"]:
-                key = request.headers.get(KEY_HEADER, "")
-                return self._access.may_ask(key, machine_id) or self._access.may_control(request)
-        return self._access.may_control(request)
 
     def _route(self, request: Request) -> Response:
         match request.method, request.path.split("/")[2:]:

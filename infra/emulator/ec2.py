@@ -121,16 +121,8 @@ class EmulatedEC2:
         quotas = self._rules.quotas(self._scenario.quotas())
         if not (capacities or quotas):
             return {**parameters, "MinCount": count}
-        held = self._held(region)
-        zones = [zone.name for zone in _backend(region).describe_availability_zones()]
-        zone, room = pools.find_room(wanted, held, capacities, zones)
-        pools.check_quotas(wanted, zone, held, quotas)
-        placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
-        return {**parameters, **placed, "MinCount": str(room)}
-
-    def _held(self, region: str) -> list[pools.Held]:
         live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
-        return [
+        held = [
             pools.Held(
                 pools.pool_of(instance),
                 pools.vcpus_of(machine.instance_type),
@@ -139,6 +131,11 @@ class EmulatedEC2:
             for machine, instance in live
             if instance.region_name == region
         ]
+        zones = [zone.name for zone in _backend(region).describe_availability_zones()]
+        zone, room = pools.find_room(wanted, held, capacities, zones)
+        pools.check_quotas(wanted, zone, held, quotas)
+        placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
+        return {**parameters, **placed, "MinCount": str(room)}
 
     def is_hidden(self, instance_id: str) -> bool:
         """Return whether calls about instances don't know of this one yet."""

@@ -14,23 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.infra import processes
 from cloudtune.infra.emulator.machine import Machine
 from cloudtune.infra.emulator.requests import KEY_HEADER, Access
 from cloudtune.infra.node import this_machine as local
-from cloudtune.infra.processes import (
-    add_descendants,
-    birth,
-    is_running,
-    same_process,
-    write_atomically,
-)
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"
@@ -96,9 +90,9 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
 
 def record(folder: Path, machine: str, pid: int | None) -> None:
     """Write down whose process the first one of a machine is; None before there is one."""
-    created = None if pid is None else birth(pid)
+    created = None if pid is None else processes.birth(pid)
     written = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
-    write_atomically(folder / RECORD_NAME, json.dumps(written))
+    processes.write_atomically(folder / RECORD_NAME, json.dumps(written))
 
 
 def console(folder: Path) -> bytes:
@@ -201,7 +195,8 @@ def _recorded_owners(instances: Path) -> list[Owner]:
         with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: known by their mark
             record = json.loads(path.read_text())
             pid = record["pid"]
-            if isinstance(pid, int) and pid > 1 and same_process(pid, float(record["create_time"])):
+            created = float(record["create_time"])
+            if isinstance(pid, int) and pid > 1 and processes.same_process(pid, created):
                 session = pid
         owners.append(Owner(path.parent.name, session))
     return owners
@@ -211,24 +206,15 @@ def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
     """Return every living process of these machines, each with its machine."""
     by_session = {owner.session: owner.machine for owner in owners if owner.session is not None}
     wanted = {owner.machine for owner in owners}
-    alive = [process for process in psutil.process_iter() if is_running(process)]
-    machine_of = {
-        process.pid: machine
-        for process in alive
-        if (machine := _machine_of(process, by_session, wanted)) is not None
-    }
-    add_descendants(machine_of, alive)
+    alive = [process for process in psutil.process_iter() if processes.is_running(process)]
+    machine_of: dict[int, str] = {}
+    for process in alive:
+        with contextlib.suppress(psutil.Error, OSError):  # gone meanwhile, or another user's
+            machine = by_session.get(os.getsid(process.pid)) or process.environ().get(ID_VARIABLE)
+            if machine in wanted:
+                machine_of[process.pid] = machine
+    processes.add_descendants(machine_of, alive)
     return [(process, machine_of[process.pid]) for process in alive if process.pid in machine_of]
-
-
-def _machine_of(
-    process: psutil.Process, by_session: Mapping[int, str], wanted: Collection[str]
-) -> str | None:
-    try:
-        machine = by_session.get(os.getsid(process.pid)) or process.environ().get(ID_VARIABLE)
-    except (psutil.Error, OSError):  # gone meanwhile, or another user's
-        return None
-    return machine if machine in wanted else None
 
 
 def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:

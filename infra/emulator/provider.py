@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  a cloud that needs few of the arguments
 """The emulated EC2 as a cloud to rent from, and what every cloud on this machine has of it."""
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,12 +34,7 @@ class OnThisMachine(Ec2Speaking):
     def check(self, experiment: Experiment) -> None:
         """Pass: nothing is needed that an experiment doesn't have."""
 
-    def clouds_in_use(
-        self,
-        home: Path,
-        regions: Collection[str],
-        asked: str | None,  # noqa: ARG002
-    ) -> list[Cloud]:
+    def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         emulator = service.find_emulator(home / self.folder)
         if emulator is None:
             return []
@@ -67,12 +63,7 @@ class Emulated(OnThisMachine):
     paced = True
     has_gpus = False
 
-    def catalog(
-        self,
-        settings: Settings,
-        markets: Sequence[Market],
-        home: Path,  # noqa: ARG002
-    ) -> Catalog:
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         return pricing.catalog(settings.region, markets, settings.zones)
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
@@ -86,7 +77,7 @@ class Emulated(OnThisMachine):
         *,
         pace: bool,
         profiles: Sequence[ScalingProfile] = (),
-        adopt: bool = False,  # noqa: ARG002
+        adopt: bool = False,
     ) -> Cloud:
         """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
         seed = experiment.seed if pace else None

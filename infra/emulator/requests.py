@@ -178,19 +178,13 @@ def _unsigned(why: str) -> Ec2Error:
     )
 
 
-@dataclass(frozen=True)
-class _Answer:
-    parameters: Mapping[str, str]
-    instances: tuple[str, ...]
-    body: bytes
-
-
 class Tokens:
     """The answers given to each ClientToken; the caller serialises access."""
 
     def __init__(self, is_live: Callable[[str], bool]) -> None:
         self._is_live = is_live
-        self._answers: dict[tuple[str, str], _Answer] = {}
+        # By region and token: the request, its instances, the answer.
+        self._answers: dict[tuple[str, str], tuple[Mapping[str, str], Sequence[str], bytes]] = {}
 
     def replay(self, region: str, parameters: Mapping[str, str]) -> bytes | None:
         """Return the answer that this request got before, or None when it is new.
@@ -201,19 +195,20 @@ class Tokens:
         answer = self._answers.get((region, parameters.get("ClientToken", "")))
         if answer is None:
             return None
-        if answer.parameters != parameters:
+        asked, instances, body = answer
+        if asked != parameters:
             raise Ec2Error(
                 "IdempotentParameterMismatch",
                 "Arguments on this idempotent request are inconsistent with arguments used in "
                 "previous request(s).",
             )
-        if not all(self._is_live(instance) for instance in answer.instances):
+        if not all(map(self._is_live, instances)):
             raise Ec2Error(
                 "IdempotentInstanceTerminated",
                 "The request to launch an instance uses the same client token as a previous "
                 "request for which the instance has been terminated.",
             )
-        return answer.body
+        return body
 
     def remember(
         self, region: str, parameters: Mapping[str, str], instances: Sequence[str], body: bytes
@@ -221,4 +216,4 @@ class Tokens:
         """Keep a successful answer; a request without a token is not kept."""
         token = parameters.get("ClientToken")
         if token:
-            self._answers[region, token] = _Answer(dict(parameters), tuple(instances), body)
+            self._answers[region, token] = dict(parameters), tuple(instances), body

@@ -30,7 +30,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
 from cloudtune.infra.emulator.control import Control, text, to_json
@@ -239,23 +239,18 @@ def serve(
     _announce(home, access)
     try:
         while not application.closing:
-            application.ec2.machines.tick()
+            ec2.machines.tick()
             if time.monotonic() - application.last_request > idle_exit:
                 application.close(only_if_idle=True)
             time.sleep(TICK_S)
     finally:
-        _end(application, server, home)
-
-
-def _end(application: Application, server: BaseWSGIServer, home: Path) -> None:
-    machines = application.ec2.machines
-    machines.end_all()
-    while machines.live():
-        machines.tick()
-        time.sleep(TICK_S)
-    (home / STATE_FILE).unlink(missing_ok=True)
-    server.shutdown()
-    _log.info("stopped")
+        ec2.machines.end_all()
+        while ec2.machines.live():
+            ec2.machines.tick()
+            time.sleep(TICK_S)
+        (home / STATE_FILE).unlink(missing_ok=True)
+        server.shutdown()
+        _log.info("stopped")
 
 
 def _announce(home: Path, access: Access) -> None:

@@ -30,7 +30,6 @@ _SYSTEM = {"/", "/usr", "/usr/local"}
 _NOT_COPIED = (
     *("__pycache__", "test", "tests", "idlelib", "turtledemo", "*.a", "share", "site-packages"),
 )
-_NOTHING = "nothing was launched"
 
 
 @dataclass(frozen=True)
@@ -207,12 +206,6 @@ def _alone(place: Path) -> Iterator[None]:
         yield
 
 
-def _environment() -> dict[str, str]:
-    """Return this process's environment without what speaks of its own Python."""
-    left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON")
-    return {name: value for name, value in os.environ.items() if name not in left_out}
-
-
 def _uv(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
     try:
         return _run(command, what, cwd)
@@ -221,10 +214,11 @@ def _uv(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
 
 
 def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
+    own_python = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_PYTHON")
     done = subprocess.run(
         command,
         cwd=cwd,
-        env=_environment(),
+        env={name: value for name, value in os.environ.items() if name not in own_python},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -232,7 +226,7 @@ def _run(command: Sequence[str], what: str, cwd: Path | None = None) -> str:
     )
     if done.returncode != 0:
         last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-_LINES:])
-        raise CloudtuneError(f"{what}; {_NOTHING}.\n{last}")
+        raise CloudtuneError(f"{what}; nothing was launched.\n{last}")
     return done.stdout
 
 

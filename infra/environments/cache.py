@@ -21,17 +21,7 @@ from pathlib import Path
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.build import Built, built_at
 from cloudtune.infra.environments.delivery import Pack, zip_program
-from cloudtune.train.storage import (
-    StorageError,
-    best_effort,
-    delete,
-    entries,
-    filesystem,
-    is_local,
-    read_file,
-    storage_errors,
-    write_file,
-)
+from cloudtune.train import storage
 
 FOLDER = "environments"
 MANIFEST = "manifest.json"
@@ -45,8 +35,8 @@ def is_there(pack: Pack) -> bool:
     Raises:
         StorageError: the storage can't be reached.
     """
-    with storage_errors(pack.uri):
-        fs, path = filesystem(pack.uri)
+    with storage.storage_errors(pack.uri):
+        fs, path = storage.filesystem(pack.uri)
         return bool(fs.get_file_info(path).size == pack.bytes)
 
 
@@ -57,17 +47,18 @@ class EnvironmentCache:
         StorageError: the storage can't be reached; any method may.
     """
 
-    def __init__(self, storage: str, place: Path) -> None:
+    def __init__(self, root: str, place: Path) -> None:
         self.place = place
-        self.uri = f"{storage.rstrip('/')}/{FOLDER}/{place.name}"
-        with storage_errors(self.uri):
-            self._fs, self._root = filesystem(self.uri)
+        self.uri = f"{root.rstrip('/')}/{FOLDER}/{place.name}"
+        with storage.storage_errors(self.uri):
+            self._fs, self._root = storage.filesystem(self.uri)
 
     def pack(self) -> Pack | None:
         """Return the pack that counts; None if there is none."""
-        with storage_errors(self.uri):
+        with storage.storage_errors(self.uri):
             try:
-                manifest = json.loads(read_file(self._fs, f"{self._root}/{MANIFEST}") or b"")
+                text = storage.read_file(self._fs, f"{self._root}/{MANIFEST}")
+                manifest = json.loads(text or b"")
                 pack = Pack(**manifest["pack"])
                 info = self._fs.get_file_info(self._path(pack))
             except (ValueError, KeyError, TypeError):
@@ -83,16 +74,16 @@ class EnvironmentCache:
             tail = ".tar.zst"
             compress = "zstd -q -T0 -3"
         name = f"{int(time.time())}-{secrets.token_hex(4)}{tail}"
-        with storage_errors(self.uri):
-            if is_local(self._fs):  # S3 has no folders
+        with storage.storage_errors(self.uri):
+            if storage.is_local(self._fs):  # S3 has no folders
                 self._fs.create_dir(self._root, recursive=True)
             size, digest = self._write(f"{self._root}/{name}", compress)
             seconds = round(built.seconds + time.monotonic() - began, 1)
             uri = f"{self.uri}/{name}"
             pack = Pack(uri, digest, size, str(self.place), built.version, seconds)
             manifest = json.dumps({"pack": asdict(pack), "packages": built.packages}, indent=1)
-            write_file(self._fs, f"{self._root}/{MANIFEST}", manifest.encode())
-            with best_effort():
+            storage.write_file(self._fs, f"{self._root}/{MANIFEST}", manifest.encode())
+            with storage.best_effort():
                 self._tidy()
         say(f"setup: {size / 1e6:.0f} MB packed into {uri} in {time.monotonic() - began:.0f} s")
         return pack
@@ -110,9 +101,9 @@ class EnvironmentCache:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         try:
-            with storage_errors(self.uri):
+            with storage.storage_errors(self.uri):
                 self._unpack(pack, part)
-        except StorageError as error:
+        except storage.StorageError as error:
             raise CloudtuneError(f"setup: {pack.uri} can't be unpacked: {error}") from None
         part.rename(self.place)
         if (built := built_at(self.place)) is None:
@@ -137,7 +128,7 @@ class EnvironmentCache:
                 size += len(data)
                 out.write(data)
         if tar.returncode != 0:
-            raise StorageError(f"{self.place} can't be packed: tar or {compress} failed")
+            raise storage.StorageError(f"{self.place} can't be packed: tar or {compress} failed")
         return size, digest.hexdigest()
 
     def _unpack(self, pack: Pack, folder: Path) -> None:
@@ -152,13 +143,13 @@ class EnvironmentCache:
                 digest.update(data)
                 tar.stdin.write(data)
         if tar.returncode != 0 or digest.hexdigest() != pack.sha256:
-            raise StorageError("it isn't what was packed, or the disk is full")
+            raise storage.StorageError("it isn't what was packed, or the disk is full")
 
     def _tidy(self) -> None:
         """Delete packs that don't count and are older than a day."""
         counts = self.pack()
-        for info in entries(self._fs, self._root):
+        for info in storage.entries(self._fs, self._root):
             began = info.base_name.partition("-")[0]
             is_old = began.isdecimal() and int(began) < time.time() - _OLD_SECONDS
             if is_old and counts is not None and info.base_name != counts.uri.rpartition("/")[2]:
-                delete(self._fs, info)
+                storage.delete(self._fs, info)

@@ -63,10 +63,18 @@ class Delivery:
 
     def lines(self) -> str:
         """Return the lines of bash after which `$python` has cloudtune."""
-        if self.pack is None:
-            python = self._search()
-        else:
+        if self.pack is not None:
             python = fetch_lines(self.pack) + activate_lines(Path(self.pack.into))
+        else:
+            places = [self.python] if self.python else image_pythons()
+            missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
+            if self.python:
+                missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
+            python = (
+                f"{search_lines(places)}"
+                f'[ -n "$python" ] || end {shlex.quote(missing)}\n'
+                'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
+            )
         took = f"export {SECONDS_VARIABLE}=$SECONDS\n" if self.pack or self.commands else ""
         runs = 'echo "cloudtune-node: runs setup.commands"\nawait_apt\n' if self.commands else ""
         for command in self.commands:
@@ -86,14 +94,6 @@ class Delivery:
                 f"setup.commands: {over} bytes too long for the user data of an instance; put them "
                 "into a script, and keep that where instances reach it"
             )
-
-    def _search(self) -> str:
-        places = [self.python] if self.python else image_pythons()
-        missing = f"no Python of this image has cloudtune: none of {', '.join(places)}"
-        if self.python:
-            missing = f"{self.python} has no cloudtune, or isn't there (setup.python_path)"
-        version = 'echo "cloudtune-node: $("$python" -V 2>&1) at $python"\n'
-        return search_lines(places) + f'[ -n "$python" ] || end {shlex.quote(missing)}\n' + version
 
 
 def end_lines(program: str) -> str:

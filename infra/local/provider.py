@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002  one machine needs few of the arguments
 """This machine as a cloud to rent from: one instance, with its own GPUs."""
 
 from collections.abc import Sequence
@@ -27,12 +28,7 @@ class ThisMachine(OnThisMachine):
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         return [this_machine(settings.slots)]
 
-    def catalog(
-        self,
-        settings: Settings,
-        markets: Sequence[Market],  # noqa: ARG002
-        home: Path,  # noqa: ARG002
-    ) -> Catalog:
+    def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         gpus = this_machine(settings.slots).gpus
         price = settings.usd_per_hour(gpus, settings.price)
         return catalog(settings.region, settings.slots, price)
@@ -42,8 +38,8 @@ class ThisMachine(OnThisMachine):
         experiment: Experiment,
         home: Path,
         *,
-        pace: bool,  # noqa: ARG002  its GPUs are real
-        profiles: Sequence[ScalingProfile] = (),  # noqa: ARG002
+        pace: bool,
+        profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,
     ) -> Cloud:
         """Return this machine as a cloud of one instance; an EC2 of its own is started for it.
@@ -69,7 +65,7 @@ class ThisMachine(OnThisMachine):
             cloud, endpoint=replace(cloud.endpoint, silent_seconds=Endpoint.silent_seconds)
         )
 
-    def zones(self, cloud: Cloud) -> tuple[str, ...]:  # noqa: ARG002
+    def zones(self, cloud: Cloud) -> tuple[str, ...]:
         """Return (): there is this machine alone."""
         return ()
 

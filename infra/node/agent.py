@@ -27,7 +27,7 @@ from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
-from cloudtune.infra.node.lease import Lease
+from cloudtune.infra.node.lease import Ends, Lease
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
@@ -35,15 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from cloudtune.infra.node.lease import Ends
-    from cloudtune.infra.node.messages import (
-        Body,
-        Described,
-        Message,
-        Order,
-        Part,
-        Training,
-    )
+    from cloudtune.infra.node.messages import Body, Described, Message, Order, Part, Training
 
 _TICK_SECONDS = 0.5
 # How long `hello` waits for the zygote's imports.
@@ -193,8 +185,6 @@ class Agent:
             for worker in self._workers.values():
                 self._send(worker, messages.Leave())
 
-    # ---- what the controller asks for ----------------------------------------------------
-
     def start(self, part: Part, rendezvous: str = "") -> str:
         """Start this node's workers of a session; returns where its workers meet.
 
@@ -283,8 +273,6 @@ class Agent:
         self._outbox.close()
         self._gpus.close()
 
-    # ---- slots and processes -------------------------------------------------------------
-
     def _place_waiting(self) -> None:
         """Begin the sessions for which there is room, in the order in which they came."""
         for local in list(self._locals.values()):
@@ -354,8 +342,6 @@ class Agent:
     def _send(self, worker: _Worker, order: Order) -> None:
         with contextlib.suppress(OSError):  # it is gone; its end is reported
             worker.connection.send(order)
-
-    # ---- what the workers tell -----------------------------------------------------------
 
     def _listen(self, worker: _Worker) -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -427,8 +413,6 @@ class Agent:
                     log.write(f"{_STACKS}\n")
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, STACKS)
-
-    # ---- from time to time ---------------------------------------------------------------
 
     def _tick(self) -> None:
         while not self._closing.wait(_TICK_SECONDS):

@@ -15,13 +15,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from cloudtune.infra.node import zygote
-from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
+from cloudtune.infra.node.messages import Body, Exited, Fork, Forked, Order, Warm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from cloudtune.infra.node.messages import Body, Order
 
 
 _MAX_STARTS = 4
@@ -125,8 +123,13 @@ class Forks:
         with self._lock:
             orphans = dict(self._pids)
             self._pids.clear()
-            if not self._closing and self._may_start():
+            if time.monotonic() - self._started > _LONG_ENOUGH:
+                self._starts = 0
+            if not self._closing and self._starts < _MAX_STARTS:
                 self._start("the zygote died with it")
+            elif not self._closing:
+                self.note = f"the zygote has died {self._starts} times; see {self._log}"
+                self._settled.set()
         self._end(orphans)
 
     def _end(self, orphans: Mapping[str, int | None]) -> None:
@@ -152,15 +155,6 @@ class Forks:
                     selector.unregister(key.fileobj)
                     os.close(key.fd)
                     self._on_end(key.data, None)
-
-    def _may_start(self) -> bool:
-        if time.monotonic() - self._started > _LONG_ENOUGH:
-            self._starts = 0
-        if self._starts < _MAX_STARTS:
-            return True
-        self.note = f"the zygote has died {self._starts} times; see {self._log}"
-        self._settled.set()
-        return False
 
     def _hear(self, message: Warm | Forked | Exited) -> None:
         match message:

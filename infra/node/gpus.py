@@ -52,18 +52,17 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
     except (OSError, subprocess.SubprocessError):  # a driver that is broken drives no GPU
         return ()
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
-    all_gpus = tuple(_gpu(row) for row in rows if len(row) == _QUERY.count(",") + 1)
+    whole = ([part.strip() for part in row] for row in rows if len(row) == _QUERY.count(",") + 1)
+    all_gpus = tuple(
+        Gpu(int(index), uuid, name, int(memory) if memory.isdecimal() else 0)
+        for index, uuid, name, memory in whole
+    )
     return all_gpus if visible is None else _visible(all_gpus, visible)
 
 
 def own_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that its environment leaves to this process."""
     return gpus(os.environ.get(VISIBLE))
-
-
-def _gpu(row: list[str]) -> Gpu:
-    index, uuid, name, memory = (part.strip() for part in row)
-    return Gpu(int(index), uuid, name, int(memory) if memory.isdecimal() else 0)
 
 
 def _visible(all_gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:

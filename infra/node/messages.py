@@ -87,9 +87,6 @@ class Part:
     gpu: int = -1
 
 
-# ---- to a worker -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Begin:
     """Train; asked for at `asked_at` (Unix time).
@@ -136,8 +133,6 @@ class Leave:
 
 
 Order: TypeAlias = Begin | Grant | Acknowledge | Stop | Leave
-
-# ---- from a worker, and of it ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -242,9 +237,6 @@ class Described:
     ready: frozenset[int]
     epoch: int
     gone: bool
-
-
-# ---- to the zygote, and from it ----------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -43,17 +43,14 @@ class MpsDaemons:
         elif len(str(folder.absolute())) > mps_daemon.LONGEST_FOLDER:
             self.notice = f"{folder} is too long a path for MPS's sockets: {_SLICED}"
         else:
-            self._start(control, folder.absolute(), patience)
-
-    def _start(self, control: str, folder: Path, patience: float) -> None:
-        for place, gpu in enumerate(self._gpus):
-            daemon = mps_daemon.Daemon(control, folder / f"m{place}", gpu, patience)
-            try:
-                daemon.start()
-            except mps_daemon.NoAnswerError as error:
-                self._give_up(place, daemon, error)
-            else:
-                self._daemons[place] = daemon
+            for place, gpu in enumerate(self._gpus):
+                pipes = folder.absolute() / f"m{place}"
+                daemon = mps_daemon.Daemon(control, pipes, gpu, patience)
+                try:
+                    daemon.start()
+                    self._daemons[place] = daemon
+                except mps_daemon.NoAnswerError as error:
+                    self._give_up(place, daemon, error)
 
     def environment(self, gpu: int, share: float) -> dict[str, str]:
         """Return the variables of a client that has a share (up to 1) of a GPU.

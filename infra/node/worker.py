@@ -18,19 +18,17 @@ from cloudtune.infra.node import messages
 from cloudtune.infra.node.process_group import meet
 from cloudtune.model.trial import nested
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.programs.running import Post, command_run
+from cloudtune.train.programs.running import CommandRun, Post, command_run
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 from cloudtune.train.sync_check import NotOneModelError, Ranks
-from cloudtune.train.user_script import load_function
+from cloudtune.train.user_script import TrainFunction, load_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
     from cloudtune.model.events import EpochReport
-    from cloudtune.train.programs.running import CommandRun
-    from cloudtune.train.user_script import TrainFunction
 
 
 # What a stopped worker has to bring its last checkpoint into the storage.
@@ -133,7 +131,10 @@ class Worker:
             while True:
                 match self._connection.recv():
                     case messages.Grant(until_epoch):
-                        self._grant(until_epoch)
+                        with self._opening:
+                            self._granted = max(self._granted, until_epoch)
+                            if self._session is not None:
+                                self._session.grant(self._granted)
                     case messages.Acknowledge(epoch):
                         if self._session is not None:
                             self._session.acknowledge(epoch)
@@ -144,12 +145,6 @@ class Worker:
                         self._stop()
         except (EOFError, OSError):
             os._exit(1)  # the agent is gone, and could not report what is trained here
-
-    def _grant(self, until_epoch: int) -> None:
-        with self._opening:
-            self._granted = max(self._granted, until_epoch)
-            if self._session is not None:
-                self._session.grant(self._granted)
 
     def _stop(self) -> None:
         """End this process; a script that waits for a grant is unwound in order."""

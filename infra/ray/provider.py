@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
-from cloudtune.model.catalog import Catalog, InstanceType, Offer
+from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cloudtune.infra.ray.calls import RayCalls
     from cloudtune.infra.ray.joined import JoinedCluster
     from cloudtune.infra.ray.view import ClusterView, RayNode
-    from cloudtune.model.catalog import Market
     from cloudtune.model.commands import Launch
     from cloudtune.model.scaling import ScalingProfile
 

@@ -222,19 +222,14 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     return [f"--time={minutes}", f"--signal=B:TERM@{NOTICE_SECONDS}"]
 
 
-def _seconds(text: str) -> float | None:
-    """Return a time of Slurm's; None where there is none (yet)."""
-    return float(text) if text.isdecimal() else None
-
-
 def _job(row: Sequence[str]) -> dict[str, Any]:
-    """Return a job of ours; its comment begins with its JSON."""
+    """Return a job of ours; its comment begins with its JSON. Times that aren't there are None."""
     number, state, start, end, reason, comment = row
     return {
         "id": f"slurm-{number}",
         "state": state,
-        "start": _seconds(start),
-        "end": _seconds(end),
+        "start": float(start) if start.isdecimal() else None,
+        "end": float(end) if end.isdecimal() else None,
         "reason": reason,
         "comment": json.JSONDecoder().raw_decode(comment)[0],
     }

@@ -126,7 +126,7 @@ class CommandRun:
         self._granted = 0
         self._epoch = 0
         self._compared = post.met and self._workers > 1
-        self._met = not self._compared
+        self._met = False
         self._restored: str | None = None
         self._log_start = post.log.stat().st_size if post.log.exists() else 0
 
@@ -313,23 +313,21 @@ class CommandRun:
 
         What each has is compared of functions alone; of a command, the collectives of this worker.
         """
-        if self._met:
-            if self._compared:
-                steps, exchanges = counting.read_counts(self._own)
-                why = flaw([Work(steps, exchanges, "")] * self._workers)
-                if why:
-                    raise NotOneModelError(f"in epoch {self._epoch + 1} {why}")
+        if not self._compared:
             return
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        try:
-            socket.create_connection(address, timeout=_DRAIN_SECONDS).close()
-        except OSError:
-            raise NotOneModelError(
-                f"its {self._workers} workers never met at MASTER_ADDR:MASTER_PORT, so each trains "
-                "a model of its own"
-            ) from None
-        self._met = True
-        self._check_one_model()
+        if not self._met:
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            try:
+                socket.create_connection(address, timeout=_DRAIN_SECONDS).close()
+            except OSError:
+                raise NotOneModelError(
+                    f"its {self._workers} workers never met at MASTER_ADDR:MASTER_PORT, so each "
+                    "trains a model of its own"
+                ) from None
+            self._met = True
+        steps, exchanges = counting.read_counts(self._own)
+        if why := flaw([Work(steps, exchanges, "")] * self._workers):
+            raise NotOneModelError(f"in epoch {self._epoch + 1} {why}")
 
     def tree(self) -> list[psutil.Process]:
         process = self._process

@@ -153,8 +153,6 @@ class LiveCheck:
                     return
             time.sleep(_PAUSE)
 
-    # ---- each call ---------------------------------------------------------------------------
-
     def _tags(self) -> dict[str, str]:
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began + LIVES_SECONDS))
         dollars = pricing.HEAD_USD_PER_HOUR.get(self._type)

@@ -1,5 +1,6 @@
 """What is reported of an error in a worker."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from cloudtune.infra.node import worker as module
+from cloudtune.infra.node.messages import Assignment, Begin, Training, WorkerSlot
 from cloudtune.infra.node.worker import Worker, failure_of
 
 
@@ -59,26 +61,26 @@ def test_a_peer_that_has_gone_is_recognised() -> None:
     assert not failure_of(raised(RuntimeError("shapes differ")), world_size=2).peer
 
 
-def test_the_script_gets_nested_parameters_as_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_gets_nested_parameters_as_mappings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     got: list[dict[str, Any]] = []
 
-    class Session:
+    class FakeSession:
+        def __init__(self, **given: object) -> None: ...
+
         def grant(self, until: int) -> None: ...
 
         def run(self, function: Any, config: dict[str, Any]) -> None:
             function(config)
 
     worker = Worker(SimpleNamespace(send=lambda _body: None))  # type: ignore[arg-type]
-    monkeypatch.setattr(worker, "_open", lambda *_given: Session())
+    monkeypatch.setattr(module, "Session", FakeSession)
     monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
     monkeypatch.setitem(module._preloaded, "train.py:train", got.append)
-    begin: Any = SimpleNamespace(
-        environment={},
-        slot=SimpleNamespace(world_size=1),
-        training=SimpleNamespace(train="train.py:train", program=None),
-        assignment=SimpleNamespace(config={"lr": 1.0, "opt/name": "sgd"}, until_epoch=1),
-        gpu=0,
-    )
+    training = Training("train.py:train", "loss", "min", 1, str(tmp_path), 0)
+    assignment = Assignment("t1", {"lr": 1.0, "opt/name": "sgd"}, None, 0, 1, 0)
+    begin = Begin(training, WorkerSlot(0, 0, 1, 1), assignment, "", False, "", 0.0, {})
     worker._train(begin, None)
     assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]
 
