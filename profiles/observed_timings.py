@@ -51,11 +51,6 @@ class EpochTimes:
     first: bool = False
     parallel: Parallel = ""
 
-    def is_of(self, machine: str, parallel: Mapping[Width, Parallel]) -> bool:
-        """Whether they are of an instance type, and of the strategies by which it trains."""
-        strategy = parallel.get(self.width) or "ddp"
-        return self.instance_type == machine and (self.parallel or "ddp") == strategy
-
 
 @dataclass(frozen=True)
 class DelayTimes:
@@ -255,7 +250,9 @@ def _of_run(
     cells: dict[Width, dict[int, EpochTimes]] = {}
     for number, trial in enumerate(run.trials):
         for epoch in trial:
-            if epoch.is_of(machine, parallel) and epoch.seconds.mean > 0:
+            strategy = parallel.get(epoch.width) or "ddp"
+            is_of_it = epoch.instance_type == machine and (epoch.parallel or "ddp") == strategy
+            if is_of_it and epoch.seconds.mean > 0:
                 cells.setdefault(epoch.width, {})[number] = epoch
     for width, cell in cells.items():  # first epochs count where there are no others
         steady = {number: epochs for number, epochs in cell.items() if not epochs.first}

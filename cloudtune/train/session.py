@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import os
 import threading
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.model.events import EpochReport
-from cloudtune.train.background import Deliveries
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
-from cloudtune.train.cpu import waited_seconds
-from cloudtune.train.epoch_hook import load_epoch_hook
 from cloudtune.train.progress_cursor import Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from cloudtune.train.user_script import TrainFunction
 
 ADDRESS_VARIABLE: Final = "CLOUDTUNE_WORKER"
+HOOK_VARIABLE: Final = "CLOUDTUNE_EPOCH_HOOK"
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class MissingMetricError(UsageError):
@@ -52,6 +54,58 @@ class StopTraining(SystemExit):
     Not an `Exception`, so that a script's `except Exception` lets it pass; a SystemExit, so that
     a script on its own ends quietly.
     """
+
+
+def waited_seconds() -> float:
+    """Return for how long the calling thread has waited for a core in its life.
+
+    That is Linux's own count; 0 where there is none. A thread that sleeps or reads waits for none.
+    """
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def load_epoch_hook() -> Callable[..., object] | None:
+    """Return what the environment names as module:factory; None where it names nothing.
+
+    It is called on every rank at the end of each epoch, before the epoch's report is delivered, as
+    `hook(trial=, epoch=, width=, nodes=, elapsed=)`: `elapsed` is in seconds since the epoch began,
+    and epoch 0 is the set-up of the worker.
+
+    Raises:
+        UsageError: it is written in another way.
+    """
+    spec = os.environ.get(HOOK_VARIABLE)
+    if spec is None:
+        return None
+    module, _, factory = spec.partition(":")
+    if not module or not factory:
+        raise UsageError(f"{HOOK_VARIABLE} is {spec!r}; write it as module:factory")
+    return cast("Callable[..., object]", getattr(importlib.import_module(module), factory)())
+
+
+class Deliveries:
+    """Does work in a thread of its own, one piece at a time; begun by one, waited for by any."""
+
+    def __init__(self) -> None:
+        self._under_way: threading.Thread | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do this once what was begun before is done; returns as soon as it has begun.
+
+        `work` raises nothing. A process that ends doesn't wait for it: call `wait` before.
+        """
+        self.wait()
+        thread = threading.Thread(target=work, name="deliveries", daemon=True)
+        thread.start()
+        self._under_way = thread  # not before: only a started thread can be joined
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait up to `seconds` until what was begun is done."""
+        if self._under_way is not None:
+            self._under_way.join(seconds)
 
 
 @dataclass(eq=False)

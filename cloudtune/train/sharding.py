@@ -4,13 +4,12 @@ A worker holds its part of each parameter. The states of such a model and of its
 whole all the same, plain tensors on the CPU: a checkpoint opens at any width, sharded or not.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -22,11 +21,7 @@ from torch.utils import _pytree as trees
 
 from cloudtune.errors import UsageError
 from cloudtune.train.calls import current_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cloudtune.train.session import Session
+from cloudtune.train.session import Session
 
 
 def shard(

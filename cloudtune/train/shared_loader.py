@@ -1,33 +1,26 @@
 """A loader whose batches trials of one machine have in common."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch.utils import data
 
 from cloudtune.train.data import Shares, is_plain, options_of, split
+from cloudtune.train.session import Session
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
 from cloudtune.train.shared_input.order import Batches, BatchOrder, seed_of
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader, SharingError, tell
 from cloudtune.train.shared_input.serving import Loading
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
-    from torch.utils.data import DataLoader
-
-    from cloudtune.train.session import Session
-
-
-def shared(loader: DataLoader[Any], session: Session, name: str = "") -> Any:
+def shared(loader: data.DataLoader[Any], session: Session, name: str = "") -> Any:
     """Give a loader of the same batches as that of any other trial of the run.
 
     On a machine where others read the same ones, each is loaded once. See `prepare_data_loader`.
     """
-    from torch.utils import data  # noqa: PLC0415
-
     iterable = isinstance(loader.dataset, data.IterableDataset)
     if iterable or not is_plain(loader.sampler) or not loader.batch_size:
         tell("each trial loads for itself: the loader has no plain order of samples and batches")
@@ -45,7 +38,7 @@ def shared(loader: DataLoader[Any], session: Session, name: str = "") -> Any:
 class SharedLoader:
     """The batches of `loader`, in the order that all trials have, from where they are loaded."""
 
-    def __init__(self, loader: DataLoader[Any], batches: Batches, name: str) -> None:
+    def __init__(self, loader: data.DataLoader[Any], batches: Batches, name: str) -> None:
         self._loader = loader
         self._batches = batches
         self._idle: list[Reader] = []
@@ -95,8 +88,6 @@ class SharedLoader:
         if not self._loader.num_workers:
             yield from map(self._batches.__getitem__, places)
             return
-        from torch.utils import data  # noqa: PLC0415
-
         options = options_of(self._loader) | {"collate_fn": _unchanged, "persistent_workers": False}
         batches: Any = self._batches
         yield from data.DataLoader(batches, batch_size=None, sampler=places, **options)

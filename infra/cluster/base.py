@@ -59,11 +59,8 @@ class Rental:
         In seconds, where limits pay till `until` (Unix time).
         """
         lease = max(60.0, min(now + self.lease_seconds, self.lease_end) - now)
-        return lease, min(lease, self.unseen(now, until))
-
-    def unseen(self, now: float, until: float) -> float:
-        """Return how long one that never joins may last, in seconds, where limits pay till then."""
-        return max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
+        never_joined = max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
+        return lease, min(lease, never_joined)
 
 
 class RunCluster(Protocol):

@@ -4,8 +4,6 @@ Nothing here decides anything. What EC2, Ray and the workers say becomes events;
 asks for is set going and not waited for.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import math
@@ -13,34 +11,38 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from pathlib import Path
+from typing import TypeAlias, assert_never
 
 import ray
 
 from cloudtune.clock import unix_time
+from cloudtune.engine.resume import InFlight
 from cloudtune.errors import CloudtuneError, HurriedError
 from cloudtune.infra.cluster.agents import Agents
+from cloudtune.infra.cluster.base import RunCluster
 from cloudtune.infra.cluster.rescue import Rescue
 from cloudtune.infra.cluster.trial_session import TrialSession
 from cloudtune.infra.cluster.watcher import Watcher
-from cloudtune.infra.node.messages import AtRisk, Epoch, Interruption, Remark
+from cloudtune.infra.node.messages import (
+    AtRisk,
+    Described,
+    Epoch,
+    Interruption,
+    Message,
+    Remark,
+    Training,
+)
+from cloudtune.infra.provider import Calls
 from cloudtune.model import commands, events
+from cloudtune.model.events import Event
+from cloudtune.model.trial import TrialId
 from cloudtune.train.checkpoint import CheckpointStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from cloudtune.engine.resume import InFlight
-    from cloudtune.infra.cluster.base import RunCluster
-    from cloudtune.infra.node.messages import Described, Message, Training
-    from cloudtune.infra.provider import Calls
-    from cloudtune.model.events import Event
-    from cloudtune.model.trial import TrialId
-
-    _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
-    _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
+_Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
+_Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
 # How long sessions have to end by themselves; the instances end in any case.
 _JOIN_SECONDS = 8.0
@@ -114,7 +116,7 @@ class CloudWorld:
         self._rescue = Rescue(head.folder, training, self._agents.call, self._remark)
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
 
-    def __enter__(self) -> CloudWorld:
+    def __enter__(self) -> "CloudWorld":
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             self._head.connect(self._directory)

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,31 +53,22 @@ class Pace:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Factor:
-    """How many times as long an epoch takes on an emulated GPU as on one core; `why` says so."""
-
-    value: float
-    why: str
-
-
-def core_factor(gpu: str) -> Factor:
-    """Return how an epoch on a GPU compares with one on a core of this machine.
+def core_factor(gpu: str) -> tuple[float, str]:
+    """Return how many times as long an epoch takes on an emulated GPU as on one core, and why.
 
     Such a GPU is slower than a core: pacing can only slow down, and many of them share the cores.
     """
-    row = next(row for row in rows(_TABLE) if _is(row, "core_factor"))
+    (row,) = _rows("core_factor")
     base = float(row["value"])
     reference = row["gpu"]
     set_to = f"set to {base:g} times a core's time"
     if gpu == reference:
-        return Factor(base, f"{reference} {set_to}")
+        return base, f"{reference} {set_to}"
     ratio = ratios.between(reference, gpu)
     if ratio is None:
-        why = f"no published ratio for {gpu}, so it counts as a {reference}, {set_to}"
-        return Factor(base, why)
+        return base, f"no published ratio for {gpu}, so it counts as a {reference}, {set_to}"
     how = f"{gpu} {ratio.ratio:.2f} times as fast as {reference} ({ratio.source}, {ratio.date})"
-    return Factor(base / ratio.ratio, f"{how}; {reference} {set_to}")
+    return base / ratio.ratio, f"{how}; {reference} {set_to}"
 
 
 def pace_of(
@@ -87,15 +78,16 @@ def pace_of(
 
     `core_seconds` is what an epoch took on one core; where none was timed, a table makes one up.
     """
-    table = rows(_TABLE)
     if core_seconds is None:
-        made_up = {row["gpu"]: float(row["value"]) for row in table if _is(row, "epoch_seconds")}
+        made_up = {row["gpu"]: float(row["value"]) for row in _rows("epoch_seconds")}
         epoch_seconds = made_up.get(gpu, made_up["*"])
     else:
-        epoch_seconds = core_seconds * core_factor(gpu).value
+        factor, _ = core_factor(gpu)
+        epoch_seconds = core_seconds * factor
+    (start,) = _rows("start_seconds")
     return Pace(
         epoch_seconds=scale * epoch_seconds,
-        start_seconds=scale * next(float(r["value"]) for r in table if _is(r, "start_seconds")),
+        start_seconds=scale * float(start["value"]),
         speedup=_points("speedup"),
         node_efficiency=_points("node_efficiency"),
         seed=seed,
@@ -162,14 +154,14 @@ def emulated_profile(
     slow down. The same goes for a start.
     """
     pace = pace_of(machine.gpu, scale=scale, core_seconds=core_seconds)
-    factor = core_factor(machine.gpu)
+    factor, why = core_factor(machine.gpu)
     nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in profile.epoch}
     paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in profile.epoch}
     slow = [w for w, seconds in paced.items() if profile.epoch[w].mean > seconds]
     start = _at_least(profile.start, pace.start_seconds)
     resize = replace(profile.resize, mean=profile.resize.mean + start.mean - profile.start.mean)
     notes = [profile.source, f"an epoch took {core_seconds:.3g} s on one core of this machine"]
-    notes.append(f"{factor.value:.3g} times that on a GPU ({factor.why}); widths by pacing.csv")
+    notes.append(f"{factor:.3g} times that on a GPU ({why}); widths by pacing.csv")
     if slow:
         widths = ", ".join(width_text(width) for width in sorted(slow))
         notes.append(f"at {widths} GPUs this machine can't keep that pace: what it took")
@@ -179,9 +171,7 @@ def emulated_profile(
         start=start,
         resize=resize,
         source="; ".join(notes),
-        provenance=Provenance(
-            EMULATED, core_seconds=core_seconds, factor=factor.value, why=factor.why
-        ),
+        provenance=Provenance(EMULATED, core_seconds=core_seconds, factor=factor, why=why),
     )
 
 
@@ -206,7 +196,8 @@ def core_seconds_of(
     for profile, machine in pairs[:1]:
         width = profile.widths[0]
         alone = profile.epoch_seconds(width) * speedup(pace_of(machine.gpu), width, 1)
-        return alone / core_factor(machine.gpu).value / scale
+        factor, _ = core_factor(machine.gpu)
+        return alone / factor / scale
     return None
 
 
@@ -228,10 +219,9 @@ def _interpolate(points: Points, at: float) -> float:
     return y0 * math.exp(share * math.log(y1 / y0))
 
 
-def _is(row: Mapping[str, str], quantity: str) -> bool:
-    return row["quantity"] == quantity
+def _rows(quantity: str) -> list[dict[str, str]]:
+    return [row for row in rows(_TABLE) if row["quantity"] == quantity]
 
 
 def _points(quantity: str) -> Points:
-    matching = (row for row in rows(_TABLE) if _is(row, quantity))
-    return sorted((float(row["at"]), float(row["value"])) for row in matching)
+    return sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))

@@ -8,7 +8,7 @@ import hmac
 import re
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
@@ -75,9 +75,6 @@ class Access:
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Access:
         return cls(*(str(state.get(name, "")) for name in ("endpoint", "key", "secret", "token")))
-
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
 
     @property
     def headers(self) -> dict[str, str]:

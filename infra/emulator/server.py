@@ -19,6 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def serve(
 
 def _announce(home: Path, access: Access) -> None:
     state = {
-        **access.to_json(),
+        **asdict(access),
         "pid": os.getpid(),
         "create_time": birth(os.getpid()),
         "started_at": time.time(),

@@ -14,12 +14,13 @@ import shlex
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtune.infra.environments import delivery
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
-from cloudtune.infra.environments.release import ReleasePins, release_pins
+from cloudtune.infra.environments.release import release_pins
 from cloudtune.infra.environments.spec import ROOT
 from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, storage_errors, write_file
@@ -110,11 +111,11 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
         StorageError: the storage can't be reached.
     """
     python = f"3.{sys.version_info.minor}"  # of its patch levels uv brings few, and images others
-    wanted = release_pins()
-    inputs = json.dumps(["head", python, wanted.lines, code_hash(), str(root)])
+    pins, unhashed = release_pins()
+    inputs = json.dumps(["head", python, pins, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
     place = root / digest
-    data = _source(wanted, f"{place}.source")
+    data = _source(pins, f"{place}.source")
     uri = f"{storage.rstrip('/')}/{FOLDER}/{digest}/source.tar.gz"
     with storage_errors(uri):
         fs, path = filesystem(uri)
@@ -123,10 +124,10 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
     digest = hashlib.sha256(data).hexdigest()
     source = delivery.Pack(uri, digest, len(data), f"{place}.source", python, 0.0)
     packed = EnvironmentCache(storage, place).pack()
-    return Foundation(source, str(place), python, packed, wanted.unhashed)
+    return Foundation(source, str(place), python, packed, unhashed)
 
 
-def _source(wanted: ReleasePins, into: str) -> bytes:
+def _source(pins: Sequence[str], into: str) -> bytes:
     """Return cloudtune's wheel and what goes with it, packed; equal code gives equal bytes.
 
     A head that runs builds environments itself, for which it needs uv.
@@ -140,8 +141,8 @@ def _source(wanted: ReleasePins, into: str) -> bytes:
     )
     texts = {
         "ours.txt": [ours],
-        "uv.txt": [next(line for line in wanted.lines if line.startswith("uv=="))],
-        "pins.txt": wanted.lines,
+        "uv.txt": [next(line for line in pins if line.startswith("uv=="))],
+        "pins.txt": pins,
     }
     files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
     files = {path.name: wheel, **files}

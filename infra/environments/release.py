@@ -5,7 +5,6 @@ has the ones that a head installs, with the SHA-256 of each file that it may tak
 """
 
 import sys
-from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -22,19 +21,11 @@ HASHED_PYTHONS = (11, 12, 13, 14)
 CUDA_PREFIXES = ("cuda-", "nvidia-", "triton")
 
 
-@dataclass(frozen=True)
-class ReleasePins:
-    """The line of each package: its version, with its hashes where there are some.
-
-    `unhashed` says which packages go without, and why; "" where none does.
-    """
-
-    lines: tuple[str, ...]
-    unhashed: str = ""
-
-
-def release_pins() -> ReleasePins:
+def release_pins() -> tuple[list[str], str]:
     """Return what a head installs: this release's packages, and the torch of this machine.
+
+    A line for each: its version, with its hashes where there are some; and which packages go
+    without, and why ("" where none does).
 
     Scripts are tried with that torch. If it isn't the release's, it needs others of its own, and
     nothing here has the hashes of any.
@@ -52,4 +43,4 @@ def release_pins() -> ReleasePins:
     if sys.version_info.minor not in HASHED_PYTHONS:
         lines = [line if line.startswith("uv==") else line.partition(" ")[0] for line in lines]
         unhashed = f"all, as this release was not tested with Python 3.{sys.version_info.minor}"
-    return ReleasePins(tuple(lines), unhashed)
+    return lines, unhashed

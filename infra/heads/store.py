@@ -199,12 +199,15 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
         else:
             files[listed.removeprefix(prefix)] = (size, written)
     for name, (size, written) in files.items():
-        path = folder / name
-        if name in growing or _is_there(path, size, written):
+        if name in growing:
             continue
+        with contextlib.suppress(OSError):
+            there = (folder / name).stat()
+            if there.st_size == size and there.st_mtime >= written:
+                continue
         data = store.read(f"{RECORD}/{prefix}{name}")
         if data is not None:
-            replace_file(path, data)
+            replace_file(folder / name, data)
             count += 1
     for name, pieces in growing.items():
         count += _fetch_pieces(store, f"{RECORD}/{prefix}{name}", folder / name, pieces)
@@ -243,10 +246,3 @@ def _fetch_pieces(store: HeadStore, name: str, path: Path, pieces: Mapping[int, 
 
 def _piece(name: str, begin: int) -> str:
     return f"{name}@{begin:012}"
-
-
-def _is_there(path: Path, size: int, written: float) -> bool:
-    with contextlib.suppress(OSError):
-        there = path.stat()
-        return there.st_size == size and there.st_mtime >= written
-    return False

@@ -1,7 +1,5 @@
 """The agent's side of the zygote: start it, have it fork, hear of ends, start it again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -11,16 +9,12 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cloudtune.infra.node import zygote
 from cloudtune.infra.node.messages import Body, Exited, Fork, Forked, Order, Warm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
 
 _MAX_STARTS = 4
 _LONG_ENOUGH = 60.0
@@ -86,7 +80,7 @@ class Forks:
 
     def fork(
         self, name: str, environment: Mapping[str, str], *, warm: bool = False
-    ) -> Connection[Order, Body]:
+    ) -> "Connection[Order, Body]":
         """Return the connection to a new worker of that name, which waits for what to train.
 
         A worker that could not be forked is reported as one that ended.

@@ -1,10 +1,10 @@
 """Copies of what workers print, kept beside the checkpoints: an instance takes its disk along."""
 
 import contextlib
+import math
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,6 @@ _LOOK_SECONDS = 1.0
 _NEAR_SECONDS = 1.0
 _FAR_SECONDS = 15.0
 _ZYGOTE = "zygote.log"
-
-
-@dataclass
-class _Copied:
-    """What was last kept of a log: how long that was, and when it was brought away."""
-
-    size: int
-    at: float
 
 
 class LogCopies:
@@ -45,7 +37,7 @@ class LogCopies:
         self._uri = uri
         self._node = node
         self._near = "://" not in uri
-        self._copied: dict[str, _Copied] = {}
+        self._copied: dict[str, tuple[int, float]] = {}  # the bytes of each log, and when
         self._place: tuple[Any, str] | None = None
         self._failed = False
         self._wanted = threading.Event()
@@ -72,34 +64,30 @@ class LogCopies:
         with self._copying, contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.glob("*.log")):
                 size = path.stat().st_size
-                copied = self._copied.get(path.name)
-                grown = size > 0 if copied is None else size != copied.size
-                due = at_once or copied is None or time.monotonic() >= copied.at + pause
-                if grown and due:
+                copied, at = self._copied.get(path.name, (0, -math.inf))
+                if size != copied and (at_once or time.monotonic() >= at + pause):
                     self._keep(path, size)
 
     def _keep(self, path: Path, size: int) -> None:
         name = f"nodes/{self._node}.log" if path.name == _ZYGOTE else path.name
-        self._copied[path.name] = _Copied(size, time.monotonic())
+        at = time.monotonic()
+        self._copied[path.name] = size, at
         try:
-            self._write(name, shorten(path))
+            data = shorten(path)
+            if self._near:
+                replace_file(Path(self._uri, name), data)  # who follows it never sees half of it
+            else:
+                self._place = self._place or filesystem(self._uri)
+                fs, root = self._place
+                write_file(fs, f"{root}/{name}", data)
         except (OSError, ValueError) as error:  # pyarrow's own are of these two
-            self._copied[path.name].size = -1  # tried again in its turn
+            self._copied[path.name] = -1, at  # tried again in its turn
             if not self._failed:
                 self._failed = True
                 with contextlib.suppress(OSError, ValueError):
                     sys.stderr.write(f"logs are not copied to {self._uri}: {error}\n")
         else:
             self._failed = False
-
-    def _write(self, name: str, data: bytes) -> None:
-        if self._near:
-            replace_file(Path(self._uri, name), data)  # whoever follows it never sees half of it
-            return
-        if self._place is None:
-            self._place = filesystem(self._uri)
-        fs, root = self._place
-        write_file(fs, f"{root}/{name}", data)
 
     def _go_on(self) -> None:
         while not self._closing.is_set():

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from cloudtune.train.background import Deliveries
+from cloudtune.train.session import Deliveries
 
 
 def test_who_waits_as_work_begins_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,11 +106,11 @@ def test_tokens_differ_by_all_that_is_asked_for() -> None:
 def test_what_never_joins_is_gone_by_the_deadline(tmp_path: Path) -> None:
     now = time.time()
     rental = Rental("r1", Endpoint("us-east-1"), {}, 3600.0, now + 3600.0, {}, {}, 130.0, now + 125)
-    assert rental.unseen(now, now + 20.0) == 125.0
-    assert rental.unseen(now + 120.0, now + 125.0) == 5.0, "to the second"
-    assert rental.unseen(now - 900.0, now - 700.0) == 200.0, "what the budget pays for"
-    assert rental.unseen(now - 900.0, now - 880.0) == 130.0, "in any case"
-    assert rental.unseen(now + 130.0, now + 125.0) == 0.0
+    assert rental.leases(now, now + 20.0)[1] == 125.0
+    assert rental.leases(now + 120.0, now + 125.0)[1] == 5.0, "to the second"
+    assert rental.leases(now - 900.0, now - 700.0)[1] == 200.0, "what the budget pays for"
+    assert rental.leases(now - 900.0, now - 880.0)[1] == 130.0, "in any case"
+    assert rental.leases(now + 130.0, now + 125.0)[1] == 0.0
 
 
 def test_ray_reads_any_letter_of_a_path_as_it_is(tmp_path: Path) -> None:
