@@ -178,10 +178,11 @@ def unheard_world() -> Any:
     world: Any = SimpleNamespace(
         _began=0.0, _interrupted=False, _hurried=False, _ended=False, _events=SimpleQueue()
     )
-    world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"))
-    world._acknowledge = world._check_alive = lambda: None
-    world._leased_until = world._until_timer = lambda: 0.0
-    world._last, world._reported = 0.0, None
+    world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"), alive=lambda: True)
+    world._watcher = SimpleNamespace(failure=None)
+    world._acknowledge = lambda: None
+    world._leased_until = lambda: 0.0
+    world._last, world._timers = 0.0, {}
     return world
 
 

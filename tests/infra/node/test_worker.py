@@ -65,17 +65,9 @@ def test_the_script_gets_nested_parameters_as_mappings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     got: list[dict[str, Any]] = []
-
-    class FakeSession:
-        def __init__(self, **given: object) -> None: ...
-
-        def grant(self, until: int) -> None: ...
-
-        def run(self, function: Any, config: dict[str, Any]) -> None:
-            function(config)
-
+    session = SimpleNamespace(grant=lambda _until: None, run=lambda train, config: train(config))
     worker = Worker(SimpleNamespace(send=lambda _body: None))  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "Session", FakeSession)
+    monkeypatch.setattr(module, "Session", lambda **_given: session)
     monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
     monkeypatch.setitem(module._preloaded, "train.py:train", got.append)
     training = Training("train.py:train", "loss", "min", 1, str(tmp_path), 0)
