@@ -147,7 +147,6 @@ class Calls(Protocol):
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What a call raises when it fails."""
-        ...
 
     def code(self, error: BaseException, /) -> str:
         """Return the cloud's own word for an error, for people."""
@@ -155,11 +154,9 @@ class Calls(Protocol):
 
     def is_definite(self, error: BaseException, /) -> bool:
         """Whether an error of a launch says for certain that nothing was launched."""
-        ...
 
     def refusal_kind(self, code: str, /) -> RefusalKind:
         """Return what a word of `code` means for us."""
-        ...
 
     def is_permanent(self, code: str, /) -> bool:
         """Whether asking again is pointless."""
@@ -169,15 +166,12 @@ class Calls(Protocol):
         self, token: str, tags: Mapping[str, str], request: Mapping[str, Any], /
     ) -> str:
         """Launch one instance and return its id; asked again with the same token, the same id."""
-        ...
 
     def ours(self, run: str | None = None, /, *, ended: bool = True) -> list[Instance]:
         """Return the instances of a run, or of every run; `ended` includes terminated ones."""
-        ...
 
     def terminate(self, ids: Sequence[str], /) -> None:
         """Give instances back. Repeating it for one that is gone is harmless."""
-        ...
 
     def console(self, instance: str, /) -> str:
         """Return the last of what an instance has printed as it booted, also of one that is gone.
@@ -198,22 +192,18 @@ class Provider(Protocol):
     @property
     def name(self) -> str:
         """The name that stands in experiments."""
-        ...
 
     @property
     def asks_first(self) -> str:
         """Whose money is spent, for the question before renting; "" if none is asked."""
-        ...
 
     @property
     def paced(self) -> bool:
         """Whether training takes there what a table says, for want of real GPUs."""
-        ...
 
     @property
     def has_gpus(self) -> bool:
         """Whether instances have the GPUs of their types; one that lacks any is then refused."""
-        ...
 
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name.
@@ -234,7 +224,6 @@ class Provider(Protocol):
         Raises:
             UsageError: a budget could not be kept, as prices are unknown.
         """
-        ...
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the experiment has all that is needed to rent.
@@ -242,7 +231,6 @@ class Provider(Protocol):
         Raises:
             UsageError: something is missing; the message says what to write.
         """
-        ...
 
     def waits(self, settings: Settings) -> Mapping[str, float]:
         """Return the seconds for which a launch of each type waits now, where that is foretold."""
@@ -276,14 +264,12 @@ class Provider(Protocol):
         Raises:
             UsageError: it can't be rented from now.
         """
-        ...
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return the clouds in which instances of ours may be, without starting any.
 
         `regions` are those that runs of this machine used; `asked` is one that a person named.
         """
-        ...
 
     def regions(self) -> tuple[str, ...]:
         """Return all regions in which the account may rent; () where there are none to ask.
@@ -306,7 +292,6 @@ class Provider(Protocol):
 
     def calls(self, endpoint: Endpoint) -> Calls:
         """Return what asks the cloud."""
-        ...
 
     def errors(self) -> tuple[type[Exception], ...]:
         """Return what `calls`, or a call, raises when it fails."""
@@ -317,7 +302,6 @@ class Provider(Protocol):
 
         `user_data` is the script that the instance runs at boot; with it, it joins the cluster.
         """
-        ...
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
         """Return an experiment with what the account has for it, where it names nothing else."""
@@ -344,7 +328,6 @@ class Provider(Protocol):
         Raises:
             UsageError: they can't.
         """
-        ...
 
     def joined(self, folder: Path, rental: Any) -> Any:
         """Return the Ray cluster in which its instances are; None: a run starts its own.

@@ -81,7 +81,6 @@ class Planner(Protocol):
     @property
     def name(self) -> str:
         """The name of the planner on the command line."""
-        ...
 
     def plan(self, request: PlanRequest) -> Plan:
         """Return the best plan of its kind that stays within the limits, by the objective.
@@ -89,4 +88,3 @@ class Planner(Protocol):
         Raises:
             InfeasibleError: none does; carries the fastest and the cheapest plan there is.
         """
-        ...

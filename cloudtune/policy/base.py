@@ -19,7 +19,6 @@ class Policy(Protocol):
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Take one event in and return what is to be done about it, in order."""
-        ...
 
 
 @dataclass(frozen=True)

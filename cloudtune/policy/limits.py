@@ -25,7 +25,6 @@ class Spender(Protocol):
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if everything were given back at that time."""
-        ...
 
 
 class LimitKeeper:

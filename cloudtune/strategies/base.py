@@ -33,14 +33,12 @@ class StagedStrategy(Protocol):
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the forecast of the work: what each stage trains if nothing fails."""
-        ...
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the trials that go on from the rung at the end of a stage, best first.
 
         `results` holds the metric that each trial reached at the rung; nan and None rank last.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,111 +106,89 @@ class View(Protocol):
     @property
     def now(self) -> float:
         """The time of the event that is being decided about."""
-        ...
 
     @property
     def mode(self) -> Mode:
         """Whether more or less of the metric is better."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """The deadline and the budget, from the run's begin."""
-        ...
 
     @property
     def ahead(self) -> float:
         """By when all could be given back, if that were decided only at the next tick (run s)."""
-        ...
 
     @property
     def lookahead(self) -> int:
         """How many tasks of a group the allocator chooses among, whatever room there is."""
-        ...
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the run must begin to give back; inf without a deadline."""
-        ...
 
     @property
     def dollars_left(self) -> float:
         """The dollars left if everything were given back now; inf without a budget."""
-        ...
 
     @property
     def committed(self) -> float:
         """Dollars spent, or bound to be spent whatever is done; of what is held, until now."""
-        ...
 
     @property
     def best(self) -> BestResult | None:
         """The best epoch so far."""
-        ...
 
     @property
     def trials(self) -> Mapping[TrialId, TrialProgress]:
         """Every trial that ever ran, in the order of their first start."""
-        ...
 
     @property
     def running(self) -> LiveTrials:
         """The trials that have sessions, those that wait at a rung or are stopping included."""
-        ...
 
     @property
     def rentables(self) -> Sequence[Rentable]:
         """The offers that may be rented, each with the script's speed there."""
-        ...
 
     @property
     def max_instances(self) -> int:
         """How many instances may be alive at once."""
-        ...
 
     @property
     def fleet(self) -> FleetBook:
         """Every instance that was ever asked for, and what has become of it."""
-        ...
 
     @property
     def held(self) -> Counter[Offer]:
         """Instances that are to stay, those that still boot included."""
-        ...
 
     @property
     def gpus(self) -> int:
         """GPUs of the instances that take trials now."""
-        ...
 
     @property
     def free_gpus(self) -> float:
         """GPUs of usable instances on which nothing runs, with the free shares of the others."""
-        ...
 
     @property
     def setups(self) -> Sequence[float]:
         """The seconds that each session took to be set up, in order; more are added at the end."""
-        ...
 
     @property
     def disturbances(self) -> int:
         """How often an instance was refused, lost, taken back or never joined."""
-        ...
 
     @property
     def shocks(self) -> int:
         """How often the cloud began to refuse an offer, or took an instance that trials sat on."""
-        ...
 
     @property
     def backoffs(self) -> Mapping[Offer, LaunchBackoff]:
         """What has gone wrong with the launches of each offer."""
-        ...
 
     def until(self, trial: TrialId) -> int:
         """Return the epoch that a trial may train to for now; 0 for one that never began."""
-        ...
 
     def width_for(self, trial: TrialProgress | None, width: Width, offer: Offer) -> Width:
         """Return the width that a trial gets on an offer where it is to have this one.
@@ -220,56 +196,45 @@ class View(Protocol):
         It is wider where trials ran out of memory, unless this one trains at that width already.
         None is a trial that never began.
         """
-        ...
 
     def fits(self, width: Width, offer: Offer) -> bool:
         """Whether a trial of `width` GPUs could start now on the instances of an offer."""
-        ...
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
         """Whether `alive` instances of each offer at once keep the cap and the vCPU quotas."""
-        ...
 
     def refused(self, offer: Offer) -> bool:
         """Whether asking for such an instance is pointless: it was refused again and again."""
-        ...
 
     def avoided(self, offer: Offer) -> bool:
         """Whether such an instance isn't asked for now: it was refused a short while ago."""
-        ...
 
     def barred(self, offer: Offer) -> bool:
         """Whether such an instance will never be asked for again."""
-        ...
 
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured.
 
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
-        ...
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch of the slowest of these trials: as `corrected` has it.
 
         To be asked at every epoch about the same tuple: that takes no look at each of its trials.
         """
-        ...
 
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer: as `corrected` has it."""
-        ...
 
     def profiled(self, offer: Offer) -> Rentable:
         """Return an offer's rentable as it was before the run, without its measurements."""
-        ...
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable at the speed that these trials can be expected to have on it.
 
         Delays are those that are to be expected too.
         """
-        ...
 
 
 class Strategy(Protocol):
@@ -293,17 +258,14 @@ class Strategy(Protocol):
     @property
     def name(self) -> str:
         """The name in an experiment file and on the command line."""
-        ...
 
     @property
     def anytime(self) -> bool:
         """Whether the strategy uses up its limits, so that to end at one is a success."""
-        ...
 
     @property
     def reason(self) -> EndReason | None:
         """Why the strategy is done; None leaves it to the run: done if there is a result."""
-        ...
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
         """Return the work that may begin now, in order, none that trains: there is room for `room`.
@@ -312,27 +274,21 @@ class Strategy(Protocol):
         Asked again whenever there is room, so an answer isn't a promise: a task counts as begun
         when `view.trials` shows its trial starting.
         """
-        ...
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Return what becomes of a trial that has just finished an epoch (`trial.epoch`)."""
-        ...
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Record that a trial failed, and won't come back."""
-        ...
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return trials that are to stop now, or to be over, though they haven't reported."""
-        ...
 
     def wake_at(self, view: View) -> float | None:
         """Return the run second at which to ask again though nothing has happened; None: never."""
-        ...
 
     def done(self, view: View) -> bool:
         """Whether the strategy waits for no trial, and will never ask for one again."""
-        ...
 
     def more(self, view: View, trials: int) -> str:
         """Try more trials than it was to; returns why it can't, "" if it can.
@@ -340,7 +296,6 @@ class Strategy(Protocol):
         Asked as a run that has ended goes on, with the new limits in `view`. A strategy that was
         done isn't any more.
         """
-        ...
 
 
 @runtime_checkable
@@ -349,7 +304,6 @@ class Breeds(Protocol):
 
     def parents(self, view: View) -> Collection[TrialId]:
         """Return the trials from which others may begin, over or not. Another thread may ask."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -366,20 +320,16 @@ class Allocator(Protocol):
     @property
     def name(self) -> str:
         """The name in an experiment file and on the command line."""
-        ...
 
     def min_width(self, view: View) -> Width:
         """Return the narrowest width that any trial would get now."""
-        ...
 
     @property
     def lookahead(self) -> int:
         """How many tasks of a group it chooses among; 0 where it takes them as they come."""
-        ...
 
     def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
         """Return the tasks of a group in the order in which they start."""
-        ...
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
         """Give for each task that is to start what it may have, the best first; none: it waits.
@@ -387,11 +337,9 @@ class Allocator(Protocol):
         The run takes one answer at a time: when it asks for the next task's, the task before has
         its GPUs or waits, as `view` then shows.
         """
-        ...
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the width that a running trial should have, after an epoch."""
-        ...
 
 
 class ByWidth:
@@ -420,31 +368,25 @@ class FleetRule(Protocol):
     @property
     def name(self) -> str:
         """The name in an experiment file and on the command line."""
-        ...
 
     @property
     def stage(self) -> int:
         """The number of the present stage; with each new one the cloud's refusals are forgotten."""
-        ...
 
     def max_gpus(self, view: View) -> int:
         """Return the GPUs to ask the strategy for work for: those held, and those it might rent."""
-        ...
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the instances that should be there, when trials have or want `needed` GPUs.
 
         Empty instances beyond that are given back, never one with a trial on it.
         """
-        ...
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return the offers that it might ask for, now or where others are refused."""
-        ...
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether these instances are enough to train a single trial."""
-        ...
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return instances that are to go though trials may sit on them.
@@ -452,11 +394,9 @@ class FleetRule(Protocol):
         Nothing starts there any more, and they are given back once they are empty. `needed` are the
         GPUs that trials have or want; inf before that is known, in the same round.
         """
-        ...
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
         """Return the dollars that the run will cost from second `at` on; None where unknown."""
-        ...
 
 
 class Sampler(Protocol):
@@ -464,15 +404,12 @@ class Sampler(Protocol):
 
     def ask(self) -> Trial | None:
         """Return the next trial to try; None when there is none left."""
-        ...
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a trial after an epoch; None where it failed."""
-        ...
 
     def more(self, trials: int) -> int:
         """Add trials after those that there were; returns how many more there are.
 
         The same trials come first as without; a grid may have fewer than are asked for.
         """
-        ...

@@ -81,11 +81,9 @@ class Ends(Protocol):
 
     def renew(self, until: float, /) -> float:
         """Put the end off till then (Unix) at most, or raise CloudtuneError; return the end."""
-        ...
 
     def end_now(self) -> None:
         """End the node, or raise CloudtuneError."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -35,28 +35,22 @@ class Candidates(Protocol):
 
     def ask(self) -> Trial | None:
         """Return the next trial to try; None when there is none left."""
-        ...
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a trial after an epoch; None where it failed."""
-        ...
 
     def more(self, trials: int) -> int:
         """Add trials; returns how many more there are."""
-        ...
 
     @property
     def axes(self) -> Axes:
         """The axes on which its configurations stand."""
-        ...
 
     def candidates(self) -> Sequence[Config]:
         """Return the configurations that might be tried."""
-        ...
 
     def take(self, candidate: int) -> Trial | None:
         """Return a candidate as a trial; None where it has been tried, or none may be any more."""
-        ...
 
 
 def _key(config: Config) -> tuple[tuple[str, object], ...]:
