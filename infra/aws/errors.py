@@ -43,7 +43,7 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
             "AuthFailure",
             "ExpiredToken",
             "InvalidClientTokenId",
-            "NoCredentialsError",  # boto3's, who asks nobody then
+            "NoCredentialsError",  # boto3's own: it sends no request then
             "OptInRequired",
             "PartialCredentialsError",
             "RequestExpired",

@@ -70,7 +70,7 @@ def watch_notices(
     *,
     seconds: float = POLL_SECONDS,
 ) -> None:
-    """Look for the notice every so many seconds until there is one, and tell of it once.
+    """Look for the notice every `seconds` until there is one, and report it once.
 
     `tell(due)` is called with the Unix time at which the instance goes, as `look` says it. Where
     that is never, this returns at once. Before that `warn()` is called, once, if the instance is
