@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import first_lease
@@ -192,8 +193,7 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
 
 
 def test_a_job_ends_with_its_lease_or_its_partition() -> None:
-    now = time.time()
-    end = datetime.fromtimestamp(now + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    end = datetime.fromtimestamp(unix_time() + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert time_options(end, math.inf) == ["--time=60", "--signal=B:TERM@120"]
     assert time_options(end, 600.0)[0] == "--time=10"
 
