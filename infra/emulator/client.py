@@ -10,7 +10,6 @@ from typing import Any
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.emulator.requests import Access
 
-NOTICE_S = 120.0
 _PATIENCE_S = 15.0
 
 
@@ -28,72 +27,57 @@ class EmulatorControl:
 
     def ping(self) -> dict[str, Any]:
         """Return pid, live instances, whether it is closing, its time and its clock."""
-        return dict(self._ask("GET", "ping"))
+        return dict(self._ask("ping"))
 
     def instances(self) -> list[dict[str, Any]]:
         """Return all that there is to know of every instance there was, ended ones included."""
-        return list(self._ask("GET", "instances"))
+        return list(self._ask("instances"))
 
     def instance(self, instance: str) -> dict[str, Any]:
         return next(record for record in self.instances() if record["id"] == instance)
 
     def calls(self) -> list[dict[str, Any]]:
         """Return the newest calls to EC2, oldest first, each with the fault that it met."""
-        return list(self._ask("GET", "faults")["calls"])
+        return list(self._ask("report")["calls"])
 
     def faults(self) -> list[dict[str, Any]]:
         """Return the faults still to come; posted again they do the same."""
-        return list(self._ask("GET", "faults")["faults"])
+        return list(self._ask("report")["faults"])
 
     def replace(self, faults: Iterable[Mapping[str, Any]]) -> None:
-        self._ask("POST", "faults", [dict(fault) for fault in faults])
+        self._ask("replace", faults=[dict(fault) for fault in faults])
 
     def add(self, *faults: Mapping[str, Any]) -> None:
         """Put faults after those to come."""
-        self._ask("PATCH", "faults", [dict(fault) for fault in faults])
+        self._ask("add", faults=[dict(fault) for fault in faults])
 
-    def clear(self) -> None:
-        self._ask("DELETE", "faults")
-
-    def capacity(
-        self, instance_type: str, instances: int | None, market: str = "*", zone: str = "*"
-    ) -> None:
-        """Let there be no more instances of a pool at a time; None lifts the limit."""
-        place = {"type": instance_type, "market": market, "zone": zone}
-        self.add({"kind": "capacity", **place, "instances": instances})
-
-    def quota(self, vcpus: int | None, market: str = "*", instance_type: str = "*") -> None:
-        """Let no more vCPUs of a market run at a time; None lifts the limit."""
-        self.add({"kind": "quota", "type": instance_type, "market": market, "vcpus": vcpus})
-
-    def reclaim(self, instance: str, notice: float = NOTICE_S) -> float:
+    def reclaim(self, instance: str, notice: float) -> float:
         """Have AWS take a spot instance back after a notice, 0 for none; return when it ends."""
-        return float(self._ask("POST", f"instances/{instance}/interrupt?seconds={notice}")["due"])
+        return float(self._ask("reclaim", instance=instance, notice=notice))
 
     def kill(self, instance: str) -> None:
         """End the processes of an instance; EC2 says running, and bills."""
-        self._ask("POST", f"instances/{instance}/kill")
+        self._ask("kill", instance=instance)
 
     def freeze(self, instance: str) -> None:
         """Stop the processes of an instance where they stand; EC2 says running, and bills."""
-        self._ask("POST", f"instances/{instance}/freeze")
+        self._ask("freeze", instance=instance)
 
     def thaw(self, instance: str) -> None:
-        self._ask("POST", f"instances/{instance}/thaw")
+        self._ask("thaw", instance=instance)
 
     def move_clock(self, seconds: float) -> float:
         """Move the emulator's clock; return how far it is ahead of this machine's now."""
-        return float(self._ask("POST", f"clock?seconds={seconds}")["clock"])
+        return float(self._ask("move_clock", seconds=seconds))
 
     def shut_down(self, *, only_if_idle: bool) -> None:
         """End the emulator; UsageError where it isn't idle and that counts."""
-        self._ask("POST", f"shutdown?only_if_idle={int(only_if_idle)}")
+        self._ask("shut_down", only_if_idle=only_if_idle)
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        url = f"{self.endpoint}/_cloudtune/{path}"
-        headers = self._access.headers
-        request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - our own
+    def _ask(self, command: str, **given: object) -> Any:
+        url = f"{self.endpoint}/_cloudtune/{command}"
+        data = json.dumps(given).encode()
+        request = urllib.request.Request(url, data, self._access.headers)  # noqa: S310 - our own
         # A proxy of the environment knows nothing of this machine's loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:

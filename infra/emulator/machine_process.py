@@ -23,7 +23,7 @@ import psutil
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra import processes
 from cloudtune.infra.emulator.machine import Machine
-from cloudtune.infra.emulator.requests import KEY_HEADER, Access
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
@@ -36,9 +36,8 @@ _SHUTDOWN_COMMAND = """\
 exec "{python}" -IS - "$@" <<'END'
 import json, sys, urllib.error, urllib.request
 body = json.dumps(sys.argv[1:]).encode()
-request = urllib.request.Request("{url}", body, {headers}, method="POST")
 try:
-    print(urllib.request.urlopen(request, timeout=10).read().decode())
+    print(urllib.request.urlopen("{url}", body, timeout=10).read().decode())
 except urllib.error.HTTPError as error:
     sys.exit(error.read().decode())
 END
@@ -241,11 +240,10 @@ def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:
 
 def write_shutdown_command(folder: Path, machine: str, access: Access) -> None:
     """Write the machine's own `shutdown` into its folder `bin`."""
-    url = f"{access.endpoint}/_cloudtune/instances/{machine}/shutdown"
-    headers = {**access.headers, KEY_HEADER: access.machine_key(machine)}
+    url = f"{access.metadata(machine)}/shutdown"
     command = folder / "bin" / "shutdown"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(_SHUTDOWN_COMMAND.format(python=sys.executable, url=url, headers=headers))
+    command.write_text(_SHUTDOWN_COMMAND.format(python=sys.executable, url=url))
     command.chmod(0o700)
 
 

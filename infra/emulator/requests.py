@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from werkzeug.wrappers import Request
 
-KEY_HEADER = "X-Cloudtune-Token"
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<day>\d{8})/(?P<region>[a-z0-9-]+)/"
     r"(?P<service>[a-z0-9-]+)/aws4_request, ?SignedHeaders=(?P<signed>[a-z0-9;-]+), ?"
     r"Signature=(?P<signature>[0-9a-f]{64})"
 )
+_CONTROL_HEADER = "X-Cloudtune-Token"
 _SESSION_HEADER = "x-amz-security-token"
 _STAMP = re.compile(r"\d{8}T\d{6}Z")
 _SIGNATURE_SECONDS = 900.0  # as long as AWS takes a signature for fresh
@@ -78,7 +78,7 @@ class Access:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {KEY_HEADER: self.token, "Content-Type": "application/json"}
+        return {_CONTROL_HEADER: self.token, "Content-Type": "application/json"}
 
     def machine_key(self, machine: str) -> str:
         return hmac.new(self.token.encode(), machine.encode(), hashlib.sha256).hexdigest()
@@ -92,7 +92,7 @@ class Access:
         return request.environ.get("HTTP_HOST") == self.endpoint.removeprefix("http://")
 
     def may_control(self, request: Request) -> bool:
-        return _same(request.headers.get(KEY_HEADER, ""), self.token)
+        return _same(request.headers.get(_CONTROL_HEADER, ""), self.token)
 
     def may_ask(self, key: str, machine: str) -> bool:
         return _same(key, self.machine_key(machine))

@@ -2,7 +2,8 @@
 
 POST /                                  EC2; every other service is moto's own: signed calls only
 PUT, GET /_imds/<id>/<key>/latest/…     the metadata service of one machine
-/_cloudtune/…                           `control`, for who has the token
+POST /_imds/<id>/<key>/shutdown         that machine's `shutdown` command: its arguments
+POST /_cloudtune/…                      `control`, for who has the token
 
 Who is let in: `requests.Access`. The address that a request names as its host must be ours.
 """
@@ -75,7 +76,7 @@ class Application:
         self.ec2 = ec2
         self._access = access
         self._tokens = Tokens(ec2.is_live)
-        self._control = Control(ec2, self.scenario, access, self._shut_down, lambda: self.closing)
+        self._control = Control(ec2, self.scenario, access, self.close, lambda: self.closing)
         self._rules.attach(access, ec2.machines, self.scenario, self)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -89,10 +90,6 @@ class Application:
                 return False
             self.closing = True
             return True
-
-    def _shut_down(self, request: Request) -> Response:
-        done = self.close(only_if_idle=request.args.get("only_if_idle") == "1")
-        return to_json({"closing": done}, 200 if done else 409)
 
     def _answer(self, request: Request) -> Response:
         if not self._access.is_for_us(request):
@@ -181,6 +178,13 @@ class Application:
         machine = self.ec2.machines.find(machine_id)
         if machine is None or not self._access.may_ask(key, machine_id):
             return text("no such instance", 404)
+        if request.method == "POST" and path == "shutdown":
+            try:
+                return text(
+                    self.ec2.machines.shutdown_command(machine, json.loads(request.get_data()))
+                )
+            except ValueError as error:
+                return text(str(error), 400)
         token = f"token-of-{machine_id}"
         if request.method == "PUT" and path == "latest/api/token":
             seconds = request.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "21600")

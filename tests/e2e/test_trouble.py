@@ -175,7 +175,7 @@ def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
     assert process.stdout is not None
     said = process.stdout.readline()
     if not said:  # seen once in some ten suites, within a second of the head's end
-        bench.control.clear()
+        bench.control.replace([])
         assert bench("gc").code == 0
         err = process.communicate()[1]
         pytest.xfail(f"Ray ended the program, exit code {process.returncode}: {err[-3000:]}")
@@ -183,7 +183,7 @@ def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
     assert "the run can't go on: " in said
     assert f"the cloud did not confirm the end of {frozen}; they may still bill" in said
     assert [instance["id"] for instance in bench.alive()] == [frozen]
-    bench.control.clear()
+    bench.control.replace([])
     assert bench("gc").code == 0
     out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 17, out + err

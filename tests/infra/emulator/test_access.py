@@ -161,20 +161,21 @@ def test_a_request_for_another_host_is_refused(emulator: Emulator, host: str) ->
     port = access.endpoint.rpartition(":")[2]
     named = {"Host": f"{host}:{port}" if host else ""}
     assert ask(access, "POST", "/", LAUNCH, {**signed(access), **named})[0] == 403
-    for method, path in [("GET", "instances"), ("POST", "shutdown"), ("POST", "faults")]:
+    for command in ("instances", "shut_down", "replace"):
         headers = {**access.headers, **named}
-        assert ask(access, method, f"/_cloudtune/{path}", "[]", headers)[0] == 403
+        assert ask(access, "POST", f"/_cloudtune/{command}", "{}", headers)[0] == 403
 
 
 @UNHARMED
 def test_a_page_can_t_steer_the_emulator_without_asking_first(emulator: Emulator) -> None:
     """What a page may send unasked has no header of its own, and is no JSON."""
-    access, faults = emulator.access, '[{"kind": "capacity", "type": "*", "instances": 0}]'
+    access = emulator.access
+    faults = '{"faults": [{"kind": "capacity", "type": "*", "instances": 0}]}'
     plain = {"Content-Type": "text/plain", "Origin": "http://evil.example"}
-    for path in ("faults", "shutdown", "clock?seconds=900"):
-        assert ask(access, "POST", f"/_cloudtune/{path}", faults, plain)[0] == 403
+    for command in ("replace", "shut_down", "move_clock"):
+        assert ask(access, "POST", f"/_cloudtune/{command}", faults, plain)[0] == 403
         with_token = {**access.headers, **plain}
-        assert ask(access, "POST", f"/_cloudtune/{path}", faults, with_token)[0] == 415
+        assert ask(access, "POST", f"/_cloudtune/{command}", faults, with_token)[0] == 415
     assert EmulatorControl(access).faults() == []
 
 
@@ -183,8 +184,8 @@ def test_its_control_side_wants_the_token(emulator: Emulator) -> None:
     access = emulator.access
     for given in ({}, {"X-Cloudtune-Token": ""}, {"X-Cloudtune-Token": "x" * 40}):
         headers = {"Content-Type": "application/json", **given}
-        for method, path in [("GET", "ping"), ("GET", "instances"), ("POST", "shutdown")]:
-            assert ask(access, method, f"/_cloudtune/{path}", "[]", headers)[0] == 403
+        for command in ("ping", "instances", "shut_down"):
+            assert ask(access, "POST", f"/_cloudtune/{command}", "{}", headers)[0] == 403
 
 
 def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2: EC2Client) -> None:
@@ -195,17 +196,17 @@ def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2:
     access = emulator.access
     try:
         key = {**access.headers, "X-Cloudtune-Token": access.machine_key(first)}
-        result = json.dumps(["-c"])
-        shutdown = "/_cloudtune/instances/{}/shutdown"
-        assert ask(access, "POST", shutdown.format(first), result, key)[0] == 200
-        assert ask(access, "POST", shutdown.format(other), result, key)[0] == 403
-        assert ask(access, "POST", f"/_cloudtune/instances/{first}/kill", "", key)[0] == 403
-        assert ask(access, "GET", "/_cloudtune/instances", "", key)[0] == 403
+        kill = json.dumps({"instance": first})
+        assert ask(access, "POST", "/_cloudtune/kill", kill, key)[0] == 403
+        assert ask(access, "POST", "/_cloudtune/instances", "{}", key)[0] == 403
         item = "latest/meta-data/instance-id"
         own = access.metadata(first).removeprefix(access.endpoint)
+        theirs = own.replace(first, other)
+        assert ask(access, "POST", f"{own}/shutdown", '["-c"]', {})[0] == 200
+        assert ask(access, "POST", f"{theirs}/shutdown", '["-c"]', {})[0] == 404
         assert ask(access, "GET", f"{own}/{item}", "", {}) == (200, first)
         assert ask(access, "GET", f"/_imds/{first}/{item}", "", {})[0] == 404
-        assert ask(access, "GET", f"{own.replace(first, other)}/{item}", "", {})[0] == 404
+        assert ask(access, "GET", f"{theirs}/{item}", "", {})[0] == 404
     finally:
         ec2.terminate_instances(InstanceIds=[first, other])
 
@@ -236,8 +237,8 @@ def attempts(emulator: Emulator) -> dict[str, object]:
     return {
         "reads": os.access(emulator.home / "emulator.json", os.R_OK),
         "launches": ask(access, "POST", "/", LAUNCH, {"Content-Type": FORM})[0],
-        "shuts down": ask(access, "POST", "/_cloudtune/shutdown", "", none)[0],
-        "looks": ask(access, "GET", "/_cloudtune/instances", "", {})[0],
+        "shuts down": ask(access, "POST", "/_cloudtune/shut_down", "{}", none)[0],
+        "looks": ask(access, "POST", "/_cloudtune/instances", "{}", {})[0],
     }
 
 

@@ -32,7 +32,7 @@ def control(
     """The emulator's control, given back as it was: no fault, no instance, the right time."""
     control = EmulatorControl(emulator.access)
     yield control
-    control.clear()
+    control.replace([])
     control.move_clock(3600)  # what is hidden shows, and what ends slowly is over
     for instance in control.instances():
         if instance["state"] in ("pending", "running"):
@@ -99,9 +99,9 @@ def alive(result: list[psutil.Process]) -> list[psutil.Process]:
 def test_a_pool_has_its_limit_and_other_zones_have_room(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
-    control.capacity(KIND, 1, market="spot", zone="us-east-1a")
-    control.capacity(KIND, 1, market="spot", zone="us-east-1b")
-    control.capacity(KIND, 0, market="spot", zone="us-east-1[c-f]")
+    spot = {"kind": "capacity", "type": KIND, "market": "spot"}
+    for letters, instances in {"a": 1, "b": 1, "[c-f]": 0}.items():
+        control.add({**spot, "zone": f"us-east-1{letters}", "instances": instances})
     (first,) = launch(ec2, **market_request("spot", ""))
     (second,) = launch(ec2, **market_request("spot", ""))
     assert [zone(ec2, first), zone(ec2, second)] == ["us-east-1a", "us-east-1b"]
@@ -121,10 +121,10 @@ def test_a_pool_has_its_limit_and_other_zones_have_room(
 
 
 def test_several_get_as_many_as_there_is_room(ec2: EC2Client, control: EmulatorControl) -> None:
-    control.capacity(KIND, 3)
+    control.add({"kind": "capacity", "type": KIND, "instances": 3})
     assert refused(lambda: launch(ec2, count=5, least=4))[0] == "InsufficientInstanceCapacity"
     assert len(launch(ec2, count=5, least=2)) == 3
-    control.capacity(KIND, None)
+    control.add({"kind": "capacity", "type": KIND, "instances": None})
     assert control.faults() == []
     assert len(launch(ec2, count=2)) == 2
 
@@ -134,7 +134,7 @@ def test_several_get_as_many_as_there_is_room(ec2: EC2Client, control: EmulatorC
     [("on-demand", "VcpuLimitExceeded"), ("spot", "MaxSpotInstanceCountExceeded")],
 )
 def test_vcpu_quotas(ec2: EC2Client, control: EmulatorControl, market: str, code: str) -> None:
-    control.quota(11, market)
+    control.add({"kind": "quota", "market": market, "vcpus": 11})
     other = "spot" if market == "on-demand" else "on-demand"
     launch(ec2, count=4, **market_request(other, ""))
     first, _ = launch(ec2, count=2, **market_request(market, ""))
@@ -180,7 +180,7 @@ def test_a_slow_end_holds_its_place_but_does_not_bill(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "slow-end", "seconds": 60}])
-    control.capacity(KIND, 1)
+    control.add({"kind": "capacity", "type": KIND, "instances": 1})
     (instance,) = launch(ec2)
     eventually(lambda: is_ready(emulator, instance))
     running = processes(emulator, instance)
@@ -230,7 +230,7 @@ def test_calls_are_throttled_above_a_rate(ec2: EC2Client, control: EmulatorContr
 
 def test_by_default_the_rates_are_those_of_aws(ec2: EC2Client, control: EmulatorControl) -> None:
     control.add({"kind": "throttle"})
-    control.capacity(KIND, 0)
+    control.add({"kind": "capacity", "type": KIND, "instances": 0})
     codes = [refused(lambda: launch(ec2))[0] for _ in range(12)]
     assert codes[:5] == ["InsufficientInstanceCapacity"] * 5
     assert "RequestLimitExceeded" in codes, "5 at once, then 2 a second"

@@ -1,9 +1,6 @@
 """The emulated EC2 as its clients see it: real server, real boto3, real machines."""
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +11,7 @@ from mypy_boto3_ec2 import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from cloudtune.infra.aws.ec2 import market_request
+from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.processes import is_running
 
@@ -28,7 +26,7 @@ def _leave_nothing(emulator: Emulator, ec2: EC2Client) -> Iterator[None]:
     ids = [instance["InstanceId"] for instance in describe(ec2) if is_live(instance)]
     if ids:
         ec2.terminate_instances(InstanceIds=ids)
-    control(emulator, "faults", [])
+    EmulatorControl(emulator.access).replace([])
 
 
 def launch(ec2: EC2Client, count: int = 1, script: str = SLEEPER, **more: Any) -> list[str]:
@@ -50,18 +48,8 @@ def is_live(instance: InstanceTypeDef) -> bool:
     return instance["State"]["Name"] in ("pending", "running")
 
 
-def control(emulator: Emulator, path: str, body: object = None, method: str = "") -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    url = f"{emulator.access.endpoint}/_cloudtune/{path}"
-    method = method or ("POST" if data else "GET")
-    request = urllib.request.Request(url, data, emulator.access.headers, method=method)
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
-
-
 def record(emulator: Emulator, instance_id: str) -> dict[str, Any]:
-    result: list[dict[str, Any]] = control(emulator, "instances")
-    return next(item for item in result if item["id"] == instance_id)
+    return EmulatorControl(emulator.access).instance(instance_id)
 
 
 def console(emulator: Emulator, instance_id: str) -> str:
@@ -230,22 +218,22 @@ def test_faults_fail_matching_calls(emulator: Emulator, ec2: EC2Client) -> None:
         "message": "No g4dn.12xlarge <here>",
         "times": 2,
     }
-    control(emulator, "faults", [ice])
-    before = len(control(emulator, "instances"))
+    control = EmulatorControl(emulator.access)
+    control.replace([ice])
+    before = len(control.instances())
     for _ in range(2):
         with pytest.raises(ClientError, match=r"No g4dn\.12xlarge <here>") as caught:
             launch(ec2, InstanceType="g4dn.12xlarge")
         assert code_of(caught) == "InsufficientInstanceCapacity"
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
         launch(ec2, InstanceType="p3.8xlarge")
-    assert len(control(emulator, "instances")) == before + 2
+    assert len(control.instances()) == before + 2
 
     launch(ec2, InstanceType="g4dn.12xlarge")
-    report = control(emulator, "faults")
-    assert report["faults"] == []
-    kinds = [call["instance_type"] for call in report["calls"][-5:]]
+    assert control.faults() == []
+    kinds = [call["instance_type"] for call in control.calls()[-5:]]
     assert kinds == [*["g4dn.12xlarge", "p3.8xlarge"] * 2, "g4dn.12xlarge"]
-    control(emulator, "faults", [{"action": "DescribeInstances", "code": "RequestLimitExceeded"}])
+    control.replace([{"action": "DescribeInstances", "code": "RequestLimitExceeded"}])
     with pytest.raises(ClientError) as caught:
         describe(ec2)
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503

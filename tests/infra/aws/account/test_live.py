@@ -39,7 +39,7 @@ def emulator(
     found_by_boto3(account.access, monkeypatch)
     monkeypatch.setattr(live, "_PAUSE", 0.1)
     yield account
-    EmulatorControl(account.access).clear()
+    EmulatorControl(account.access).replace([])
 
 
 def billing(emulator: Emulator) -> list[str]:
