@@ -88,7 +88,7 @@ class Control:
 
     def _reclaim(self, instance: str, notice: float) -> float:
         machine = self._machine(instance)
-        if self._ec2.lifecycle(machine) != "spot":
+        if machine.pool.market != "spot":
             raise UsageError(f"{instance} is on demand: AWS takes back only spot instances")
         if not 0 <= notice < math.inf:
             raise UsageError("a notice is given some seconds before the end, not after it")

@@ -21,7 +21,7 @@ from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator import pacing, pools
-from cloudtune.infra.emulator.faults import Market, fate_of
+from cloudtune.infra.emulator.faults import Market, Pool, fate_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
@@ -57,7 +57,6 @@ class EmulatedEC2:
             folder, access, boot_seconds, clock, self._mirror, housing=rules.housing
         )
         self._scenario = scenario
-        self._instances: dict[str, Any] = {}
         _Backend.ec2 = self
         ec2_backends.backend = _Backend
         # Filters that EC2 has and moto lacks.
@@ -78,22 +77,25 @@ class EmulatedEC2:
         primary.public_ip = None  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
         kind = pricing.instance_types().get(instance.instance_type)
-        fate = fate_of(self._scenario.befall(pools.pool_of(instance)))
+        market: Market = "spot" if instance.lifecycle == "spot" else "on-demand"
+        pool = Pool(instance.instance_type, market, instance.placement.zone)
+        fate = fate_of(self._scenario.befall(pool))
         if not (fate.hidden_calls or fate.hidden_seconds):
             fate.hidden_seconds = self._rules.hidden_seconds
         machine = Machine(
             id=instance.id,
-            instance_type=instance.instance_type,
+            pool=pool,
             folder=self.machines.folder / instance.id,
             launched_at=self.clock.now(),
+            record=instance,
             script=script,
             settings=_settings(instance),
             address=address,
+            vcpus=0 if kind is None else kind.vcpus,
             gpus=0 if kind is None else kind.gpus,
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
             fate=fate,
         )
-        self._instances[instance.id] = instance
         self.machines.add(machine)
         self._mirror(machine)
 
@@ -116,25 +118,25 @@ class EmulatedEC2:
         """
         # moto starts MinCount; EC2 starts as many as it can up to MaxCount.
         count = parameters.get("MaxCount", "1")
-        wanted = pools.wanted_of(_backend(region), parameters)
         capacities = self._scenario.capacities()
         quotas = self._rules.quotas(self._scenario.quotas())
         if not (capacities or quotas):
             return {**parameters, "MinCount": count}
-        live = [(machine, self._instances[machine.id]) for machine in self.machines.live()]
-        held = [
-            pools.Held(
-                pools.pool_of(instance),
-                pools.vcpus_of(machine.instance_type),
-                not machine.is_leaving,
-            )
-            for machine, instance in live
-            if instance.region_name == region
-        ]
-        zones = [zone.name for zone in _backend(region).describe_availability_zones()]
-        zone, room = pools.find_room(wanted, held, capacities, zones)
-        pools.check_quotas(wanted, zone, held, quotas)
-        placed = {} if "SubnetId" in parameters else {"Placement.AvailabilityZone": zone}
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
+        zone = parameters.get("Placement.AvailabilityZone", "")
+        if subnet := parameters.get("SubnetId"):
+            zone = backend.get_subnet(subnet).availability_zone
+        is_spot = parameters.get("InstanceMarketOptions.MarketType") == "spot"
+        instance_type = parameters.get("InstanceType", "")
+        wanted = Pool(instance_type, "spot" if is_spot else "on-demand", zone)
+        there = [it for it in self.machines.live() if it.record.region_name == region]
+        zones = [zone] if zone else [it.name for it in backend.describe_availability_zones()]
+        counts = (int(parameters.get("MinCount", "1")), int(count))
+        pool, room = pools.find_room(wanted, counts, there, capacities, zones)
+        kind = pricing.instance_types().get(instance_type)
+        vcpus = 0 if kind is None else kind.vcpus * counts[1]
+        pools.check_quotas(pool, vcpus, there, quotas)
+        placed = {} if subnet else {"Placement.AvailabilityZone": pool.zone}
         return {**parameters, **placed, "MinCount": str(room)}
 
     def is_hidden(self, instance_id: str) -> bool:
@@ -149,17 +151,14 @@ class EmulatedEC2:
         for machine in self.machines.live():
             machine.fate.hidden_calls = max(0, machine.fate.hidden_calls - 1)
 
-    def lifecycle(self, machine: Machine) -> Market:
-        return pools.pool_of(self._instances[machine.id]).market
-
     def records(self) -> list[dict[str, Any]]:
         """Return what there is to know of every instance, ended ones included, for JSON."""
         return [
             {
                 "id": machine.id,
-                "type": machine.instance_type,
-                "market": self.lifecycle(machine),
-                "zone": self._instances[machine.id].placement.zone,
+                "type": machine.pool.instance_type,
+                "market": machine.pool.market,
+                "zone": machine.pool.zone,
                 "state": machine.state,
                 "health": machine.health,
                 "faults": machine.fate.names,
@@ -171,7 +170,7 @@ class EmulatedEC2:
                 "power_off_at": machine.power_off.due if machine.power_off else None,
                 "ends_at": machine.ending.due if machine.ending else None,
                 "reason": machine.reason_code,
-                "tags": _tags(self._instances[machine.id]),
+                "tags": _tags(machine.record),
                 "pid": machine.pid,
             }
             for machine in self.machines.all()
@@ -179,14 +178,14 @@ class EmulatedEC2:
 
     def metadata(self, machine: Machine) -> dict[str, str]:
         """Return what an instance's metadata service answers, by path under meta-data/."""
-        instance = self._instances[machine.id]
+        instance = machine.record
         answers = {
             "instance-id": machine.id,
-            "instance-type": machine.instance_type,
+            "instance-type": machine.pool.instance_type,
             "local-ipv4": machine.address,
-            "placement/availability-zone": instance.placement.zone,
+            "placement/availability-zone": machine.pool.zone,
             "placement/region": instance.region_name,
-            "instance-life-cycle": instance.lifecycle or "on-demand",
+            "instance-life-cycle": machine.pool.market,
             "network/interfaces/macs/": f"{_MAC}/",
             f"network/interfaces/macs/{_MAC}/security-group-ids": "\n".join(
                 group.id for group in instance.security_groups
@@ -209,7 +208,7 @@ class EmulatedEC2:
         return b"" if machine is None else console(machine.folder)[-_CONSOLE_BYTES:]
 
     def _mirror(self, machine: Machine) -> None:
-        instance = self._instances[machine.id]
+        instance = machine.record
         if machine.state == "terminated":
             instance.terminate()  # moto gives the volume and the network interface back
         # moto has no door for these two.
@@ -285,10 +284,6 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         )
 
     start_instances = reboot_instances = _refuse
-
-
-def _backend(region: str) -> Any:
-    return ec2_backends[DEFAULT_ACCOUNT_ID][region]
 
 
 def _iso(at: float) -> str:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from cloudtune.infra.emulator.faults import Fate
+from cloudtune.infra.emulator.faults import Fate, Pool
 
 State = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 STATE_CODES: dict[State, int] = {
@@ -40,18 +40,21 @@ class Ending:
 class Machine:
     """One machine and everything that has happened to it; times are the emulator's epoch seconds.
 
+    `record` is what EC2 has of it, and `vcpus` and `gpus` are 0 where no table knows its type.
     `ending` is the end that AWS has announced, `power_off` the one that the machine itself has set;
     `at_risk_since` is when AWS recommended to use others.
     A dead machine's processes are gone and a frozen one's stand still; EC2 says running of both.
     """
 
     id: str
-    instance_type: str
+    pool: Pool
     folder: Path
     launched_at: float
+    record: Any = None
     script: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     address: str = "127.0.0.1"
+    vcpus: int = 0
     gpus: int = 0
     stops_on_shutdown: bool = False
     fate: Fate = field(default_factory=Fate)

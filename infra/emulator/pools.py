@@ -1,112 +1,60 @@
 """Room for launches: capacity pools by type, market and zone, and quotas of running vCPUs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from cloudtune.infra.aws import pricing
-from cloudtune.infra.emulator.faults import Capacity, Market, Pool, Quota
+from cloudtune.infra.emulator.faults import Capacity, Pool, Quota
+from cloudtune.infra.emulator.machine import Machine
 from cloudtune.infra.emulator.scenario import ec2_error
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A launch that was asked for: of `least` to `most` instances; zone "" means any."""
-
-    instance_type: str
-    market: Market
-    zone: str
-    least: int
-    most: int
-    vcpus: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """An instance that is there; one that is ending holds capacity, but no longer runs vCPUs."""
-
-    pool: Pool
-    vcpus: int
-    runs: bool
-
-
 def find_room(
-    wanted: Wanted, held: Sequence[Held], capacities: Sequence[Capacity], zones: Sequence[str]
-) -> tuple[str, int]:
-    """Return the zone of a launch and how many instances there is room for: all in one zone.
+    wanted: Pool,
+    counts: tuple[int, int],
+    machines: Sequence[Machine],
+    capacities: Sequence[Capacity],
+    zones: Iterable[str],
+) -> tuple[Pool, int]:
+    """Return the pool of a launch and how many instances there is room for: all in one zone.
 
-    Of several zones the first with room for all is taken, else the one with the most room.
+    `counts` are how many it wants at least and at most. Of several zones the first with room for
+    all is taken, else the one with the most room. A machine that is ending still has its place.
 
     Raises:
-        Ec2Error: InsufficientInstanceCapacity; not even `least` fit anywhere.
+        Ec2Error: InsufficientInstanceCapacity; not even the least fit anywhere.
     """
-    rooms = {
-        zone: _room(Pool(wanted.instance_type, wanted.market, zone), held, capacities, wanted.most)
-        for zone in ([wanted.zone] if wanted.zone else zones)
-    }
-    zone = max(rooms, key=lambda zone: rooms[zone])  # the first of equals
-    if rooms[zone] < max(1, wanted.least):
+    least, most = counts
+    rooms: dict[Pool, int] = {}
+    for pool in (replace(wanted, zone=zone) for zone in zones):
+        rooms[pool] = most
+        for capacity in capacities:
+            if capacity.instances is not None and capacity.fits(pool):
+                there = sum(capacity.fits(machine.pool) for machine in machines)
+                rooms[pool] = min(rooms[pool], capacity.instances - there)
+    pool = max(rooms, key=rooms.__getitem__)  # the first of equals
+    if rooms[pool] < max(1, least):
         where = f"in {wanted.zone}" if wanted.zone else "in any zone"
-        what = f"{wanted.least} {wanted.instance_type} ({wanted.market})"
+        what = f"{least} {wanted.instance_type} ({wanted.market})"
         text = f"There is no capacity for {what} {where} now."
         raise ec2_error("InsufficientInstanceCapacity", text)
-    return zone, rooms[zone]
+    return pool, rooms[pool]
 
 
-def _room(pool: Pool, held: Sequence[Held], capacities: Sequence[Capacity], most: int) -> int:
-    room = most
-    for capacity in capacities:
-        if capacity.instances is not None and capacity.fits(pool):
-            there = sum(capacity.fits(instance.pool) for instance in held)
-            room = min(room, capacity.instances - there)
-    return room
-
-
-def check_quotas(wanted: Wanted, zone: str, held: Sequence[Held], quotas: Sequence[Quota]) -> None:
+def check_quotas(
+    pool: Pool, vcpus: int, machines: Sequence[Machine], quotas: Sequence[Quota]
+) -> None:
     """Pass if the vCPUs of a whole launch may run besides those that do.
 
     Raises:
         Ec2Error: VcpuLimitExceeded, or for spot MaxSpotInstanceCountExceeded.
     """
-    pool = Pool(wanted.instance_type, wanted.market, zone)
+    running = [machine for machine in machines if not machine.is_leaving]
     for quota in quotas:
         if quota.vcpus is None or not quota.fits(pool):
             continue
-        running = sum(
-            instance.vcpus for instance in held if instance.runs and quota.fits(instance.pool)
-        )
-        asked = wanted.vcpus * wanted.most
-        if running + asked > quota.vcpus:
-            is_spot = wanted.market == "spot"
+        used = sum(machine.vcpus for machine in running if quota.fits(machine.pool))
+        if used + vcpus > quota.vcpus:
+            is_spot = pool.market == "spot"
             code = "MaxSpotInstanceCountExceeded" if is_spot else "VcpuLimitExceeded"
-            limit = f"the {wanted.market} limit is {quota.vcpus}"
-            raise ec2_error(code, f"{asked} vCPUs were asked for and {running} run; {limit}.")
-
-
-def pool_of(instance: Any) -> Pool:
-    """Return where an instance of moto's is."""
-    market: Market = "spot" if instance.lifecycle == "spot" else "on-demand"
-    return Pool(instance.instance_type, market, instance.placement.zone)
-
-
-def vcpus_of(instance_type: str) -> int:
-    """Return how many vCPUs a type has; 0 where our table doesn't know it."""
-    kind = pricing.instance_types().get(instance_type)
-    return 0 if kind is None else kind.vcpus
-
-
-def wanted_of(backend: Any, parameters: Mapping[str, str]) -> Wanted:
-    """Return what a launch asks for."""
-    instance_type = parameters.get("InstanceType", "")
-    zone = parameters.get("Placement.AvailabilityZone", "")
-    if subnet := parameters.get("SubnetId"):
-        zone = backend.get_subnet(subnet).availability_zone
-    most = int(parameters.get("MaxCount", "1"))
-    return Wanted(
-        instance_type,
-        "spot" if parameters.get("InstanceMarketOptions.MarketType") == "spot" else "on-demand",
-        zone,
-        least=int(parameters.get("MinCount", "1")),
-        most=most,
-        vcpus=vcpus_of(instance_type),
-    )
+            limit = f"the {pool.market} limit is {quota.vcpus}"
+            raise ec2_error(code, f"{vcpus} vCPUs were asked for and {used} run; {limit}.")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.fault_files import parse_fault, parse_faults, read_faults
 from cloudtune.infra.emulator.faults import KINDS, Capacity, Hidden, Kill, Pool, Reclaim, to_json
-from cloudtune.infra.emulator.pools import Held, Wanted, find_room
+from cloudtune.infra.emulator.machine import Machine
+from cloudtune.infra.emulator.pools import find_room
 from cloudtune.infra.emulator.requests import Ec2Error
 from cloudtune.infra.emulator.scenario import Scenario
 
@@ -147,21 +148,21 @@ def test_a_launch_never_overfills_a_pool(
 ) -> None:
     kind = "g5.xlarge"
     capacities = [Capacity(type=kind, market=m, zone=z, instances=n) for z, m, n in limits]
-    held = [Held(Pool(kind, market, place), 4, runs=True) for place, market in there]
-    wanted = Wanted(kind, "spot", zone, least, least + more, vcpus=4)
+    held = [Machine("i-1", Pool(kind, market, place), Path(), 0.0) for place, market in there]
+    zones = [zone] if zone else ZONES
     try:
-        place, count = find_room(wanted, held, capacities, ZONES)
+        counts = (least, least + more)
+        pool, count = find_room(Pool(kind, "spot", zone), counts, held, capacities, zones)
     except Ec2Error:
-        places = [zone] if zone else ZONES
-        assert all(overfull(capacities, held, kind, item, least) for item in places)
+        assert all(overfull(capacities, held, kind, item, least) for item in zones)
     else:
-        assert place == zone or not zone
+        assert pool.zone in zones
         assert least <= count <= least + more
-        assert not overfull(capacities, held, kind, place, count)
+        assert not overfull(capacities, held, kind, pool.zone, count)
 
 
 def overfull(
-    capacities: list[Capacity], held: list[Held], kind: str, place: str, count: int
+    capacities: list[Capacity], held: list[Machine], kind: str, place: str, count: int
 ) -> bool:
     """Whether n more would break a limit that is about them."""
     pool = Pool(kind, "spot", place)
