@@ -21,7 +21,7 @@ from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator import pacing, pools
-from cloudtune.infra.emulator.faults import Market, Pool, fate_of
+from cloudtune.infra.emulator.faults import Hidden, Market, Pool, kind_of
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
@@ -79,9 +79,9 @@ class EmulatedEC2:
         kind = pricing.instance_types().get(instance.instance_type)
         market: Market = "spot" if instance.lifecycle == "spot" else "on-demand"
         pool = Pool(instance.instance_type, market, instance.placement.zone)
-        fate = fate_of(self._scenario.befall(pool))
-        if not (fate.hidden_calls or fate.hidden_seconds):
-            fate.hidden_seconds = self._rules.hidden_seconds
+        faults = self._scenario.befall(pool)
+        if self._rules.hidden_seconds:  # the first: another one goes before it
+            faults.insert(0, Hidden(seconds=self._rules.hidden_seconds))
         machine = Machine(
             id=instance.id,
             pool=pool,
@@ -94,7 +94,7 @@ class EmulatedEC2:
             vcpus=0 if kind is None else kind.vcpus,
             gpus=0 if kind is None else kind.gpus,
             stops_on_shutdown=instance.instance_initiated_shutdown_behavior == "stop",
-            fate=fate,
+            faults=faults,
         )
         self.machines.add(machine)
         self._mirror(machine)
@@ -149,7 +149,7 @@ class EmulatedEC2:
     def count_call(self) -> None:
         """Count a call about instances: one less from which hidden ones are hidden."""
         for machine in self.machines.live():
-            machine.fate.hidden_calls = max(0, machine.fate.hidden_calls - 1)
+            machine.seen += 1
 
     def records(self) -> list[dict[str, Any]]:
         """Return what there is to know of every instance, ended ones included, for JSON."""
@@ -161,7 +161,7 @@ class EmulatedEC2:
                 "zone": machine.pool.zone,
                 "state": machine.state,
                 "health": machine.health,
-                "faults": machine.fate.names,
+                "faults": [kind_of(fault) for fault in machine.faults],
                 "launched_at": machine.launched_at,
                 "running_at": machine.running_at,
                 "booted_at": machine.booted_at,

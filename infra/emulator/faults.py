@@ -5,10 +5,10 @@ are checked by `fault_files`; docs/emulator.md shows each with its JSON.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal, assert_never
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -220,44 +220,3 @@ def kind_of(fault: Fault) -> str:
 def to_json(fault: Fault) -> dict[str, Any]:
     """Return a fault as JSON."""
     return {"kind": kind_of(fault), **asdict(fault)}
-
-
-@dataclass
-class Fate:
-    """The future of an instance; `boot_seconds` None means the emulator's own.
-
-    `blows` are in the order in which they fall, and leave the list as they do; `hidden_calls` go
-    down to 0. `names` are the kinds of the faults that made it.
-    """
-
-    boot_seconds: float | None = None
-    boot: Literal["works", "stays away", "fails"] = "works"
-    end_seconds: float = 0.0
-    hidden_calls: int = 0
-    hidden_seconds: float = 0.0
-    blows: list[Blow] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-
-def fate_of(faults: Sequence[LaunchFault]) -> Fate:
-    """Return the fate that faults make together; of two about the same, the later counts."""
-    fate = Fate(names=[kind_of(fault) for fault in faults])
-    for fault in faults:
-        match fault:
-            case SlowBoot():
-                fate.boot_seconds = fault.seconds
-            case NoBoot():
-                fate.boot = "stays away"
-            case FailedBoot():
-                fate.boot = "fails"
-            case SlowEnd():
-                fate.end_seconds = fault.seconds
-            case Hidden():
-                fate.hidden_calls = fault.calls
-                fate.hidden_seconds = fault.seconds
-            case Rebalance() | Reclaim() | Kill() | Freeze():
-                fate.blows.append(fault)
-            case _:
-                assert_never(fault)
-    fate.blows.sort(key=lambda blow: blow.after)
-    return fate

@@ -1,14 +1,15 @@
-"""One emulated machine: its states, its health, its fate, and the ends that are due to it."""
+"""One emulated machine: its states, its health, and the ends that are due to it."""
 
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from cloudtune.infra.emulator.faults import Fate, Pool
+from cloudtune.infra.emulator.faults import Blow, Hidden, LaunchFault, Pool, SlowEnd
 
+_F = TypeVar("_F", bound=LaunchFault)
 State = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 STATE_CODES: dict[State, int] = {
     "pending": 0,
@@ -43,6 +44,8 @@ class Machine:
     `record` is what EC2 has of it, and `vcpus` and `gpus` are 0 where no table knows its type.
     `ending` is the end that AWS has announced, `power_off` the one that the machine itself has set;
     `at_risk_since` is when AWS recommended to use others.
+    `faults` are what it met at its launch: of two about the same the later counts. `seen` calls
+    about instances have been answered since, and `struck` of its blows have fallen.
     A dead machine's processes are gone and a frozen one's stand still; EC2 says running of both.
     """
 
@@ -57,7 +60,9 @@ class Machine:
     vcpus: int = 0
     gpus: int = 0
     stops_on_shutdown: bool = False
-    fate: Fate = field(default_factory=Fate)
+    faults: Sequence[LaunchFault] = ()
+    seen: int = 0
+    struck: int = 0
     health: Literal["well", "frozen", "dead"] = "well"
     state: State = "pending"
     running_at: float | None = None
@@ -98,17 +103,28 @@ class Machine:
         """Whether the machine is ending and its processes are being killed."""
         return self.state in ENDS
 
+    def fault(self, kind: type[_F]) -> _F | None:
+        """Return the fault of a kind that counts, if the machine met one."""
+        return next((it for it in reversed(self.faults) if isinstance(it, kind)), None)
+
+    def next_blow(self) -> Blow | None:
+        """Return what is to hit it next, of that which is still to."""
+        blows = sorted((it for it in self.faults if isinstance(it, Blow)), key=lambda it: it.after)
+        return blows[self.struck] if self.struck < len(blows) else None
+
     def is_hidden(self, now: float) -> bool:
         """Return whether EC2's calls about instances don't know of the machine yet."""
-        lasts = self.fate.hidden_seconds  # 0 hides nothing, wherever the clock is
-        unseen = self.fate.hidden_calls > 0 or 0 < lasts > now - self.launched_at
-        return unseen and self.state in ("pending", "running")
+        fault = self.fault(Hidden)
+        if fault is None or self.state not in ("pending", "running"):
+            return False
+        # 0 seconds hide nothing, wherever the clock is.
+        return self.seen < fault.calls or 0 < fault.seconds > now - self.launched_at
 
     def may_end(self, now: float) -> bool:
         """Return whether a leaving machine has been leaving for as long as it should."""
         assert self.shutting_down_at is not None
-        lasts = self.fate.end_seconds
-        return lasts == 0 or now >= self.shutting_down_at + lasts
+        fault = self.fault(SlowEnd)
+        return fault is None or now >= self.shutting_down_at + fault.seconds
 
     def due_end(self, now: float) -> Ending | None:
         """Return the end whose time has come; who stands still or is dead can't end itself."""

@@ -3,7 +3,7 @@
     pending ──boot delay──> running ──> shutting-down ──processes gone──> terminated
                                └──────> stopping ───────processes gone──> stopped
 
-A machine's fate, and its health, say where it leaves this path.
+The faults that a machine met, and its health, say where it leaves this path.
 Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
 """
 
@@ -20,7 +20,15 @@ from typing import Literal, assert_never
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator import machine_process
-from cloudtune.infra.emulator.faults import Freeze, Kill, Rebalance, Reclaim
+from cloudtune.infra.emulator.faults import (
+    FailedBoot,
+    Freeze,
+    Kill,
+    NoBoot,
+    Rebalance,
+    Reclaim,
+    SlowBoot,
+)
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
 from cloudtune.infra.emulator.machine_process import Owner
 from cloudtune.infra.emulator.requests import Access
@@ -117,7 +125,7 @@ class RunningMachines:
     def end_all(self) -> None:
         """Begin the end of every live machine, as when the emulator stops."""
         for machine in self.live():
-            machine.fate.end_seconds = 0.0
+            machine.faults = ()
             self.end(machine, Ending(self.clock.now(), "Client.UserInitiatedShutdown"))
 
     def reclaim(self, machine: Machine, notice: float) -> float:
@@ -182,10 +190,10 @@ class RunningMachines:
             self._finish_ends(now)
 
     def _progress(self, machine: Machine, now: float) -> None:
-        given = machine.fate.boot_seconds
-        delay = self._boot_seconds if given is None else given
+        slow = machine.fault(SlowBoot)
+        delay = self._boot_seconds if slow is None else slow.seconds
         if machine.state == "pending" and now - machine.launched_at >= delay:
-            if machine.fate.boot == "fails":
+            if machine.fault(FailedBoot):
                 self.end(machine, Ending(now, "Server.InternalError"))
             else:
                 machine.running_at = now
@@ -208,11 +216,12 @@ class RunningMachines:
             self.end(machine, ending)
 
     def _strike(self, machine: Machine, now: float) -> None:
-        """Let fall on a running machine what is due by its fate."""
+        """Let fall on a running machine what is due by its faults."""
         assert machine.running_at is not None
-        blows = machine.fate.blows
-        while blows and now >= machine.running_at + blows[0].after and not machine.is_leaving:
-            blow = blows.pop(0)
+        while (blow := machine.next_blow()) and now >= machine.running_at + blow.after:
+            if machine.is_leaving:
+                return
+            machine.struck += 1
             try:
                 match blow:
                     case Rebalance():
@@ -237,7 +246,7 @@ class RunningMachines:
             if machine.state == "running"
             and machine.booted_at is None
             and machine.script
-            and machine.fate.boot == "works"
+            and not machine.fault(NoBoot)
             and machine.health == "well"
         ]
         for machine in waiting[:free]:
