@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -31,6 +30,7 @@ RECORD_NAME = "process.json"
 CONSOLE_NAME = "console.log"
 # A unix socket's path holds 107 characters; Ray adds up to 64 to its temp dir, scripts a few.
 LONGEST_TEMP_DIR = 36
+_PATIENCE_S = 10.0
 _SHUTDOWN_COMMAND = """\
 #!/bin/sh
 exec "{python}" -IS - "$@" <<'END'
@@ -44,12 +44,8 @@ END
 """
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Whose processes to look for: a machine, and its session where that is certain."""
-
-    machine: str
-    session: int | None
+# Machines by id, each with the session of its first process where that is certain.
+Sessions = Mapping[str, int | None]
 
 
 def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
@@ -72,7 +68,7 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
         "TMPDIR": str(_make_temp_dir(folder)),
     }
     # Before it exists: an emulator killed at this very point still leaves a trace to clean up by.
-    record(folder, name, None)
+    record(folder, None)
     with (folder / CONSOLE_NAME).open("ab") as output:
         process = subprocess.Popen(
             ["/bin/bash", str(folder / "user-data")],
@@ -83,15 +79,15 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    record(folder, name, process.pid)
+    record(folder, process.pid)
     return process
 
 
-def record(folder: Path, machine: str, pid: int | None) -> None:
-    """Write down whose process the first one of a machine is; None before there is one."""
+def record(folder: Path, pid: int | None) -> None:
+    """Write down which process the first one of a machine is; None before there is one."""
     created = None if pid is None else processes.birth(pid)
-    written = {"machine": machine, "pid": pid, "pgid": pid, "create_time": created}
-    processes.write_atomically(folder / RECORD_NAME, json.dumps(written))
+    text = json.dumps({"pid": pid, "create_time": created})
+    processes.write_atomically(folder / RECORD_NAME, text)
 
 
 def console(folder: Path) -> bytes:
@@ -102,39 +98,51 @@ def console(folder: Path) -> bytes:
         return b""
 
 
-def kill(owners: Collection[Owner]) -> set[str]:
+def kill(sessions: Sessions) -> set[str]:
     """Send SIGKILL to every process of these machines; return the machines that still had one."""
-    members = _members(owners)
+    members = _members(sessions)
     for process, _ in members:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     return {machine for _, machine in members}
 
 
-def kill_all(owner: Owner, *, patience: float = 5.0) -> None:
-    """Kill until a machine has no process; those that it was just starting included."""
-    deadline = time.monotonic() + patience
-    while kill([owner]):
+def kill_all(sessions: Sessions) -> None:
+    """Kill until machines have no process; those that they were just starting included.
+
+    Raises:
+        CloudtuneError: some don't end.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while still := kill(sessions):
         if time.monotonic() > deadline:
-            raise CloudtuneError(f"processes of {owner.machine} don't end when they are killed")
+            raise CloudtuneError(
+                f"processes of {', '.join(sorted(still))} don't end when they are killed; end them "
+                "by hand, then try again"
+            )
         time.sleep(0.01)
 
 
-def freeze(owner: Owner, *, patience: float = 5.0) -> None:
-    """Stop every process of a machine where it stands (SIGSTOP), until none moves any more."""
-    deadline = time.monotonic() + patience
-    while moving := [member for member, _ in _members([owner]) if not _stands_still(member)]:
+def freeze(sessions: Sessions) -> None:
+    """Stop every process of machines where it stands (SIGSTOP), until none moves any more.
+
+    Raises:
+        CloudtuneError: some go on.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while moving := [member for member, _ in _members(sessions) if not _stands_still(member)]:
         for process in moving:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
         if time.monotonic() > deadline:
-            raise CloudtuneError(f"processes of {owner.machine} don't stand still when stopped")
+            names = ", ".join(sessions)
+            raise CloudtuneError(f"processes of {names} don't stand still when stopped")
         time.sleep(0.01)
 
 
-def thaw(owner: Owner) -> None:
-    """Let the stopped processes of a machine go on (SIGCONT)."""
-    for process, _ in _members([owner]):
+def thaw(sessions: Sessions) -> None:
+    """Let the stopped processes of machines go on (SIGCONT)."""
+    for process, _ in _members(sessions):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.resume()
 
@@ -154,29 +162,24 @@ def tidy(folder: Path) -> None:
     (folder / RECORD_NAME).unlink(missing_ok=True)
 
 
-def end_leftovers(instances: Path, *, patience: float = 10.0) -> list[str]:
+def end_leftovers(instances: Path) -> list[str]:
     """End the machines that an emulator left running when it died; return their ids.
 
     A process whose number was given to another since is never touched.
+
+    Raises:
+        CloudtuneError: some don't end.
     """
-    owners = _recorded_owners(instances)
-    deadline = time.monotonic() + patience
-    while still := kill(owners) if owners else set():
-        if time.monotonic() > deadline:
-            raise CloudtuneError(
-                f"machines of a dead emulator don't end: {', '.join(sorted(still))} (see "
-                f"{instances}). End their processes by hand, then try again."
-            )
-        time.sleep(0.05)
-    for owner in owners:
-        tidy(instances / owner.machine)
-    return [owner.machine for owner in owners]
+    sessions = _recorded(instances)
+    kill_all(sessions)
+    for machine in sessions:
+        tidy(instances / machine)
+    return list(sessions)
 
 
 def left_running(instances: Path) -> list[str]:
     """Return the machines of a dead emulator that have processes."""
-    owners = _recorded_owners(instances)
-    return sorted({machine for _, machine in _members(owners)}) if owners else []
+    return sorted({machine for _, machine in _members(_recorded(instances))})
 
 
 def forget_old(instances: Path, *, keep: int) -> None:
@@ -186,31 +189,29 @@ def forget_old(instances: Path, *, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _recorded_owners(instances: Path) -> list[Owner]:
-    """Return the machines that have records, with their sessions where these say so for certain."""
-    owners = []
+def _recorded(instances: Path) -> Sessions:
+    """Return the machines that have records."""
+    sessions: dict[str, int | None] = {}
     for path in sorted(instances.glob(f"*/{RECORD_NAME}")):
-        session = None
+        sessions[path.parent.name] = None
         with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: known by their mark
             record = json.loads(path.read_text())
-            pid = record["pid"]
-            created = float(record["create_time"])
-            if isinstance(pid, int) and pid > 1 and processes.same_process(pid, created):
-                session = pid
-        owners.append(Owner(path.parent.name, session))
-    return owners
+            if record["pid"] and processes.same_process(record["pid"], record["create_time"]):
+                sessions[path.parent.name] = record["pid"]
+    return sessions
 
 
-def _members(owners: Collection[Owner]) -> list[tuple[psutil.Process, str]]:
+def _members(sessions: Sessions) -> list[tuple[psutil.Process, str]]:
     """Return every living process of these machines, each with its machine."""
-    by_session = {owner.session: owner.machine for owner in owners if owner.session is not None}
-    wanted = {owner.machine for owner in owners}
+    if not sessions:
+        return []
+    by_session = {session: name for name, session in sessions.items() if session is not None}
     alive = [process for process in psutil.process_iter() if processes.is_running(process)]
     machine_of: dict[int, str] = {}
     for process in alive:
         with contextlib.suppress(psutil.Error, OSError):  # gone meanwhile, or another user's
             machine = by_session.get(os.getsid(process.pid)) or process.environ().get(ID_VARIABLE)
-            if machine in wanted:
+            if machine is not None and machine in sessions:
                 machine_of[process.pid] = machine
     processes.add_descendants(machine_of, alive)
     return [(process, machine_of[process.pid]) for process in alive if process.pid in machine_of]

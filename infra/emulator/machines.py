@@ -30,7 +30,6 @@ from cloudtune.infra.emulator.faults import (
     SlowBoot,
 )
 from cloudtune.infra.emulator.machine import ENDS, Ending, Machine, State
-from cloudtune.infra.emulator.machine_process import Owner
 from cloudtune.infra.emulator.requests import Access
 
 
@@ -142,21 +141,21 @@ class RunningMachines:
         """End every process of a machine, and have it never start one; EC2 doesn't notice."""
         with self.lock:
             machine.health = "dead"
-            machine_process.kill_all(_owner(machine))
+            machine_process.kill_all(_session(machine))
 
     def freeze(self, machine: Machine) -> None:
         """Stop every process of a machine where it stands; EC2 doesn't notice."""
         with self.lock:
             if machine.health == "well":
                 machine.health = "frozen"
-                machine_process.freeze(_owner(machine))
+                machine_process.freeze(_session(machine))
 
     def thaw(self, machine: Machine) -> None:
         """Let the processes of a frozen machine go on; a power-off that is overdue follows."""
         with self.lock:
             if machine.health == "frozen":
                 machine.health = "well"
-                machine_process.thaw(_owner(machine))
+                machine_process.thaw(_session(machine))
 
     def shutdown_command(self, machine: Machine, arguments: Sequence[str]) -> str:
         """Carry out `shutdown -P +N`, `shutdown -P now` or `shutdown -c` given on the machine.
@@ -258,8 +257,11 @@ class RunningMachines:
 
     def _finish_ends(self, now: float) -> None:
         leaving = [machine for machine in self._machines.values() if machine.is_leaving]
-        loud = [machine for machine in leaving if not machine.is_quiet]
-        still = machine_process.kill([_owner(machine) for machine in loud]) if loud else set()
+        loud: dict[str, int | None] = {}
+        for machine in leaving:
+            if not machine.is_quiet:
+                loud |= _session(machine)
+        still = machine_process.kill(loud)
         for machine in leaving:
             machine.is_quiet = machine.id not in still
             if not (machine.is_quiet and machine.may_end(now)):
@@ -277,5 +279,5 @@ class RunningMachines:
         self._on_change(machine)
 
 
-def _owner(machine: Machine) -> Owner:
-    return Owner(machine.id, machine.process.pid if machine.process is not None else None)
+def _session(machine: Machine) -> dict[str, int | None]:
+    return {machine.id: None if machine.process is None else machine.process.pid}

@@ -28,9 +28,6 @@ from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import psutil
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
@@ -62,22 +59,18 @@ _log = logging.getLogger(__name__)
 class Application:
     """The WSGI application: ours in front, moto behind."""
 
-    def __init__(self, rules: AccessRules) -> None:
-        self.ec2: EmulatedEC2  # set by `attach`, when the port is known
+    def __init__(self, home: Path, access: Access, boot_seconds: float, rules: AccessRules) -> None:
         self._rules = rules
+        self._access = access
         self.last_request = time.monotonic()
         self.closing = False
-        self.clock = Clock()
-        self.scenario = Scenario(self.clock.now, rules.is_throttled)
+        clock = Clock()
+        self.scenario = Scenario(clock.now, rules.is_throttled)
+        self.ec2 = EmulatedEC2(home, access, boot_seconds, clock, self.scenario, rules=rules)
         self._moto = DomainDispatcherApplication(create_backend_app)
-
-    def attach(self, ec2: EmulatedEC2, access: Access) -> None:
-        """Take the instances in, and who is let in; before that no request is answered."""
-        self.ec2 = ec2
-        self._access = access
-        self._tokens = Tokens(ec2.is_live)
-        self._control = Control(ec2, self.scenario, access, self.close, lambda: self.closing)
-        self._rules.attach(access, ec2.machines, self.scenario, self)
+        self._tokens = Tokens(self.ec2.is_live)
+        self._control = Control(self.ec2, self.scenario, access, self.close, lambda: self.closing)
+        rules.attach(access, self.ec2.machines, self.scenario, self)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         return self._answer(Request(environ))(environ, start_response)
@@ -110,7 +103,7 @@ class Application:
     def _other_call(self, request: Request, signed: Signed) -> Response:
         """Return moto's answer, or that there is no such service here."""
         if signed.service in _SERVICES:
-            return self._pass_on(request, request.get_data())
+            return self.pass_on(request, request.get_data())
         message = f"the emulator has {', '.join(sorted(_SERVICES))}, and not {signed.service}"
         return to_json({"__type": "UnknownOperationException", "message": message}, 400)
 
@@ -160,12 +153,13 @@ class Application:
 
     def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
         try:
-            return self._pass_on(request, urlencode(parameters).encode())
+            return self.pass_on(request, urlencode(parameters).encode())
         except NotImplementedError:  # what moto says of what it lacks
             action = parameters.get("Action", "")
             raise Ec2Error("UnsupportedOperation", f"The emulator can't {action}.") from None
 
-    def _pass_on(self, request: Request, body: bytes) -> Response:
+    def pass_on(self, request: Request, body: bytes) -> Response:
+        """Return moto's answer."""
         environ = {
             **request.environ,
             "CONTENT_LENGTH": str(len(body)),
@@ -228,30 +222,35 @@ def serve(
     """Serve until a stop request or `idle_exit` idle seconds; leaves no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
-    application = Application(rules)
-    server = make_server(rules.host, port, application, threaded=True, request_handler=QuietHandler)
-    access = Access.create(f"http://{rules.host}:{server.server_port}")
-    clock = application.clock
-    scenario = application.scenario
-    ec2 = EmulatedEC2(home, access, boot_seconds, clock, scenario, rules=rules)
-    application.attach(ec2, access)
+    listener = socket.create_server((rules.host, port))
+    access = Access.create(f"http://{rules.host}:{listener.getsockname()[1]}")
+    application = Application(home, access, boot_seconds, rules)
+    machines = application.ec2.machines
+    server = make_server(
+        rules.host,
+        port,
+        application,
+        threaded=True,
+        request_handler=QuietHandler,
+        fd=listener.fileno(),
+    )
     forget_old(home / "instances", keep=KEPT_FOLDERS)
-    _warm_up(application, access)
-    scenario.replace(faults)
+    _warm_up(application)
+    application.scenario.replace(faults)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: application.close(only_if_idle=False))
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
     _announce(home, access)
     try:
         while not application.closing:
-            ec2.machines.tick()
+            machines.tick()
             if time.monotonic() - application.last_request > idle_exit:
                 application.close(only_if_idle=True)
             time.sleep(TICK_S)
     finally:
-        ec2.machines.end_all()
-        while ec2.machines.live():
-            ec2.machines.tick()
+        machines.end_all()
+        while machines.live():
+            machines.tick()
             time.sleep(TICK_S)
         (home / STATE_FILE).unlink(missing_ok=True)
         server.shutdown()
@@ -270,19 +269,15 @@ def _announce(home: Path, access: Access) -> None:
     _log.info("serving %s as pid %d, %.0f MiB resident", access.endpoint, os.getpid(), resident)
 
 
-def _warm_up(application: Application, access: Access) -> None:
+def _warm_up(application: Application) -> None:
     """Have moto load what the first calls need, which takes it about a second."""
     import moto.autoscaling  # noqa: PLC0415 - terminating an instance tells these two
     import moto.elbv2  # noqa: F401, PLC0415
 
-    asked = AWSRequest(
-        "POST", access.endpoint + "/", data="Action=DescribeInstances&Version=2016-11-15"
-    )
-    SigV4Auth(Credentials(access.key, access.secret), "ec2", DEFAULT_REGION).add_auth(asked)
-    environ = Request.from_values(
-        method="POST", base_url=access.endpoint, headers=asked.headers.items(), data=asked.data
-    ).environ
-    Response.from_app(application, environ, buffered=True)
+    scope = f"{DEFAULT_REGION}/ec2/aws4_request"  # by which moto knows the service
+    claim = {"Authorization": f"AWS4-HMAC-SHA256 Credential=warm/20260101/{scope}"}
+    asked = Request.from_values(method="POST", headers=claim)
+    application.pass_on(asked, b"Action=DescribeInstances&Version=2016-11-15")
 
 
 class QuietHandler(WSGIRequestHandler):

@@ -73,7 +73,7 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     home = folder.parent.parent
     root = image.root({**image.baked(_image(machine, access)), **names.files(home)})
     command = image.user_data_command(machine.script)
-    machine_process.record(folder, machine.id, None)
+    machine_process.record(folder, None)
     with (folder / machine_process.CONSOLE_NAME).open("ab") as output:
         process = spawn(
             root,
@@ -84,7 +84,7 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    machine_process.record(folder, machine.id, process.pid)
+    machine_process.record(folder, process.pid)
     return process
 
 

@@ -110,7 +110,7 @@ def test_it_ends_leftovers(tmp_path: Path, ec2_client: MakeClient, eventually: E
     # A machine whose number belongs to somebody else by now: this test.
     stranger = tmp_path / "instances" / "i-0" / "process.json"
     stranger.parent.mkdir()
-    record = {"machine": "i-0", "pid": os.getpid(), "pgid": os.getpgid(0), "create_time": 1.0}
+    record = {"pid": os.getpid(), "create_time": 1.0}
     stranger.write_text(json.dumps(record))
 
     EmulatorControl(first.access).freeze(instance)
