@@ -96,7 +96,10 @@ class Journal:
 
 
 class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
-    """Launches and terminates through EC2, one instance for one intent."""
+    """Launches and terminates through EC2, one instance for one intent.
+
+    It has what Ray's autoscaler v2 calls: nodes register by themselves, and aren't updated.
+    """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -167,18 +170,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return node_id == head_instance(self.run) or (
             instance is not None and instance.state == "running"
         )
-
-    def is_terminated(self, node_id: str) -> bool:
-        return node_id != head_instance(self.run) and self._instance(node_id) is None
-
-    def internal_ip(self, node_id: str) -> str:
-        """Refuse: nodes register with Ray by themselves."""
-        raise NotImplementedError(f"{node_id} joins by its user data; its address is not needed")
-
-    external_ip = internal_ip
-
-    def set_node_tags(self, node_id: str, tags: Mapping[str, str]) -> None:
-        """Ignore: tags are given at launch, and nodes aren't updated from outside."""
 
     def _instance(self, node_id: str) -> provider.Instance | None:
         with self._lock:
@@ -294,9 +285,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def _notes_of(self, intent: str) -> list[Note]:
         return [note for note in self._journal.read() if note.intent == intent]
 
-    def terminate_node(self, node_id: str) -> None:
-        self.terminate_nodes([node_id])
-
     def terminate_nodes(self, node_ids: Sequence[str]) -> None:
         """Give instances back; the head isn't ours to end."""
         doomed = [node for node in node_ids if node != head_instance(self.run)]
@@ -309,10 +297,6 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
                 for node in doomed:
                     self._launched.pop(node, None)
                 self._seen_until = -math.inf
-
-    @staticmethod
-    def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
-        return cluster_config
 
     def _note(self, what: str, intent: str, **more: str) -> None:
         self._journal.write(Note(unix_time(), what, intent, **more))

@@ -83,7 +83,7 @@ def test_an_instances_output_can_be_had_after_its_end(
 ) -> None:
     (instance,) = bench.launch(UserData="#!/bin/bash\necho ä; exec nosuchpython\n")
     eventually(lambda: "nosuchpython: not found" in bench.ec2.console(instance))
-    bench.provider.terminate_node(instance)
+    bench.provider.terminate_nodes([instance])
     assert bench.ec2.console(instance).startswith("ä\n")
     assert bench.ec2.console("i-0123456789abcdef0") == ""
 
@@ -150,7 +150,7 @@ def test_ec2_is_asked_after_each_change(bench: Bench, monkeypatch: pytest.Monkey
         assert seen() == [instance]
         now += 0.25
     assert len(asked) == 60 / 3 - 1
-    provider.terminate_node(instance)
+    provider.terminate_nodes([instance])
     assert seen() == []
 
 
