@@ -80,11 +80,25 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def collect(
-        *, instances: str | None, path: str, head_type: str, kms: str, **others: Any
+        *,
+        instances: str | None,
+        path: str,
+        head_type: str,
+        kms: str,
+        tags: tuple[str, ...] = (),
+        boundary: str = "",
+        **others: Any,
     ) -> Any:
         if kms and f":{others['region']}:" not in kms:
             raise UsageError(f"--kms {kms}: a key of {others['region']} is needed")
-        fields = {"types": _listed(instances), "path": path, "head_type": head_type, "kms": kms}
+        fields = {
+            "types": _listed(instances),
+            "path": path,
+            "boundary": boundary,
+            "tags": _tags(tags),
+            "head_type": head_type,
+            "kms": kms,
+        }
         return command(named={name: field for name, field in fields.items() if field}, **others)
 
     for option in (KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
@@ -118,8 +132,6 @@ def setup(
     named: Mapping[str, Any],
     vpc: str | None,
     subnets: str | None,
-    tags: tuple[str, ...],
-    boundary: str,
     output: str,
     yes: bool,
 ) -> None:
@@ -129,7 +141,7 @@ def setup(
     as in the last setup.
     """
     clients, account = _look(region)
-    template = account.template_for(named, _tags(tags), boundary)
+    template = account.template_for(named)
     parameters = account.parameters_for(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = _steps(change_set, account)
@@ -255,21 +267,13 @@ def policy(
 @TAGS
 @BOUNDARY
 @ACCOUNT
-def template(
-    *,
-    region: str,
-    named: Mapping[str, Any],
-    tags: tuple[str, ...],
-    boundary: str,
-    account: str | None,
-) -> None:
+def template(*, region: str, named: Mapping[str, Any], account: str | None) -> None:
     """Print the CloudFormation template of `setup`, to read it or to deploy it yourself.
 
     Deploy it as a stack named cloudtune. Its parameters are Vpc, an id, and Subnets: ids by zone as
     JSON, for a VPC that isn't the default one.
     """
-    place = _place(account, region, named)
-    click.echo(json.dumps(template_of(place, _tags(tags), boundary), indent=2))
+    click.echo(json.dumps(template_of(_place(account, region, named)), indent=2))
 
 
 def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> int:

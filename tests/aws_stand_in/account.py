@@ -40,7 +40,7 @@ def set_up(clients: Clients, region: str = "us-east-1", types: tuple[str, ...] =
     """Deploy the stack of `cloudtune aws setup`."""
     account = inventory_of(clients, region)
     parameters = account.parameters_for(clients, None, ())
-    template = account.template_for({"types": types} if types else {}, {})
+    template = account.template_for({"types": types} if types else {})
     with ChangeSet(clients, template, parameters) as change_set:
         change_set.execute()
 

@@ -47,13 +47,12 @@ QUOTAS: Mapping[str, tuple[str, str]] = {
 class Inventory:
     """What there is in a region. `vpc`, `group` and `image` are ids, None if there is none.
 
-    `settings` are those of the stack, else the defaults; `is_current` says whether the stack is
+    `settings` are those of the stack, else of a first setup; `is_current` says whether the stack is
     what setup would write today. `visitors` are address ranges and groups that may reach instances
     from outside. `bucket_key` is the key that encrypts the bucket's objects, None for AWS's own.
     `quotas` are vCPUs. `unknown` has the reason for whatever couldn't be read.
     """
 
-    place: Place
     caller: str
     settings: Settings
     stack: Stack | None = None
@@ -71,17 +70,14 @@ class Inventory:
     quotas: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
-    def template_for(
-        self, named: Mapping[str, Any], tags: Mapping[str, str], boundary: str = ""
-    ) -> Document:
-        """Return the template that setup deploys; what is left out is as before.
+    @property
+    def place(self) -> Place:
+        return self.settings.place
 
-        `named` are fields of the place.
-        """
+    def template_for(self, named: Mapping[str, Any]) -> Document:
+        """Return the template that setup deploys; fields of the place that aren't named stay."""
         place = replace(self.place, **named)
-        own_tags = tags or self.settings.tags
-        bound = boundary or self.settings.boundary
-        return template(place, own_tags, bound, with_bucket=self.has_own_bucket or not self.bucket)
+        return template(place, with_bucket=self.has_own_bucket or not self.bucket)
 
     def parameters_for(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
@@ -136,22 +132,15 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
     reader = _Reader(clients)
     its_stack = reader(f"stack {STACK}", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs
-    settings = Settings.of_outputs(outputs) if outputs else Settings(types=all_types())
-    place = Place(
-        account=caller["Account"],
-        region=region,
-        types=settings.types,
-        path=settings.path,
-        head_type=settings.head_type,
-        kms=settings.kms,
-    )
-    shared = replace(place, shared_namespace=True)
+    settings = Settings.of_outputs(Place(caller["Account"], region, all_types()), outputs)
+    shared = replace(settings.place, shared_namespace=True)
     if settings.storage:
         named_before = settings.storage.startswith(f"s3://{shared.bucket}/")
     else:  # a stack that was deleted may have left its bucket
         named_before = reader(f"bucket {shared.bucket}", partial(reader.has_left, shared))
     if named_before:  # by a set-up up to 0.2.0: it stays with its contents
-        place = shared
+        settings = replace(settings, place=shared)
+    place = settings.place
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)
@@ -161,12 +150,10 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
         for name, (code, _) in QUOTAS.items()
     }
     return Inventory(
-        place=place,
         caller=caller["Arn"],
         settings=settings,
         stack=its_stack,
-        is_current=written
-        == template(place, settings.tags, settings.boundary, with_bucket=has_own_bucket),
+        is_current=written == template(place, with_bucket=has_own_bucket),
         has_own_bucket=has_own_bucket,
         vpc=vpc,
         subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},
@@ -238,15 +225,15 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
     reader = _Reader(clients)
     its_stack = reader("", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs
-    settings = Settings.of_outputs(outputs) if outputs else Settings()
+    settings = Settings.of_outputs(Place("", endpoint.region), outputs)
     image = reader("", reader.image)
     cloud = {
         "image": image,
         "security_group": settings.security_group or None,
         "instance_profile": settings.instance_profile or None,
         "subnets": settings.subnets,
-        "tags": settings.tags,
-        "head_type": settings.head_type or None,
+        "tags": settings.place.tags,
+        "head_type": settings.place.head_type or None,
     }
     name = own_image or image
     disk = None if name is None else root_disk(clients, name)
@@ -254,7 +241,7 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
         cloud=cloud,
         storage=settings.storage,
         disk_gb=None if disk is None else disk.gb,
-        request={} if disk is None else disk_request(disk, settings.kms),
+        request={} if disk is None else disk_request(disk, settings.place.kms),
     )
 
 
@@ -441,7 +428,7 @@ def _resources(account: Inventory) -> Iterator[InventoryLine]:
         lets_in = f"{visitors} may reach instances, and no run needs it: delete that rule"
         yield _line(not visitors, "nothing else reaches them", lacking=lets_in)
     yield _line(account.bucket, f"bucket {account.place.bucket}")
-    if account.bucket and (key := account.settings.kms):
+    if account.bucket and (key := account.place.kms):
         now = account.bucket_key or "AWS's own key"
         other = f"{now} does, and the stack doesn't own the bucket: change it in S3"
         yield _line(account.bucket_key == key, f"{key} encrypts it", lacking=other)

@@ -157,7 +157,7 @@ class LiveCheck:
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began + LIVES_SECONDS))
         dollars = pricing.HEAD_USD_PER_HOUR.get(self._type)
         return {
-            **self.account.settings.tags,
+            **self.account.place.tags,
             RUN_TAG: self.run,
             INTENT_TAG: "check",
             LEASE_TAG: end,

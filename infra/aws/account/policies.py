@@ -6,7 +6,7 @@ the pages could not be opened here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
@@ -45,9 +45,10 @@ _LAUNCHED_FROM = (
 class Place:
     """An account and a region, and what setup calls its resources there.
 
-    `types` are patterns of the instance types that runs may rent, `path` is that of the roles.
-    `head_type` is the only type of heads, "" for the usual two; `kms` is the ARN of the key that
-    encrypts the bucket and the root disks, "" for AWS's own.
+    `types` are patterns of the instance types that runs may rent, `path` is that of the roles,
+    `boundary` the ARN of their permissions boundary ("" without). `tags` go onto everything that
+    has any, instances and volumes included. `head_type` is the only type of heads, "" for the usual
+    two; `kms` is the ARN of the key that encrypts the bucket and the root disks, "" for AWS's own.
     Roles belong to an account and their rights to a region, so each region has its own roles.
     The bucket's name is one that S3 keeps for the account, unless `shared_namespace`: set-ups up to
     0.2.0, whose buckets stay, have names that another account could have taken.
@@ -59,6 +60,8 @@ class Place:
     path: str = "/"
     head_type: str = ""
     kms: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    boundary: str = ""
     shared_namespace: bool = False
 
     @property

@@ -6,7 +6,7 @@ The template is the one description of what setup creates: an admin can read it
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cloudtune.errors import CloudtuneError
@@ -34,46 +34,44 @@ PURPOSES: Mapping[str, str] = {
     ),
 }
 
+# Outputs that are there only where the place has something of its own, and its fields.
+_FIELDS = {"Boundary": "boundary", "RolePath": "path", "HeadType": "head_type", "Kms": "kms"}
+
 
 @dataclass(frozen=True)
 class Settings:
-    """What a stack was set up with, and the resources that runs use.
+    """What a stack was set up for, and the resources that runs use.
 
-    `subnets` are ids by zone, empty in the default VPC; `tags` go onto instances and volumes.
-    `boundary` is the ARN of the roles' permissions boundary, "" without, `path` is their path.
-    `head_type` and `kms` are as in `Place`. `storage` is the prefix in the bucket. Ids are "" where
-    there is no stack yet.
+    `subnets` are ids by zone, empty in the default VPC. `storage` is the prefix in the bucket. Ids
+    are "" where there is no stack yet.
     """
 
+    place: Place
     vpc: str = ""
     subnets: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-    types: tuple[str, ...] = ("*",)
-    boundary: str = ""
-    path: str = "/"
-    head_type: str = ""
-    kms: str = ""
     security_group: str = ""
     instance_profile: str = ""
     storage: str = ""
 
     @classmethod
-    def of_outputs(cls, outputs: Mapping[str, str]) -> "Settings":
-        """Return the settings that the outputs of a stack hold.
+    def of_outputs(cls, place: Place, outputs: Mapping[str, str]) -> "Settings":
+        """Return the settings that the outputs of a stack in a place hold; {} without a stack.
 
         Raises:
             CloudtuneError: somebody changed the stack by hand.
         """
+        if not outputs:
+            return cls(place)
         try:
+            own: dict[str, Any] = {
+                name: outputs[output] for output, name in _FIELDS.items() if output in outputs
+            }
+            tags = dict(json.loads(outputs["Tags"]))
+            types = tuple(outputs["Types"].split(","))
             return cls(
+                place=replace(place, types=types, tags=tags, **own),
                 vpc=outputs["Vpc"],
                 subnets=dict(json.loads(outputs["Subnets"])),
-                tags=dict(json.loads(outputs["Tags"])),
-                types=tuple(outputs["Types"].split(",")),
-                boundary=outputs.get("Boundary", ""),
-                path=outputs.get("RolePath", "/"),
-                head_type=outputs.get("HeadType", ""),
-                kms=outputs.get("Kms", ""),
                 security_group=outputs["SecurityGroup"],
                 instance_profile=outputs["InstanceProfile"],
                 storage=outputs["Storage"],
@@ -85,16 +83,13 @@ class Settings:
             ) from None
 
 
-def template(
-    place: Place, own_tags: Mapping[str, str], boundary: str = "", *, with_bucket: bool = True
-) -> dict[str, Any]:
+def template(place: Place, *, with_bucket: bool = True) -> dict[str, Any]:
     """Return the template of a region's stack.
 
-    Its parameters are `Vpc`, an id, and `Subnets`, ids by zone as JSON. `own_tags` go onto
-    everything that has tags, `boundary` onto the roles. `with_bucket=False` is for a bucket that an
-    earlier stack left behind.
+    Its parameters are `Vpc`, an id, and `Subnets`, ids by zone as JSON. `with_bucket=False` is for
+    a bucket that an earlier stack left behind.
     """
-    tags = [{"Key": key, "Value": value} for key, value in {TAG: "1", **own_tags}.items()]
+    tags = [{"Key": key, "Value": value} for key, value in {TAG: "1", **place.tags}.items()]
     resources: dict[str, Any] = {
         "Group": {
             "Type": "AWS::EC2::SecurityGroup",
@@ -114,23 +109,24 @@ def template(
                 "Description": "its own members",
             },
         },
-        **_role("Node", place, policies.node(place), boundary, tags),
-        **_role("Head", place, policies.head(place), boundary, tags),
+        **_role("Node", place, policies.node(place), tags),
+        **_role("Head", place, policies.head(place), tags),
     }
     if with_bucket:
         resources["Bucket"] = _bucket(place, tags)
     outputs = {
         "Vpc": {"Ref": "Vpc"},
         "Subnets": {"Ref": "Subnets"},
-        "Tags": json.dumps(own_tags),
+        "Tags": json.dumps(place.tags),
         "Types": ",".join(place.types),
         "SecurityGroup": {"Fn::GetAtt": ["Group", "GroupId"]},
         "InstanceProfile": {"Ref": "NodeProfile"},
         "Storage": f"s3://{place.bucket}/{PREFIX}",
-        **({"Boundary": boundary} if boundary else {}),
-        **({"RolePath": place.path} if place.path != "/" else {}),
-        **({"HeadType": place.head_type} if place.head_type else {}),
-        **({"Kms": place.kms} if place.kms else {}),
+        **{
+            output: getattr(place, name)
+            for output, name in _FIELDS.items()
+            if getattr(place, name) != getattr(Place, name)
+        },
     }
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
@@ -151,9 +147,7 @@ def managed_policy(name: str, document: Document) -> Document:
     return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Policy": policy}}
 
 
-def _role(
-    kind: str, place: Place, document: Document, boundary: str, tags: object
-) -> dict[str, Any]:
+def _role(kind: str, place: Place, document: Document, tags: object) -> dict[str, Any]:
     name = place.node if kind == "Node" else place.head
     path = {"Path": place.path} if place.path != "/" else {}
     role = {
@@ -163,7 +157,7 @@ def _role(
         "Policies": [{"PolicyName": policies.POLICY, "PolicyDocument": document}],
         "Tags": tags,
         **path,
-        **({"PermissionsBoundary": boundary} if boundary else {}),
+        **({"PermissionsBoundary": place.boundary} if place.boundary else {}),
     }
     profile = {"InstanceProfileName": name, "Roles": [{"Ref": f"{kind}Role"}], **path}
     return {

@@ -326,7 +326,7 @@ def test_a_squatted_name_stops_setup_only_without_own_namespaces(
 def test_an_earlier_setup_keeps_its_bucket(capsys: pytest.CaptureFixture[str]) -> None:
     """Set-ups up to 0.2.0 have one in the shared namespace, and runs in it."""
     place = policies.Place("123456789012", REGION, ("g4dn.*",), shared_namespace=True)
-    deploy(json.dumps(template(place, {})))
+    deploy(json.dumps(template(place)))
     s3 = boto3.client("s3", REGION)
     s3.put_object(Bucket=SHARED_NAME, Key="cloudtune/run/best/model.pt", Body=b"x")
     assert called(capsys, "aws", "setup", "--yes", "--instances", "g5.*").code == 0
