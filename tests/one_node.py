@@ -10,7 +10,6 @@ from typing import Any
 
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
-    Assignment,
     Body,
     Epoch,
     Failure,
@@ -20,6 +19,8 @@ from cloudtune.infra.node.messages import (
     Training,
     WorkerSlot,
 )
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.trial import Slice
 
 Message = Body | OfNode
 
@@ -35,7 +36,8 @@ def part_of(
     workers = max(1, round(width))
     slots = tuple(WorkerSlot(rank, rank, workers, 1, min(1.0, width)) for rank in range(workers))
     trial = session.rpartition(".")[0]
-    return Part(session, slots, width, Assignment(trial, config, checkpoint, 0, until, 0), gpu)
+    command = StartTrial(session, trial, config, width, (), checkpoint, 0, until)
+    return Part(command, Slice("i-0", width, gpu), slots)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.gpu.results import PATH, ROOT, TRAIN, python_path
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
-    Assignment,
     Epoch,
     Failure,
     Gone,
@@ -23,6 +22,8 @@ from cloudtune.infra.node.messages import (
     Training,
     WorkerSlot,
 )
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.trial import Slice
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,10 +82,10 @@ class Bench:
         )
         trial = session.rpartition(".")[0]
         result = {"load": "mlp", "log": str(self.folder / session), **config}
-        assignment = Assignment(trial, result, checkpoint, 0, until, 0)
+        command = StartTrial(session, trial, result, width, (), checkpoint, 0, until)
         at = time.time()
-        gpu = 0 if width < 1 else -1
-        self.agent.start(Part(session, slots, width, assignment, gpu))
+        piece = Slice("here", width, 0 if width < 1 else -1)
+        self.agent.start(Part(command, piece, slots))
         return at
 
     def hear(self, session: str, until: type[Epoch | Gone] = Gone) -> Message:

@@ -24,6 +24,7 @@ from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.provider import provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.model.commands import StartTrial
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.running import runner
 from cloudtune.runs import home
@@ -134,7 +135,8 @@ def try_script(
         begin = messages.Begin(
             training=training,
             slot=slot,
-            assignment=messages.Assignment(trial.id, trial.config, None, 0, 1, 0),
+            command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=1),
+            keep_from=0,
             rendezvous="",
             listens=False,
             log=str(folder / LOGS),

@@ -29,15 +29,6 @@ class Emit(Protocol):
 
 def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
     """Return what each instance has of a session, rank 0 first; ranks of a node are together."""
-    assignment = messages.Assignment(
-        command.trial,
-        command.config,
-        command.checkpoint,
-        command.start_epoch,
-        command.until_epoch,
-        keep_from,
-        command.parallel,
-    )
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
     size = sum(len(gpu_shares) for gpu_shares in workers.values())
     parts: dict[str, messages.Part] = {}
@@ -48,9 +39,7 @@ def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
             messages.WorkerSlot(first + local, local, size, len(workers), share, node_rank)
             for local, share in enumerate(gpu_shares)
         )
-        parts[piece.instance] = messages.Part(
-            command.session, slots, piece.gpus, assignment, piece.gpu
-        )
+        parts[piece.instance] = messages.Part(command, piece, slots, keep_from)
         first += len(gpu_shares)
     return parts
 

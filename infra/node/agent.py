@@ -195,7 +195,7 @@ class Agent:
             local = self._locals.setdefault(part.session, _Local())
             if local.part is None:  # else the controller asks again: it got no answer
                 local.part, local.asked_at = part, time.monotonic()
-                local.granted = max(local.granted, part.assignment.until_epoch)
+                local.granted = max(local.granted, part.command.until_epoch)
                 local.rendezvous = rendezvous
                 if not rendezvous and part.slots[0].world_size > 1:
                     local.socket = socket.create_server((self._address, 0))
@@ -283,14 +283,15 @@ class Agent:
                 local.begun = True
                 self._finish(local)
                 continue
-            gpus = self._slots.take(local.part.session, local.part.gpus, local.part.gpu)
+            piece = local.part.piece
+            gpus = self._slots.take(local.part.session, piece.gpus, piece.gpu)
             if gpus is not None:
                 self._begin(local, local.part, gpus)
         self._keep_spares()
 
     def _begin(self, local: _Local, part: Part, gpus: tuple[int, ...]) -> None:
         local.begun = True
-        assignment = dataclasses.replace(part.assignment, until_epoch=local.granted)
+        command = dataclasses.replace(part.command, until_epoch=local.granted)
         for number, (slot, gpu) in enumerate(zip(part.slots, gpus, strict=True)):
             worker = self._spares.pop(gpu, None)
             # A spare one sees its GPU alone, and holds memory of it.
@@ -305,9 +306,19 @@ class Agent:
             worker.log = str(self._logs / f"{part.session}.{slot.rank}.log")
             local.workers[slot.rank] = worker
             listens = local.socket is not None and slot.rank == 0
-            whom = (self._training, slot, assignment, local.rendezvous, listens, worker.log)
-            place = environment(slot, len(part.slots), local.rendezvous)
-            self._send(worker, messages.Begin(*whom, time.time(), place, number))
+            begin = messages.Begin(
+                training=self._training,
+                slot=slot,
+                command=command,
+                keep_from=part.keep_from,
+                rendezvous=local.rendezvous,
+                listens=listens,
+                log=worker.log,
+                asked_at=time.time(),
+                environment=environment(slot, len(part.slots), local.rendezvous),
+                gpu=number,
+            )
+            self._send(worker, begin)
             if listens and local.socket is not None:
                 with contextlib.suppress(OSError):  # it is gone; its end is reported
                     send_handle(worker.connection, local.socket.fileno(), os.getpid())

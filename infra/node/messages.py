@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
-from cloudtune.model.trial import Parallel
+from cloudtune.model.trial import Slice
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 
@@ -58,38 +59,25 @@ class WorkerSlot:
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """One trial for one worker: from which checkpoint and epoch, until which.
-
-    Checkpoints that the worker saved itself, from epoch `keep_from` on, stay.
-    """
-
-    trial: str
-    config: Mapping[str, object]
-    checkpoint: str | None
-    start_epoch: int
-    until_epoch: int
-    keep_from: int
-    parallel: Parallel = ""
-
-
-@dataclass(frozen=True)
 class Part:
-    """What one node has of a session: the slots of its workers, on `gpus` of its GPUs.
+    """What one node has of a session: a slice of its trial, and the slots of the workers there.
 
-    Shares with the same `gpu` sit on the same one, as in `cloudtune.model.trial.Slice`.
+    Checkpoints that the workers saved themselves, from epoch `keep_from` on, stay.
     """
 
-    session: str
+    command: StartTrial
+    piece: Slice
     slots: tuple[WorkerSlot, ...]
-    gpus: float
-    assignment: Assignment
-    gpu: int = -1
+    keep_from: int = 0
+
+    @property
+    def session(self) -> str:
+        return self.command.session
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Train; asked for at `asked_at` (Unix time).
+    """Train the trial of a command; asked for at `asked_at` (Unix time).
 
     The workers meet at `rendezvous`, "host:port", empty where there is one only. The socket that
     listens there follows this message, for the worker that `listens`. Output goes to `log`.
@@ -99,7 +87,8 @@ class Begin:
 
     training: Training
     slot: WorkerSlot
-    assignment: Assignment
+    command: StartTrial
+    keep_from: int
     rendezvous: str
     listens: bool
     log: str

@@ -194,13 +194,13 @@ class Worker:
             progress=begin.training.progress,
         )
         self._open_for(session, begin)
-        session.run(function, nested(begin.assignment.config))
+        session.run(function, nested(begin.command.config))
 
     def _open_for(self, session: Session | CommandRun, begin: messages.Begin) -> None:
         """Let what trains hear of orders, those included that have come already."""
         with self._opening:
             self._session = session
-            session.grant(max(self._granted, begin.assignment.until_epoch))
+            session.grant(max(self._granted, begin.command.until_epoch))
         self._say(messages.Ready())
 
     def _tell_epoch(self, report: EpochReport) -> None:
@@ -214,8 +214,8 @@ class Worker:
             storage=training.storage,
             losses_per_hour=training.losses_per_hour,
             progress=training.progress,
-            config=begin.assignment.config,
-            nested=nested(begin.assignment.config),
+            config=begin.command.config,
+            nested=nested(begin.command.config),
             name=log.stem.rpartition(".")[0],
             code=Path.cwd(),
             log=log,
@@ -227,9 +227,9 @@ def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
     """Return what a session needs to know of its trial and its place in it, as JSON."""
     training = begin.training
     slot = begin.slot
-    assignment = begin.assignment
+    command = begin.command
     return {
-        "trial_id": assignment.trial,
+        "trial_id": command.trial,
         "metric_name": training.metric_name,
         "metric_mode": training.metric_mode,
         "max_epoch": training.max_epoch,
@@ -238,13 +238,13 @@ def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
         "world_size": slot.world_size,
         "nodes": slot.nodes,
         "device": device,
-        "start_epoch": assignment.start_epoch,
-        "restore": assignment.checkpoint,
+        "start_epoch": command.start_epoch,
+        "restore": command.checkpoint,
         "seed": training.seed,
         "born": time.monotonic() - (time.time() - begin.asked_at),
         "share": slot.share,
-        "acknowledged": assignment.keep_from,
-        "parallel": assignment.parallel,
+        "acknowledged": begin.keep_from,
+        "parallel": command.parallel,
     }
 
 

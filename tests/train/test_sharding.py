@@ -156,8 +156,8 @@ def test_it_learns_at_any_width(node: Node, curve: list[float], strategy: str, w
 def test_the_run_has_the_strategy(node: Node, curve: list[float], chosen: Parallel) -> None:
     session = f"t.auto{chosen}"
     part = part_of(session, 2, EPOCHS, strategy="auto")
-    assignment = dataclasses.replace(part.assignment, parallel=chosen)
-    node.agent.start(dataclasses.replace(part, assignment=assignment))
+    command = dataclasses.replace(part.command, parallel=chosen)
+    node.agent.start(dataclasses.replace(part, command=command))
     losses: list[float] = []
     while len(losses) < EPOCHS:
         last = node.hear(session, Epoch | Gone)[-1]

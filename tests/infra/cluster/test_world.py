@@ -256,15 +256,14 @@ class Played:
 def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
     sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
     parts = parts_of(sharded, keep_from=0)
-    assert {part.assignment.parallel for part in parts.values()} == {"fsdp"}
+    assert {part.command.parallel for part in parts.values()} == {"fsdp"}
     ranks = [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()]
     assert ranks == [("i-2", [0, 1]), ("i-1", [2])]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.slots} == {(3, 2)}
     packed = parts_of(placed(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
-    assert packed.gpu == 3
+    assert packed.piece == Slice("i-1", 0.5, 3)
     assert [slot.share for slot in packed.slots] == [0.5]
-    assert packed.gpus == 0.5
 
 
 def test_the_first_node_says_where_the_workers_meet() -> None:

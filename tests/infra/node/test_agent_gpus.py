@@ -13,7 +13,6 @@ import pytest
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.lease import COMMAND_VARIABLE, END_VARIABLE
 from cloudtune.infra.node.messages import (
-    Assignment,
     Failure,
     Gone,
     Interruption,
@@ -25,6 +24,8 @@ from cloudtune.infra.node.messages import (
     WorkerSlot,
 )
 from cloudtune.infra.processes import is_running
+from cloudtune.model.commands import StartTrial
+from cloudtune.model.trial import Slice
 from tests.infra.mps_stand_in import script_at, write_control, write_smi
 
 TRAIN = """
@@ -78,8 +79,8 @@ def agent(tmp_path: Path, training: Training) -> Iterator[Agent]:
 
 def begin(agent: Agent, session: str, kind: str, share: float = 0.5) -> None:
     config = {"kind": kind, "alone": str(Path.cwd())}
-    assignment = Assignment(session, config, None, 0, 1, 0)
-    agent.start(Part(session, (WorkerSlot(0, 0, 1, 1, share),), share, assignment, gpu=0))
+    command = StartTrial(session, session, config, share, (), None, 0, 1)
+    agent.start(Part(command, Slice("i-0", share, 0), (WorkerSlot(0, 0, 1, 1, share),)))
 
 
 def hear(agent: Agent, *sessions: str) -> dict[str, list[Message]]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from cloudtune.infra.node import worker as module
-from cloudtune.infra.node.messages import Assignment, Begin, Training, WorkerSlot
+from cloudtune.infra.node.messages import Begin, Training, WorkerSlot
 from cloudtune.infra.node.worker import Worker, failure_of
+from cloudtune.model.commands import StartTrial
 
 
 def raised(error: BaseException, source: BaseException | None = None) -> BaseException:
@@ -71,8 +72,8 @@ def test_the_script_gets_nested_parameters_as_mappings(
     monkeypatch.setattr(torch, "set_num_threads", lambda _count: None)
     monkeypatch.setitem(module._preloaded, "train.py:train", got.append)
     training = Training("train.py:train", "loss", "min", 1, str(tmp_path), 0)
-    assignment = Assignment("t1", {"lr": 1.0, "opt/name": "sgd"}, None, 0, 1, 0)
-    begin = Begin(training, WorkerSlot(0, 0, 1, 1), assignment, "", False, "", 0.0, {})
+    command = StartTrial("t1.1", "t1", {"lr": 1.0, "opt/name": "sgd"}, 1.0, (), None, 0, 1)
+    begin = Begin(training, WorkerSlot(0, 0, 1, 1), command, 0, "", False, "", 0.0, {})
     worker._train(begin, None)
     assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]
 
