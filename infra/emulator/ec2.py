@@ -31,7 +31,6 @@ from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.node import this_machine as local
 
 DEFAULT_REGION = "us-east-1"
-PACE_TAG = "cloudtune:pace"
 _MAC = "02:00:00:00:00:01"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 
@@ -296,7 +295,7 @@ def _settings(instance: Any) -> dict[str, str]:
         return {local.VARIABLE: "1"}
     kind = pricing.instance_types().get(instance.instance_type)
     gpu = kind.gpu if kind is not None and kind.gpus else ""
-    pace = _tags(instance).get(PACE_TAG, "0")
+    pace = _tags(instance).get(pacing.PACE_TAG, "0")
     paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
 

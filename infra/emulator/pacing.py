@@ -10,14 +10,14 @@ The curve begins with what an epoch of the very script took on one core of this 
 make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -35,21 +35,13 @@ SCALE_VARIABLE = "CLOUDTUNE_PACE_SCALE"
 NOISE = 0.02  # sigma of the logarithm: about two percent from epoch to epoch
 _TABLE = Path(__file__).with_name("pacing.csv")
 
-Points = Sequence[tuple[float, float]]
-
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of one instance type: `speedup` by width, `node_efficiency` by machines.
-
-    `start_seconds` is from a worker's birth until it trains.
-    """
+    """How long an epoch takes on one GPU, and a worker's start until it trains; a seed of noise."""
 
     epoch_seconds: float
     start_seconds: float
-    speedup: Points
-    node_efficiency: Points
-    noise: float = NOISE
     seed: int = 0
 
 
@@ -88,20 +80,18 @@ def pace_of(
     return Pace(
         epoch_seconds=scale * epoch_seconds,
         start_seconds=scale * float(start["value"]),
-        speedup=_points("speedup"),
-        node_efficiency=_points("node_efficiency"),
         seed=seed,
     )
 
 
-def speedup(pace: Pace, width: float, nodes: int) -> float:
+def speedup(width: float, nodes: int) -> float:
     """Return the speed of a trial on `width` GPUs in `nodes` machines against one GPU.
 
     Below one GPU (packed trials) speed is in proportion to the share: no gain is assumed.
     """
     on_one = width / nodes
-    one_machine = on_one if on_one < 1.0 else _interpolate(pace.speedup, on_one)
-    return nodes * one_machine * _interpolate(pace.node_efficiency, nodes)
+    one_machine = on_one if on_one < 1.0 else _interpolate("speedup", on_one)
+    return nodes * one_machine * _interpolate("node_efficiency", nodes)
 
 
 def seconds_for(pace: Pace, trial: str, epoch: int, width: float, nodes: int) -> float:
@@ -112,10 +102,11 @@ def seconds_for(pace: Pace, trial: str, epoch: int, width: float, nodes: int) ->
     text = f"{pace.seed}/{trial}/{epoch}".encode()
     number = int.from_bytes(hashlib.sha256(text).digest()[:8])
     normal = NormalDist().inv_cdf((number + 0.5) / 2**64)
-    mean = pace.epoch_seconds / speedup(pace, width, nodes) if epoch else pace.start_seconds
-    return mean * math.exp(pace.noise * normal)
+    mean = pace.epoch_seconds / speedup(width, nodes) if epoch else pace.start_seconds
+    return mean * math.exp(NOISE * normal)
 
 
+PACE_TAG = "cloudtune:pace"
 OFF = "off"
 
 
@@ -125,18 +116,12 @@ def tag_of(seed: int, core_seconds: float | None) -> str:
 
 
 def settings_for(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
-    """Return the environment that paces a machine; nothing without GPUs or when `tag` is off.
-
-    Any other tag than those of `tag_of` counts as seed 0, as EC2 checks no tags.
-    """
+    """Return the environment that paces a machine; nothing without GPUs or when `tag` is off."""
     if not gpu or tag == OFF:
         return {}
-    number, _, seconds = tag.partition(":")
-    seed = int(number) if number.removeprefix("-").isdecimal() else 0
-    core_seconds = None
-    with contextlib.suppress(ValueError):
-        core_seconds = float(seconds) if 0 < float(seconds) < math.inf else None
-    pace = pace_of(gpu, seed=seed, scale=scale, core_seconds=core_seconds)
+    seed, _, seconds = tag.partition(":")
+    core_seconds = float(seconds) if seconds else None
+    pace = pace_of(gpu, seed=int(seed), scale=scale, core_seconds=core_seconds)
     return {HOOK_VARIABLE: HOOK, PACE_VARIABLE: json.dumps(asdict(pace))}
 
 
@@ -156,7 +141,7 @@ def emulated_profile(
     pace = pace_of(machine.gpu, scale=scale, core_seconds=core_seconds)
     factor, why = core_factor(machine.gpu)
     nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in profile.epoch}
-    paced = {w: pace.epoch_seconds / speedup(pace, w, nodes[w]) for w in profile.epoch}
+    paced = {w: pace.epoch_seconds / speedup(w, nodes[w]) for w in profile.epoch}
     slow = [w for w, seconds in paced.items() if profile.epoch[w].mean > seconds]
     start = _at_least(profile.start, pace.start_seconds)
     resize = replace(profile.resize, mean=profile.resize.mean + start.mean - profile.start.mean)
@@ -195,7 +180,7 @@ def core_seconds_of(
         return timed[0]
     for profile, machine in pairs[:1]:
         width = profile.widths[0]
-        alone = profile.epoch_seconds(width) * speedup(pace_of(machine.gpu), width, 1)
+        alone = profile.epoch_seconds(width) * speedup(width, 1)
         factor, _ = core_factor(machine.gpu)
         return alone / factor / scale
     return None
@@ -211,17 +196,15 @@ def pacer_from_env() -> Callable[..., None]:
     return wait
 
 
-def _interpolate(points: Points, at: float) -> float:
-    """Return the value at `at`, straight in log-log; beyond the last point its slope goes on."""
+def _interpolate(quantity: str, at: float) -> float:
+    """Return a quantity at `at`, straight in log-log; beyond the last point its slope goes on."""
+    points = sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))
     segments = list(pairwise(points))
     (x0, y0), (x1, y1) = next((s for s in segments if at <= s[1][0]), segments[-1])
     share = math.log(at / x0) / math.log(x1 / x0)
     return y0 * math.exp(share * math.log(y1 / y0))
 
 
+@cache
 def _rows(quantity: str) -> list[dict[str, str]]:
     return [row for row in rows(_TABLE) if row["quantity"] == quantity]
-
-
-def _points(quantity: str) -> Points:
-    return sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))

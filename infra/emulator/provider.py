@@ -18,7 +18,6 @@ from cloudtune.model.catalog import Catalog, InstanceType, Market
 from cloudtune.model.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
-PACE_TAG = "cloudtune:pace"
 _HOME_REGION = "us-east-1"
 
 
@@ -99,7 +98,7 @@ def emulated_cloud(
     `pace` seeds the noise on the speed curve by which machines pace training; None turns the
     pacing off. `core_seconds` is what an epoch took on one core of this machine.
     """
-    tags = {PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
+    tags = {pacing.PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
     return cloud_at(folder, region, service.ensure_emulator(folder).access, tags)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
-from cloudtune.infra.emulator.provider import PACE_TAG, OnThisMachine, cloud_at
+from cloudtune.infra.emulator.pacing import OFF, PACE_TAG
+from cloudtune.infra.emulator.provider import OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
 from cloudtune.infra.provider import PRICE_TAG, Cloud, Endpoint
@@ -58,7 +59,7 @@ class ThisMachine(OnThisMachine):
         gpus = this_machine(experiment.cloud.slots).gpus
         price = repr(experiment.cloud.usd_per_hour(gpus, experiment.cloud.price))
         emulator = ensure_emulator(folder, boot_seconds=0.0)
-        tags = {PACE_TAG: "off", PRICE_TAG: price}
+        tags = {PACE_TAG: OFF, PRICE_TAG: price}
         cloud = cloud_at(folder, experiment.cloud.region, emulator.access, tags)
         # A machine whose cores and disk are busy is no lost one.
         return replace(
