@@ -97,7 +97,9 @@ class Access:
     def may_ask(self, key: str, machine: str) -> bool:
         return _same(key, self.machine_key(machine))
 
-    def signed_for(self, request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:
+    def signed_for(
+        self, request: Request, secret_of: Callable[[str, str], str | None] = lambda *_: None
+    ) -> Signed:
         """Return what a request is signed for and with which key (AWS's signature 4).
 
         `secret_of` has the secrets of keys besides our own, given the key and the session token

@@ -34,13 +34,9 @@ class AccessRules:
     ) -> None:
         """Take in what the rules are about; called once, before the first request."""
 
-    def secret_of(self, key: str, token: str) -> str | None:
-        """Return the secret of a key that isn't the emulator's own; None for an unknown key."""
-        return None
-
     def signed(self, access: Access, request: Request) -> Signed:
         """Return what a request is signed for, and by whom; raise Ec2Error if it isn't."""
-        return access.signed_for(request, self.secret_of)
+        return access.signed_for(request)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         """Whether EC2 refuses a call because too many came before it; if not, it counts."""
