@@ -18,7 +18,7 @@ from typing import Any
 import boto3
 import botocore.auth
 import pytest
-from botocore.auth import SigV4Auth
+from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
@@ -128,6 +128,16 @@ def test_a_signature_holds_for_one_body_and_fifteen_minutes(emulator: Emulator) 
     assert refused(emulator, later) == "AuthFailure"
     assert refused(emulator, signed(emulator.access, ago=1000)) == "RequestExpired"
     assert refused(emulator, signed(emulator.access, ago=-1000)) == "RequestExpired"
+
+
+@UNHARMED
+def test_an_upload_is_the_one_that_was_signed(emulator: Emulator) -> None:
+    access = emulator.access
+    upload = AWSRequest("PUT", f"{access.endpoint}/bucket/key", data="mine")
+    S3SigV4Auth(Credentials(access.key, access.secret), "s3", "us-east-1").add_auth(upload)
+    headers = dict(upload.headers)
+    assert ask(access, "PUT", "/bucket/key", "mine", headers)[0] == 404, "no such bucket"
+    assert ask(access, "PUT", "/bucket/key", "another's", headers)[0] == 401
 
 
 def test_who_has_the_credentials_is_let_in(emulator: Emulator, ec2: EC2Client) -> None:
