@@ -59,10 +59,6 @@ class Launch:
         return self._get("InstanceMarketOptions.MarketType") == "spot"
 
     @property
-    def max_price(self) -> str:
-        return self._get("InstanceMarketOptions.SpotOptions.MaxPrice")
-
-    @property
     def subnet_id(self) -> str:
         return self._get("SubnetId", "NetworkInterface.1.SubnetId")
 

@@ -14,28 +14,24 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from cloudtune.infra.emulator.requests import Access, Ec2Error
+from cloudtune.infra.emulator.requests import Access
 
 ACCOUNT = DEFAULT_ACCOUNT_ID
 PARTITION = "aws"
 CREDENTIAL_SECONDS = 6 * 3600
 """How long an instance's credentials last: about six hours on AWS (EC2 user guide, IAM roles)."""
-RENEWED_BEFORE_S = 15 * 60.0
-"""How long before their end the metadata service has new ones: at least five minutes on AWS."""
 
 
 @dataclass(frozen=True)
 class Principal:
     """Somebody with a key: the ARN that AWS's messages name, and the policies that count now.
 
-    `policies` is None for the root. Temporary credentials have a `token` and an end (`expires`, the
-    emulator's epoch seconds).
+    `policies` is None for the root. Temporary credentials have a `token`; none of them end.
     """
 
     secret: str = field(repr=False)
     arn: str
     token: str = field(default="", repr=False)
-    expires: float | None = None
     policies: Callable[[], Sequence[Mapping[str, Any]]] | None = None
 
 
@@ -58,7 +54,6 @@ class Principals:
         self._root = Principal(access.secret, f"arn:{PARTITION}:iam::{ACCOUNT}:root")
         self._now = now
         self._issued: dict[tuple[str, str], RoleCredentials] = {}
-        self._ends: dict[str, float] = {}
 
     def find(self, key: str) -> Principal | None:
         """Return who has an access key; None if it is unknown."""
@@ -67,26 +62,14 @@ class Principals:
         return self._role_session(key) or self._user(key)
 
     def secret_of(self, key: str, token: str) -> str | None:
-        """Return the secret of a key that comes with this session token; None for an unknown one.
-
-        Raises:
-            Ec2Error: RequestExpired, temporary credentials whose time is over.
-        """
+        """Return the secret of a key that comes with this session token; None if unknown."""
         principal = self.find(key)
-        if principal is None or principal.token != token:
-            return None
-        if principal.expires is not None and self._now() >= principal.expires:
-            raise Ec2Error("RequestExpired", "Request has expired.")
-        return principal.secret
+        return None if principal is None or principal.token != token else principal.secret
 
     def role_credentials(self, role: str, session: str) -> RoleCredentials | None:
-        """Return the current credentials of a role's session; None if there is no such role.
-
-        They stay the same until they near their end.
-        """
-        issued = self._issued.get((role, session))
-        if issued is not None and self._now() < issued.expires - RENEWED_BEFORE_S:
-            return issued
+        """Return the only credentials of a role's session; None if there is no such role."""
+        if (role, session) in self._issued:
+            return self._issued[role, session]
         arn = next((it.arn for it in _iam().get_roles() if it.name == role), None)
         if arn is None:
             return None
@@ -102,7 +85,6 @@ class Principals:
             expires=now + CREDENTIAL_SECONDS,
         )
         self._issued[role, session] = issued
-        self._ends[issued.key] = issued.expires
         return issued
 
     def _role_session(self, key: str) -> Principal | None:
@@ -114,7 +96,6 @@ class Principals:
             session.secret_access_key,
             session.arn,
             session.session_token,
-            self._ends.get(key, session.expiration.timestamp()),
             policies=lambda: _role_policies(name),
         )
 

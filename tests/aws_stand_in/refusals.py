@@ -1,4 +1,4 @@
-"""What EC2 refuses of a RunInstances and moto takes: names, what doesn't fit together, prices.
+"""What EC2 refuses of a RunInstances and moto takes: names, what doesn't fit together.
 
 Codes: "Error codes for the Amazon EC2 API" (EC2 API reference). Messages: as people quote them
 from real calls in public issues, 2026-11; those marked "ours" aren't EC2's own words.
@@ -9,12 +9,9 @@ from functools import lru_cache
 
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 
-from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator.launch_form import invalid
 from cloudtune.infra.emulator.requests import Ec2Error
 from tests.aws_stand_in.launches import Launch
-
-_PRICE = re.compile(r"\d*\.?\d+")
 
 
 def check_names(launch: Launch) -> None:
@@ -79,29 +76,6 @@ def check_fit(launch: Launch) -> None:
             )
     _check_architecture(launch)
     _check_zone(launch)
-
-
-def check_price(launch: Launch) -> None:
-    """Refuse a maximum price below the spot price, which is our table's in each zone.
-
-    Raises:
-        Ec2Error: with EC2's code.
-    """
-    if not launch.is_spot or not launch.max_price:
-        return
-    if not _PRICE.fullmatch(launch.max_price):
-        raise invalid(f"Invalid value '{launch.max_price}' for price.")  # ours
-    listings = pricing.listings()
-    of_type = (
-        listing for listing in listings if listing.instance_type.name == launch.instance_type
-    )
-    price = next((listing.price("spot") for listing in of_type), None)
-    if price is not None and float(launch.max_price) < price:
-        raise Ec2Error(
-            "SpotMaxPriceTooLow",
-            f"Your Spot request price of {launch.max_price} is lower than the minimum required "
-            f"Spot request fulfillment price of {price:g}.",
-        )
 
 
 def _check_architecture(launch: Launch) -> None:

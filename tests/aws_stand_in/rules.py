@@ -1,8 +1,8 @@
-"""The rules of the stand-in: rate, names, rights, fit and price are checked before EC2 acts.
+"""The rules of the stand-in: rate, names, rights and fit are checked before EC2 acts.
 
 The order is EC2's as far as it is known: a throttled call costs nothing else; a call that names
 what isn't there fails before its rights are looked at; rights come before anything of the account's
-state; DryRun ends there, and neither prices nor quotas are looked at.
+state; DryRun ends there, and quotas aren't looked at.
 """
 
 import io
@@ -94,8 +94,6 @@ class StandIn(AccessRules):
         if parameters.get("DryRun", "").lower() == "true":
             message = "Request would have succeeded, but DryRun flag is set."
             raise Ec2Error("DryRunOperation", message, 412)
-        if launch is not None:
-            refusals.check_price(launch)
 
     def answer(self, signed: Signed, request: Request, pass_on: Callable[[], Response]) -> Response:
         images.register(_ec2(signed.region))  # their names are in SSM

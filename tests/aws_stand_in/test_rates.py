@@ -12,22 +12,6 @@ from tests.aws_stand_in.account import Account
 from tests.aws_stand_in.images import IMAGES
 
 
-def test_a_new_instance_is_seen_late(account: Account) -> None:
-    access, control = account.access, EmulatorControl(account.access)
-    control.move_clock(60.0)
-    control.add({"kind": "hidden", "seconds": 1000.0, "times": 1})
-    ours = Ec2(Endpoint("us-east-1", access.endpoint, access.key, access.secret))
-    request = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge"}
-    instance = ours.run_instance("late", {RUN_TAG: "late"}, request)
-    ec2 = account.client("ec2")
-    with pytest.raises(ClientError, match=r"InvalidInstanceID\.NotFound"):
-        ec2.describe_instances(InstanceIds=[instance])
-    assert ours.ours("late") == []
-    assert ours.run_instance("late", {RUN_TAG: "late"}, request) == instance  # the token knows
-    control.move_clock(1200.0)
-    assert [seen.id for seen in ours.ours("late")] == [instance]
-
-
 def test_launches_wait_out_a_throttle(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     access, control = account.access, EmulatorControl(account.access)
     control.move_clock(60.0)

@@ -2,17 +2,14 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from benchmarks.rights import World, documented, failures, rights
 from cloudtune.train.storage import upload_address
 from tests.aws_stand_in.account import Account, allow
 from tests.aws_stand_in.images import IMAGES
-from tests.aws_stand_in.test_principals import role_keys
 
 LAUNCHES = {"launch, on demand", "launch, spot"}
 FAILS = {
@@ -63,14 +60,6 @@ def test_lacking_a_right_fails(world: World, role: str, right: str, less: dict[s
         assert all(f"no identity-based policy allows the {action} action" in it for it in messages)
 
 
-def refusal(call: Callable[[], Any]) -> tuple[str, str, int]:
-    with pytest.raises(ClientError) as refused:
-        call()
-    answer = refused.value.response
-    status = answer["ResponseMetadata"]["HTTPStatusCode"]
-    return answer["Error"]["Code"], answer["Error"]["Message"], status
-
-
 def launch(client: Any, **request: Any) -> Any:
     usual = {"ImageId": IMAGES["x86_64"], "InstanceType": "g4dn.xlarge", "MinCount": 1}
     return client.run_instances(**{**usual, "MaxCount": 1, **request})
@@ -106,22 +95,3 @@ def test_signed_addresses_are_of_one_object(
     assert put("writer", ("boot.log", "order.json")) == 403
     assert put("writer", seconds=-1) == 403
     assert put("reader") == 403, "it has its signer's rights"
-
-
-def test_an_instance_may_do_what_its_roles_policy_says(account: Account) -> None:
-    own = account.client("s3")
-    own.create_bucket(Bucket="roles")
-    own.put_object(Bucket="roles", Key="mine/x", Body=b"there")
-    account.role("reader", allow("s3:GetObject", resource="arn:aws:s3:::roles/mine/*"))
-    account.unhurried()
-    made = launch(account.client("ec2"), IamInstanceProfile={"Name": "reader"})
-    node = made["Instances"][0]["InstanceId"]
-    keys = role_keys(account, node)
-    as_node = account.client("s3", keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
-    assert as_node.get_object(Bucket="roles", Key="mine/x")["Body"].read() == b"there"
-    code, message, _ = refusal(lambda: as_node.put_object(Bucket="roles", Key="mine/x", Body=b""))
-    assert code == "AccessDenied"
-    assert f"User: arn:aws:sts::123456789012:assumed-role/reader/{node} is not" in message
-    iam = account.client("iam")
-    iam.delete_role_policy(RoleName="reader", PolicyName="p0")
-    assert refusal(lambda: as_node.get_object(Bucket="roles", Key="mine/x"))[0] == "AccessDenied"

@@ -21,9 +21,8 @@ from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
-from tests.aws_stand_in.account import Account, found_by_boto3, set_up, start
+from tests.aws_stand_in.account import Account, allow, found_by_boto3, set_up, start
 from tests.aws_stand_in.company_proxy import company_proxy
-from tests.aws_stand_in.test_principals import EVERYTHING
 from tests.builders.machines import profile
 
 BUCKET = "cloudtune-123456789012-us-east-1-an"
@@ -121,7 +120,7 @@ def role_of(account: Account) -> str:
         statement = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
         trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         iam.create_role(RoleName="dev", AssumeRolePolicyDocument=trust)
-        iam.put_role_policy(RoleName="dev", PolicyName="all", PolicyDocument=json.dumps(EVERYTHING))
+        iam.put_role_policy(RoleName="dev", PolicyName="all", PolicyDocument=json.dumps(allow("*")))
     return str(iam.get_role(RoleName="dev")["Role"]["Arn"])
 
 
@@ -134,7 +133,7 @@ def of_role(account: Account) -> dict[str, str]:
 
 
 def static_keys(home: Home, account: Account, profile: str = "default") -> None:
-    key, secret = account.keys("carl", EVERYTHING)
+    key, secret = account.keys("carl", allow("*"))
     keys = f"aws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
     write(home, "credentials", f"[{profile}]\n{keys}")
 
@@ -241,7 +240,7 @@ def test_aws_login(home: Home, account: Account) -> None:
 
 
 def test_the_role_of_an_instance(home: Home, account: Account) -> None:
-    account.role("box", EVERYTHING)
+    account.role("box", allow("*"))
     metadata = account.access.metadata(account.instance("box"))
     runs(
         home,
