@@ -310,18 +310,6 @@ def test_spot_is_taken_back_after_a_notice_despite_leases(
     assert reason == "Server.SpotInstanceTermination"
 
 
-def test_spot_is_taken_back_without_notice(
-    emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
-) -> None:
-    (instance,) = launch(ec2, **market_request("spot", ""))
-    eventually(lambda: state(ec2, instance) == "running")
-    control.reclaim(instance, notice=0)
-    assert notice(emulator, instance) == ""
-    assert state(ec2, instance) in ("shutting-down", "terminated")
-    reason = describe(ec2, instance)["StateReason"]["Code"]
-    assert reason == "Server.SpotInstanceTermination"
-
-
 def test_a_dead_node_goes_on_running_and_billing(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
