@@ -1,15 +1,9 @@
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import cast
+from collections.abc import Sequence
 
 import pytest
 
 from cloudtune.model.events import EpochDone
-from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Trial
-from cloudtune.strategies.asha import Asha, Kind
-from cloudtune.strategies.base import Decision, Go, Verdict, View
-from tests.builders import Given, Played, Setting, by_name, final, offer, play
+from tests.builders import Played, Setting, by_name, final, offer, play
 from tests.contracts.strategy import OrderedContract
 
 
@@ -82,42 +76,3 @@ def test_a_trial_behind_its_rung_is_not_judged_again(name: str, saves_every: int
     assert played.epochs == play(calm, by_name(name, eta=2)).epochs
     assert len(played.starts) > len(played.epochs)
     assert list(played.sampler.reported) == list(dict.fromkeys(path(played)))
-
-
-class Paper:
-    """ASHA on paper: results are reported one by one, and nothing begins unless we say so."""
-
-    def __init__(self, scores: Mapping[str, float], kind: Kind = "promotion") -> None:
-        self.asha = Asha(Given(()), min_epochs=1, max_epochs=8, eta=2, mode="max", kind=kind)
-        self.trials = {name: TrialProgress(Trial(name, {})) for name in scores}
-        self.scores = scores
-        self.view = cast("View", SimpleNamespace(trials=self.trials, running=()))
-
-    def report(self, name: str, epoch: int) -> Decision:
-        trial = self.trials[name]
-        trial.status, trial.epoch, trial.metric = "at rung", epoch, self.scores[name]
-        decision = self.asha.on_result(self.view, trial)
-        trial.status = "training" if isinstance(decision, Go) else "parked"
-        return decision
-
-    def wanted(self) -> list[tuple[str, str, int]]:
-        groups = self.asha.requests(self.view, 9)
-        return [(g.name, task.trial.id, task.until) for g in groups for task in g.tasks]
-
-
-def test_the_highest_rung_comes_first_and_the_best_of_it() -> None:
-    """eta 2. There is no GPU for promotions, so that they wait and others give way to them."""
-    paper = Paper({"a": 0.9, "b": 0.5, "c": 0.95, "d": 0.8, "e": 0.85, "f": 0.87, "g": 0.99})
-    assert [paper.report("a", 1), paper.report("b", 1)] == [Verdict.PAUSE, Verdict.PAUSE]
-    assert paper.wanted() == [("rung 1", "a", 2)]
-    assert paper.report("c", 1) == Go(2)  # the best 1 of 3, so that a isn't any more
-    assert paper.wanted() == []
-    assert [paper.report("d", 1), paper.report("e", 1)] == [Verdict.PAUSE, Verdict.PAUSE]
-    assert paper.report("f", 1) == Verdict.PAUSE  # among the best 3 of 6, but a comes first
-    assert paper.wanted() == [("rung 1", "a", 2), ("rung 1", "f", 2)]
-    assert [paper.report("c", 2), paper.report("a", 2)] == [Verdict.PAUSE, Verdict.PAUSE]
-    assert paper.wanted() == [("rung 2", "c", 4), ("rung 1", "f", 2)]
-    assert paper.report("g", 1) == Verdict.PAUSE  # the best of all, but rung 2 comes first
-    assert paper.wanted() == [("rung 2", "c", 4), ("rung 1", "g", 2)]
-    paper.trials["c"].status = "failed"
-    assert paper.wanted() == [("rung 1", "g", 2)]

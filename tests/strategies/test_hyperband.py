@@ -4,10 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
 from cloudtune.strategies.hyperband import bracket_shapes
-from tests.builders import Setting, by_name, play, trials
 from tests.contracts.strategy import OrderedContract
 
 
@@ -50,36 +47,3 @@ def test_rungs_rise_from_the_first_epoch_to_the_last(first: int, last: int, eta:
         assert epochs[-1] == last
         assert epochs[0] >= min(first, last)
         assert all(one < other for one, other in itertools.pairwise(epochs))
-
-
-def test_the_next_bracket_begins_while_a_rung_is_waited_for() -> None:
-    """On 12 GPUs the nine trials of bracket 0 leave room for three of bracket 1."""
-    played = play(Setting(30, max_instances=3), by_name("hyperband"))
-    first = [group.name for group in played.groups()[:2]]
-    assert first == ["bracket 0, rung 0", "bracket 1, rung 0"]
-    assert [len(group.tasks) for group in played.groups()[:2]] == [9, 3]
-    assert {start.until_epoch for start in played.starts[9:12]} == {3}
-
-
-def test_no_more_is_asked_of_the_sampler_than_begins() -> None:
-    """A sampler that learns is asked as late as can be: one trial ahead."""
-    asked: list[str] = []
-
-    class Counting:
-        def __init__(self) -> None:
-            self.trials = iter(trials(100))
-
-        def ask(self) -> object:
-            trial = next(self.trials, None)
-            asked.append("" if trial is None else trial.id)
-            return trial
-
-        def tell(self, trial: object, epoch: int, value: float | None) -> None:
-            begun = {t.id for t in policy.trials.values()}
-            assert len(asked) <= len(begun) + 1 + 8
-
-    game = Setting(12, max_instances=2)
-    sampler = Counting()
-    policy = game.policy(by_name("hyperband"), sampler)  # type: ignore[arg-type]
-    run(policy, game.world(), MemoryLedger())
-    assert len(policy.trials) == 100

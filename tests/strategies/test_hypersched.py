@@ -1,6 +1,5 @@
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,11 +8,8 @@ import pytest
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
-from cloudtune.model.progress import Status, TrialProgress
-from cloudtune.model.trial import EndReason, Mode, Trial
-from cloudtune.policy.base import Brakes
-from cloudtune.policy.context import BuildContext
-from cloudtune.policy.registry import chosen, components
+from cloudtune.model.progress import TrialProgress
+from cloudtune.model.trial import EndReason, Trial
 from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.strategies.base import Decision, Go, Sampler, Strategy, Verdict, View
 from cloudtune.strategies.hypersched import HyperSched
@@ -38,7 +34,6 @@ WIDTHS = profile(
     resize=2.0,
 )
 """ResNet-50's speed-ups, that of 3 GPUs interpolated."""
-GO = Go(100)
 KILLING = Switches(use_pausing=False)
 
 
@@ -77,119 +72,26 @@ def hypersched(**options: object) -> Build:
     return build
 
 
-@dataclass
-class Script:
-    """A strategy that gets results by hand; time is plenty, until it is set."""
-
-    options: Mapping[str, object] = field(default_factory=dict)
-    trials: tuple[Trial, ...] = field(default_factory=lambda: trials(9))
-    mode: Mode = "max"
-
-    def __post_init__(self) -> None:
-        self.known: dict[str, TrialProgress] = {}
-        self.state = SimpleNamespace(
-            mode=self.mode,
-            trials=self.known,
-            running=(),
-            free_gpus=0.0,
-            seconds_left=math.inf,
-            setups=[],
-            limits=Limits(1000.0, None),
-        )
-        game = Setting(12, mode=self.mode)
-        self.strategy = hypersched(**self.options)(Given(self.trials), game)
-
-    @property
-    def view(self) -> View:
-        return cast("View", self.state)
-
-    def says(self, name: str, epoch: int, metric: float, seconds: float = 1.0) -> Decision:
-        """Report an epoch; a trial that is paused is parked at once."""
-        trial = self.known.setdefault(name, TrialProgress(Trial(name, {}), width=1.0))
-        trial.epoch, trial.metric, trial.epoch_seconds = epoch, metric, seconds
-        trial.seconds += seconds
-        trial.status = "training"
-        decision = self.strategy.on_result(self.view, trial)
-        if decision is Verdict.PAUSE:
-            trial.status = "parked"
-        return decision
-
-    def asks(self, room: int = 9) -> dict[str, list[str]]:
-        groups = self.strategy.requests(self.view, room)
-        return {group.name: [task.trial.id for task in group.tasks] for group in groups}
-
-
 @pytest.mark.parametrize("epoch", [1, 2, 3, 7, 8, 9, 32, 64, 128, 199])
 def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     """A bad epoch matters at a rung, and nowhere else."""
-    script = Script({"min_epochs": 2, "max_epochs": 200, "eta": 4})
+    known: dict[str, TrialProgress] = {}
+    plenty = {"seconds_left": math.inf, "setups": [], "limits": Limits(1000.0, None)}
+    view = cast("View", SimpleNamespace(mode="max", trials=known, **plenty))
+    build = hypersched(min_epochs=2, max_epochs=200, eta=4)
+    strategy = build(Given(trials(9)), Setting(12))
+
+    def says(name: str, at: int, metric: float) -> Decision:
+        trial = known.setdefault(name, TrialProgress(Trial(name, {}), status="training"))
+        trial.epoch, trial.metric, trial.epoch_seconds = at, metric, 1.0
+        return strategy.on_result(view, trial)
+
     for item in range(1, 200):
-        script.says("good", item, 0.9)
-        script.says("as good", item, 0.9)
-    said = [script.says("bad", item, 0.1 if item == epoch else 0.9) for item in range(1, epoch + 1)]
+        says("good", item, 0.9)
+        says("as good", item, 0.9)
+    said = [says("bad", item, 0.1 if item == epoch else 0.9) for item in range(1, epoch + 1)]
     assert said[:-1] == [Go(200)] * (epoch - 1)
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
-
-
-def test_h5_a_bad_trial_ends_at_the_last_epoch() -> None:
-    script = Script({"max_epochs": 4})
-    for epoch in (1, 2, 3):
-        script.says("t0", epoch, 0.9)
-        script.says("t1", epoch, 0.1)
-    assert script.says("t0", 4, 0.9) is Verdict.FINISH
-    assert script.says("t1", 4, 0.1) is Verdict.FINISH
-
-
-def test_h17_where_less_is_better_the_greater_is_paused() -> None:
-    script = Script(mode="min")
-    script.says("t0", 1, 0.5)
-    script.says("t1", 1, 0.9)
-    assert script.says("t2", 1, 0.8) is Verdict.PAUSE
-    assert script.says("t3", 1, 0.1) == GO
-    assert script.says("t0", 2, 0.1) == GO
-
-
-def test_what_is_trained_a_second_time_is_not_judged_again() -> None:
-    """So a trial that was paused between two checkpoints gets further when it comes back."""
-    script = Script()
-    script.says("t0", 1, 0.9)
-    script.says("t1", 1, 0.5)
-    assert script.says("t1", 1, 0.5) == GO
-    assert script.says("t1", 2, 0.5) is Verdict.PAUSE
-
-
-@pytest.mark.parametrize("patient", [False, True])
-def test_h4_a_paused_trial_another_rung_would_pause_again(patient: bool) -> None:
-    """It is good enough where it was paused, the highest rung that it is below; but not at another.
-
-    As published it is promoted; with patience it waits.
-    """
-    script = Script({"patient": patient})
-    for name, first, second in (("a", 0.5, 0.5), ("b", 0.9, 0.9)):
-        script.says(name, 1, first)
-        script.says(name, 2, second)
-    assert script.says("a", 3, 0.5) is Verdict.PAUSE
-    for name, first in (("c", 0.95), ("d", 0.96)):
-        assert script.says(name, 1, first) == GO
-        assert script.says(name, 2, 0.1) is Verdict.PAUSE, "the rung at 2 asks for 0.3 in the end"
-    assert script.asks().get("promoted", []) == ([] if patient else ["a"])
-    if not patient:
-        assert script.says("a", 4, 0.5) is Verdict.PAUSE, "by the rung at 1"
-
-
-def test_h4_a_paused_trial_waits_for_its_atoms() -> None:
-    script = Script()
-    for name, metric in (("a", 0.5), ("b", 0.9)):
-        script.says(name, 1, metric)
-    assert script.says("a", 2, 0.5) is Verdict.PAUSE
-    for name, metric in (("c", 0.3), ("d", 0.2)):
-        assert script.says(name, 1, metric) is Verdict.PAUSE
-    script.known["a"].width = 4.0
-    script.state.running = (script.known["b"],)
-    assert script.asks(3) == {"new": ["t00", "t01", "t02"]}
-    assert script.asks(5) == {"promoted": ["a"], "new": ["t00"]}
-    script.state.free_gpus = 4.0
-    assert script.asks(1) == {"promoted": ["a"]}, "no more than the maximum at once"
 
 
 def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:
@@ -199,18 +101,6 @@ def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:
     second = widths(played, "t01")
     assert len(second) > 20
     assert second == [1.0] + [3.0] * (len(second) - 1)
-
-
-def test_p9_patience_begins_a_likely_pause_only_if_idle() -> None:
-    script = Script({"patient": True}, trials=())
-    for name, metric in (("a", 0.2), ("b", 0.9), ("c", 0.1), ("d", 0.3)):
-        script.says(name, 1, metric)
-    script.says("a", 2, 0.2)
-    script.state.running = (script.known["b"],)
-    assert script.asks() == {}
-    script.state.running = ()
-    script.known["b"].status = "finished"
-    assert script.asks() == {"paused": ["a"]}, "the furthest"
 
 
 @pytest.mark.parametrize(
@@ -229,15 +119,6 @@ def test_p9_once_there_is_nothing_new(name: str, least: int, most: int) -> None:
     )
     played = play(game, by_name(name, max_epochs=100, eta=4))
     assert least <= len(played.starts) <= most
-
-
-@pytest.mark.parametrize("status", ["starting", "stopping", "failed"])
-def test_only_what_is_parked_is_asked_for(status: Status) -> None:
-    script = Script()
-    script.says("a", 1, 0.9)
-    script.says("b", 1, 0.5)
-    script.known["b"].status = status
-    assert "paused" not in script.asks()
 
 
 def widths(played: Played, trial: str) -> list[float]:
@@ -312,46 +193,3 @@ def test_h15_nothing_runs_after_the_deadline(deadline: float) -> None:
     assert not played.policy.state.running
     assert played.policy.best is not None
     assert played.policy.best.checkpoint is not None
-
-
-def test_the_furthest_is_the_widest_when_time_runs_out() -> None:
-    game = replace(ONE_BY_ONE, trials=60, metric=None, limits=Limits(700.0, None))
-    played = play(game, hypersched(min_epochs=2, eta=4, max_epochs=500))
-    assert played.starts[-1].width > 1.0
-    assert max(played.epochs.values()) > 3 * sorted(played.epochs.values())[-9]
-    assert len(played.epochs) < 60
-
-
-def test_a_paused_trial_gets_further_though_checkpoints_are_rare() -> None:
-    played = play(
-        Setting(12, saves_every=4, offer=offer(1), max_instances=1), hypersched(max_epochs=9, eta=3)
-    )
-    assert set(played.epochs.values()) == {9}
-
-
-def test_the_run_tells_how_long_setups_and_trials_took() -> None:
-    """A start takes 4 s and an epoch 8; a start from a checkpoint takes 6."""
-    game = Setting(3, metric=final([0.9, 0.8, 0.5]), offer=offer(1), max_instances=1)
-    played = play(game, hypersched(max_epochs=2))
-    assert played.policy.state.setups == [4.0, 4.0, 4.0, 6.0]
-    assert [t.seconds for t in played.policy.trials.values()] == [20.0, 20.0, 26.0]
-    assert {t.epoch_seconds for t in played.policy.trials.values()} == {8.0}
-
-
-def test_without_a_deadline_all_are_trained_to_the_end() -> None:
-    played = play(Setting(12), by_name("hypersched"))
-    assert set(played.epochs.values()) == {9}
-
-
-def context(game: Setting) -> BuildContext:
-    return BuildContext(game.rentables, 3, Limits(3600.0, 1000.0), "max", 1, 9)
-
-
-def test_its_name_brings_its_allocator_on_a_constant_fleet() -> None:
-    made = components(context(Setting(12)), Given(()), chosen("hypersched"), Brakes())
-    assert made.strategy.name == made.allocator.name == "hypersched"
-    assert made.fleet_rule.name == "constant"
-    other = components(
-        context(Setting(12)), Given(()), chosen("asha", "hypersched:TOP_JOB", "naive:2"), Brakes()
-    )
-    assert (other.allocator.name, other.fleet_rule.name) == ("hypersched:TOP_JOB", "naive")

@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +14,7 @@ from cloudtune.runs.job import policy_of
 from cloudtune.strategies.base import Sampler, Strategy
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.samplers.axes import allows
-from tests.builders import Build, Setting, final, gone, level, offer, play, table
+from tests.builders import Build, Setting, final, gone, offer, play
 from tests.contracts.strategy import StrategyContract, sometimes
 
 
@@ -114,34 +113,6 @@ def test_where_nothing_is_left_to_explore_the_worst_go_on() -> None:
     played = play(eight([n / 10 for n in range(8)], extra=0), pbt(lambda _parent: None))
     assert set(played.epochs.values()) == {12}
     assert all(t.status == "finished" for t in played.policy.trials.values())
-
-
-def test_a_failed_member_is_replaced_by_a_clone() -> None:
-    game = eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]).but(
-        mishap=lambda trial, _session, epoch: "failed" if (trial, epoch) == ("t04", 6) else ""
-    )
-    played = play(game, pbt())
-    assert played.policy.trials["t04"].status == "failed"
-    whole = [name for name, epoch in played.epochs.items() if epoch == 12]
-    assert len(whole) >= 8
-
-
-def test_a_member_without_results_is_replaced_by_another() -> None:
-    metric = table(
-        {n: [math.nan if n == 0 else level(n, e) for e in range(1, 13)] for n in range(9)}
-    )
-    played = play(Setting(2, metric=metric, offer=offer(1), max_instances=1), pbt(population=1))
-    assert played.policy.trials["t00"].status == "failed"
-    assert played.epochs["t01"] == 12
-
-
-def test_members_take_turns_where_there_are_too_few_gpus() -> None:
-    """Two GPUs for four members: none is a whole interval ahead for long."""
-    game = Setting(4, metric=final([0.5, 0.6, 0.7, 0.8]), offer=offer(2), max_instances=1)
-    played = play(game, pbt(population=4))
-    first = [(start.trial, start.start_epoch) for start in played.starts[:4]]
-    assert first == [("t00", 0), ("t01", 0), ("t02", 0), ("t03", 0)]
-    assert played.starts[4].start_epoch == 4
 
 
 def gap(trial: Trial) -> float:

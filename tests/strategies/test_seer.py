@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -20,7 +19,6 @@ from benchmarks.compare.speeds import Scaling
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
-from cloudtune.strategies.base import View
 from cloudtune.strategies.seer import Seer
 from tests.builders import (
     LINEAR,
@@ -29,13 +27,11 @@ from tests.builders import (
     Given,
     Played,
     Setting,
-    by_name,
     gone,
     offer,
     play,
     profile,
     refused,
-    trials,
 )
 from tests.builders.curves import curves, small_benchmark
 from tests.builders.trials import Watched
@@ -175,28 +171,11 @@ def widest_share(took: Audit) -> float:
     return sum(item for item, width in held if width > 1) / sum(item for item, _ in held)
 
 
-def test_se3_widths_differ_within_one_moment() -> None:
-    _, took = seer(TIGHT)
-    moments = [
-        {other.width for other in took.spans if other.begin <= span.begin < other.end}
-        for span in took.spans
-    ]
-    assert max(len(widths) for widths in moments) > 1
-
-
 def test_se4_trials_are_wide_where_the_deadline_needs_it() -> None:
     """Loose: one GPU each, but for the last before the money ends."""
     _, tight = seer(TIGHT)
     _, loose = seer(LOOSE)
     assert widest_share(loose) < 0.05 < widest_share(tight)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 30])
-def test_a_slower_width_over_two_nodes_is_never_used(count: int) -> None:
-    game = own(count, max_instances=4, profile=profile(NODE_BOUNDARY), limits=Limits(150.0, None))
-    widths = {start.width for start in seer(game)[0].starts}
-    assert 8.0 not in widths
-    assert count > 3 or 4.0 in widths
 
 
 @pytest.mark.parametrize(("boot", "width"), [(0.0, 2.0), (30.0, 4.0)])
@@ -205,32 +184,6 @@ def test_se4_a_boot_leaves_less_time_and_widens(boot: float, width: float) -> No
     slow = replace(game.profile, boot=replace(game.profile.boot, mean=boot))
     played, _ = seer(game.but(profile=slow))
     assert played.starts[0].width == width
-
-
-def test_trials_share_a_gpu_where_epochs_are_cheaper() -> None:
-    game = own(60, limits=Limits(400.0, 6.0), profile=profile({0.5: 10.0, **LINEAR}))
-    assert seer(game)[0].starts[0].width == 0.5
-    dear = game.but(profile=profile({0.5: 20.0, **LINEAR}))
-    assert all(start.width >= 1 for start in seer(dear)[0].starts)
-
-
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("scaling", [LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT])
-def test_se5_with_plenty_the_winner_ends(name: str, scaling: Mapping[float, float]) -> None:
-    game = own(30, profile=profile(scaling), limits=Limits(3000.0, 40.0))
-    played, _ = seer(game, name)
-    assert played.policy.best is not None
-    assert played.policy.best.epoch == game.max_epochs
-
-
-@pytest.mark.parametrize("limits", [Limits(700.0, None), Limits(None, 7.0), Limits(700.0, 9.0)])
-def test_se6_a_profile_that_is_too_optimistic_is_seen_through(limits: Limits) -> None:
-    game = own(60, limits=limits, slower=1.5, profile=profile(LINEAR, spread=0.1))
-    played, took = seer(game)
-    assert took.violations(limits) == ()
-    learned = played.policy.state.epoch_seconds(None, game.rentables[0].offer, 1.0)
-    assert learned == pytest.approx(12.0, rel=0.1)
-    assert max(played.epochs.values()) > 0.75 * game.max_epochs  # it stopped exploring in time
 
 
 def drawn(seed: int, slower: float = 1.0) -> Setting:
@@ -333,117 +286,3 @@ def test_se7_beats_asha_over_a_grid_of_limits_or_ties(count: int, more: float) -
     ours = [regret(results("seer", *cell, made)) for cell in CELLS]
     theirs = [regret(results("asha", *cell, made)) for cell in CELLS]
     assert fmean(ours) <= fmean(theirs) + more
-
-
-def test_no_gpu_waits_while_there_is_time_for_another_season() -> None:
-    """One GPU: with its only trial at its end, nothing else would wake the run."""
-    game = own(40, offer=offer(1), max_instances=1, limits=Limits(1000.0, None))
-    _, took = seer(game)
-    assert max(span.end for span in took.spans) > 980.0
-    assert took.idle < 0.05 * took.gpu_seconds
-
-
-def test_none_is_dropped_for_good() -> None:
-    played, _ = seer(own(20, limits=Limits(800.0, None)))
-    assert not any(trial.status == "cut" for trial in played.policy.trials.values())
-    ended, _ = seer(own(20))
-    assert set(ended.epochs.values()) == {27}
-
-
-def test_what_none_can_use_at_the_end_is_given_back() -> None:
-    game = own(60, max_instances=4, profile=profile(FLAT), limits=Limits(500.0, 8.0))
-    ends = {}
-    for name in BOTH:
-        _, took = seer(game, name)
-        ends[name] = [lease.end for lease in took.leases]
-    assert max(ends["seer"]) - min(ends["seer"]) > 20.0
-    assert max(ends["seer-constant"]) - min(ends["seer-constant"]) < 10.0
-
-
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("limits", [Limits(500.0, None), Limits(None, 6.0), Limits(500.0, 6.0)])
-def test_what_is_given_is_used(name: str, limits: Limits) -> None:
-    _, took = seer(own(60, limits=limits), name)
-    used = [
-        took.seconds / (limits.deadline or math.inf),
-        took.dollars / (limits.budget or math.inf),
-    ]
-    assert 0.9 < max(used) <= 1.0
-
-
-def test_money_that_costs_nothing_is_no_limit() -> None:
-    played, took = seer(own(12, price=0.0, limits=Limits(400.0, 1.0)))
-    assert took.dollars == 0
-    assert sum(lease.begin < 10 for lease in took.leases) == 2
-    assert max(played.epochs.values()) == 27
-
-
-@pytest.mark.parametrize(
-    ("limits", "instances", "until"),
-    [
-        # A cent a second; three quarters of the money until half of the time.
-        (Limits(100.0, 1.0), 1, 50.0),
-        (Limits(100.0, 2.4), 3, 50.0),
-        (Limits(100.0, 2.5), 4, 46.875),  # another one, for a little less long
-        (Limits(100.0, 90.0), 8, 50.0),
-        (Limits(100.0, 0.5), 1, 37.5),  # not enough for one until then: until it is spent
-        (Limits(100.0, None), 8, 50.0),
-        (Limits(None, 5.0), 1, 375.0),
-        (Limits(0.0, 5.0), 8, 0.0),
-        (Limits(100.0, 0.0), 1, 0.0),
-        (Limits(), 8, math.inf),
-    ],
-)
-def test_three_quarters_of_the_money_explore(limits: Limits, instances: int, until: float) -> None:
-    made = strategy()
-    seen = view(limits)
-    assert made.instances(seen) == instances
-    assert made.opening(seen).until == pytest.approx(until)
-    assert made.wake_at(seen) == (None if math.isinf(until) else pytest.approx(until))
-
-
-def test_what_is_left_is_the_deadline_or_one_instances_money() -> None:
-    made = strategy()
-    assert made.horizon(view(Limits(60.0, 2.4))) == pytest.approx(60.0)
-    assert made.horizon(view(Limits(60.0, 0.3))) == pytest.approx(30.0)
-    assert made.horizon(view(Limits(60.0))) == 60.0
-    assert made.horizon(view(Limits())) == math.inf
-
-
-def strategy() -> Seer:
-    """Return SEER on at most eight instances of 4 GPUs."""
-    rentables = [Rentable(offer(4), profile(LINEAR), 8)]
-    return Seer(
-        Given(trials(9)),
-        min_epochs=1,
-        max_epochs=9,
-        mode="max",
-        rentables=rentables,
-        limits=Limits(),
-        max_instances=8,
-    )
-
-
-def view(limits: Limits) -> View:
-    state = {
-        "now": 0.0,
-        "ahead": 0.0,
-        "seconds_left": math.inf if limits.deadline is None else limits.deadline,
-        "dollars_left": math.inf if limits.budget is None else limits.budget,
-    }
-    return cast("View", SimpleNamespace(refused=lambda _offer: False, **state))
-
-
-@pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("limits", [Limits(), Limits(600.0, 8.0)])
-def test_curves_of_one_epoch(name: str, limits: Limits) -> None:
-    played, _ = seer(own(20, max_epochs=1, limits=limits), name)
-    assert set(played.epochs.values()) == {1}
-    assert len(played.starts) == len(played.epochs) == 20
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_first_rung_at_the_last_epoch_is_random_search(name: str) -> None:
-    game = Setting(10)
-    played = play(game, by_name(name, min_epochs=9, max_epochs=9))
-    assert set(played.epochs.values()) == {9}

@@ -1,12 +1,9 @@
 """What `seer` reckons with, by hand."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cloudtune.strategies import seer_rules
 
@@ -44,14 +41,6 @@ def test_new_trials_begin_deeper_where_the_first_rungs_say_little() -> None:
     assert seer_rules.first_rung((5,), [], work=100.0, setup=0.0) == 0
 
 
-def test_a_seat_is_narrower_where_there_is_no_room() -> None:
-    widths = (1.0, 2.0, 4.0)
-    taken = [seer_rules.Seat("a", 4.0), seer_rules.Seat("b", 2.0)]
-    assert seer_rules.fitted(taken, 4.0, widths, 4, 2) == 2.0
-    assert seer_rules.fitted(taken, 4.0, widths, 4, 3) == 4.0
-    assert seer_rules.fitted([*taken, seer_rules.Seat("c", 2.0)], 1.0, widths, 4, 2) is None
-
-
 def test_the_opening_spends_its_part_by_its_time() -> None:
     made = seer_rules.opening(10.0, 1000.0, 32.0, 0.01, 64)
     assert made.instances * 0.01 * (made.until - 10.0) == pytest.approx(24.0)
@@ -63,26 +52,3 @@ def test_the_opening_spends_its_part_by_its_time() -> None:
     assert replaced.until <= made.until
     assert 20.0 - spent >= made.kept - 1e-9, "at twice the price the end keeps what it had"
     assert math.isinf(seer_rules.opening(0.0, math.inf, math.inf, 0.01, 3).until)
-
-
-def plain_nodes(widths: Sequence[float], gpus: int) -> int:
-    """Return how many instances it takes, one seat after the other."""
-    whole, rooms = 0, list[float]()
-    for width in sorted(widths, reverse=True):
-        if width > gpus:
-            whole += math.ceil(width / gpus - 1e-6)
-            continue
-        at = next((n for n, free in enumerate(rooms) if free >= width - 1e-6), None)
-        if at is None:
-            rooms.append(gpus - width)
-        else:
-            rooms[at] -= width
-    return whole + len(rooms)
-
-
-@given(
-    widths=st.lists(st.sampled_from([0.125, 0.25, 1 / 3, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 12.0])),
-    gpus=st.sampled_from([1, 2, 4, 8]),
-)
-def test_seats_filled_together_take_no_more_instances(widths: list[float], gpus: int) -> None:
-    assert seer_rules.nodes(widths, gpus) == plain_nodes(widths, gpus)

@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -6,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloudtune.model.commands import ExtendTrial
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Mode
 from cloudtune.strategies.base import Sampler
@@ -21,7 +19,6 @@ from tests.builders import (
     offer,
     play,
     profile,
-    refused,
     trials,
 )
 from tests.contracts.strategy import OrderedContract
@@ -101,56 +98,6 @@ def test_the_same_trials_go_on_as_with_known_stages(
     game = Setting(trials, metric=metric, mode=mode, offer=offer(gpus), naive=naive)
     sha = SuccessiveHalving(trials, first, last, eta, mode)
     assert play(game, halving(trials, first, last, eta)).epochs == sha_epochs(sha, metric)
-
-
-def test_survivors_keep_their_gpus_and_losers_return_theirs() -> None:
-    played = play(Setting(4, max_instances=1), halving(4, 1, 4, 2))
-    assert len(played.starts) == 4
-    decided = [
-        entry.commands
-        for entry in played.entries
-        if any(isinstance(c, ExtendTrial) for c in entry.commands)
-    ]
-    assert [[type(command).__name__ for command in said] for said in decided] == [
-        ["ExtendTrial"],  # the best can't be pushed out of the best two by the one that is left
-        ["StopTrial", "StopTrial", "ExtendTrial"],
-        ["StopTrial", "ExtendTrial"],
-    ]
-    assert [t.status for t in played.policy.trials.values()].count("cut") == 3
-
-
-def test_holding_trials_make_room_for_their_rungs_rest() -> None:
-    played = play(Setting(4, offer=offer(2), max_instances=1), halving(4, 1, 4, 2))
-    assert {start.trial for start in played.starts[:4]} == {"t00", "t01", "t02", "t03"}
-    assert all(start.start_epoch == 0 for start in played.starts[:4])
-    assert {start.until_epoch for start in played.starts[:4]} == {1}
-
-
-def test_a_holding_trial_makes_room_for_a_lost_one() -> None:
-    """t01 loses its instance, no other is to be had, and t00 waits for it on the last GPU."""
-    game = Setting(2, offer=offer(1), trouble=[*gone({"i001": 30.0}), *refused({"i002": 30.5})])
-    played = play(game, halving(2, 1, 4, 2))
-    assert played.policy.ending is EndReason.DONE
-    assert sorted(played.epochs.values()) == [1, 4]
-    assert [start.trial for start in played.starts[:3]] == ["t00", "t01", "t01"]
-
-
-def test_failed_trials_count_in_the_next_rungs_size() -> None:
-    def metric(number: int, _epoch: int) -> float:
-        return math.nan if number < 4 else number / 10
-
-    played = play(Setting(9, metric=metric), halving(9, 1, 3, 3))
-    promoted = sorted(name for name, epochs in played.epochs.items() if epochs == 3)
-    assert promoted == ["t06", "t07", "t08"]
-
-
-def test_a_rung_of_which_all_fail_ends_the_bracket() -> None:
-    def metric(number: int, epoch: int) -> float:
-        return math.nan if epoch == 3 else float(number)
-
-    played = play(Setting(9, metric=metric), halving(9, 1, 9, 3))
-    assert played.policy.ending is EndReason.DONE
-    assert sorted(played.epochs.values()) == [1] * 6 + [3] * 3
 
 
 def test_a_trial_at_its_last_epoch_keeps_its_place() -> None:

@@ -1,9 +1,6 @@
 """How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
 
-from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -14,13 +11,8 @@ from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.speeds import Scaling
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.catalog import pool
-from cloudtune.model.commands import Launch
-from cloudtune.model.plans import Limits, Rentable
-from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
-from cloudtune.strategies.base import View
-from cloudtune.strategies.seer import Seer
+from cloudtune.model.plans import Limits
 from cloudtune.strategies.seer_rules import Offers
-from tests.builders import SUBLINEAR, offer, profile
 from tests.builders.curves import curves, small_benchmark
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
@@ -120,15 +112,6 @@ def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
     assert seconds(recorded, "spot") == 0.0
 
 
-def test_on_demand_stands_in_beside_one_request_for_spot() -> None:
-    entries = played(on_spot_too(0)).entries
-    asked = [[c for c in entry.commands if isinstance(c, Launch)] for entry in entries]
-    rounds = [sum(c.market == "spot" for c in item) for item in asked]
-    first = next(count for count in rounds if count)
-    assert first > 1, "all that is wanted"
-    assert set(rounds[rounds.index(first) + 1 :]) == {0, 1}
-
-
 def test_it_returns_to_spot_within_its_money() -> None:
     made = on_spot_too(0, 8)
     traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
@@ -140,45 +123,3 @@ def test_it_returns_to_spot_within_its_money() -> None:
     assert seconds(result, "spot", back, back + 600) > 0, "asked for again"
     late = seconds(result, "on-demand", back + 900, back + 1900)
     assert late < 0.2 * seconds(result, "spot", back + 900, back + 1900)
-
-
-@pytest.mark.parametrize(
-    ("refused", "price", "wanted"),
-    [((), 72.0, (4, 0)), (("c.4x",), 72.0, (2, 1)), (("c.4x",), 0.0, (2, 2))],
-)
-def test_next_offer_fills(refused: tuple[str, ...], price: float, wanted: tuple[int, int]) -> None:
-    """Four at a cent a second are planned, two are there; the next costs two cents, or nothing."""
-    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, price, name="d.4x")
-    rentables = [Rentable(each, profile(SUBLINEAR), 8) for each in (cheap, dear)]
-    strategy = SimpleNamespace(
-        offers=Offers(rentables, Limits(), 8),
-        rentable=lambda _view: rentables[0],
-        instances=lambda _view: 4,
-    )
-    view = SimpleNamespace(
-        held=Counter({cheap: 2}), avoided=lambda each: each.instance_type.name in refused
-    )
-    made = cast("Seer", strategy)
-    result = SeerFleet(made, SeerAllocator(made)).target(cast("View", view), 0.0)
-    assert (result[cheap], result[dear]) == wanted
-
-
-def test_a_cheaper_offer_without_an_instance_is_not_returned_to() -> None:
-    """Its refusals are forgotten after a while; it is back when it is there, and not before."""
-    cheap, dear = offer(4, 36.0, name="c.4x"), offer(4, 72.0, name="d.4x")
-    offers = Offers([Rentable(item, profile(SUBLINEAR), 8) for item in (cheap, dear)], Limits(), 8)
-    refused = {cheap}
-    usable: list[Any] = []
-    view = SimpleNamespace(
-        held=Counter(),
-        avoided=lambda item: item in refused,
-        refused=lambda item: item in refused,
-        fleet=SimpleNamespace(usable=lambda: usable),
-    )
-    assert offers.look(cast("View", view), 4)
-    assert offers.chosen.offer == dear
-    refused.clear()
-    assert not offers.look(cast("View", view), 4)
-    usable.append(SimpleNamespace(offer=cheap))
-    assert offers.look(cast("View", view), 4)
-    assert offers.chosen.offer == cheap
