@@ -1,14 +1,13 @@
 """What an elastic run does when its money, its fleet or its trials give trouble, event by event."""
 
-import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from cloudtune.model import events
-from cloudtune.model.commands import Command, EndRun, Launch, Release, SetTimer, StopTrial
+from cloudtune.model.commands import Command, EndRun, Launch, Release, SetTimer
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Slice, Width
@@ -16,7 +15,7 @@ from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import ByWidth, Task, View
-from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet, Unplanned, emptied
+from cloudtune.strategies.fleets import ConstantFleet, NaiveFleet
 from cloudtune.strategies.random_search import RandomSearch
 from tests.builders import (
     LINEAR,
@@ -52,22 +51,6 @@ class Widths(ByWidth):
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         return self.then or trial.width
-
-
-@dataclass(frozen=True)
-class Packed(Unplanned):
-    """A fleet that is exactly as large as is needed, and consolidates for it."""
-
-    name: str = "packed"
-
-    def max_gpus(self, view: View) -> int:
-        return 8
-
-    def target(self, view: View, needed: float) -> dict[Any, int]:
-        return {FOUR: math.ceil(min(needed, 8) / 4 - 1e-6)}
-
-    def leaving(self, view: View, needed: float) -> Collection[str]:
-        return tuple(emptied(view, self.target(view, needed)))
 
 
 class Restless(RandomSearch):
@@ -130,20 +113,6 @@ def test_the_limits_are_looked_at_once_a_tick_at_most(granularity: float) -> Non
     assert looks <= 65
 
 
-def test_a_lost_instance_needs_money_for_another_boot() -> None:
-    """It has 20 s to boot, and the rest of the budget pays for less."""
-    rented = replace(FOUR, minimum_seconds=0.0)
-    run = policy(
-        limits=Limits(None, 1.0),
-        rentables=(replace(RENTABLE, offer=rented),),
-        fleet_rule=ConstantFleet(rented, 1),
-    )
-    begun(run, "i000")
-    said = run.handle(events.InstanceGone(90.0, "i000", 90.0, "taken back"))
-    assert said[-1] == EndRun(EndReason.BUDGET)
-    assert not launches(said)
-
-
 @pytest.mark.parametrize("anytime", [False, True])
 def test_an_anytime_strategy_ends_well_when_the_money_ends(anytime: bool) -> None:
     run = policy(limits=Limits(None, 1.0), anytime=anytime)
@@ -151,13 +120,6 @@ def test_an_anytime_strategy_ends_well_when_the_money_ends(anytime: bool) -> Non
     run.handle(epoch(18.0, "t00.1", 1))
     said = run.handle(events.InstanceGone(50.0, "i000", 50.0, "taken back"))
     assert said[-1] == EndRun(EndReason.DONE if anytime else EndReason.BUDGET)
-
-
-def test_with_nothing_trained_no_limit_is_a_good_end() -> None:
-    run = policy(limits=Limits(60.0, None), anytime=True)
-    begun(run, "i000")
-    assert Release("i000") in run.handle(events.TimerFired(53.0, "brake"))
-    assert run.ending is EndReason.DEADLINE
 
 
 def test_instances_that_never_join_are_not_rented_for_ever() -> None:
@@ -179,57 +141,10 @@ def test_a_strategy_that_waits_rents_nothing_and_isn_t_broke() -> None:
     assert launches(run.handle(events.TimerFired(100.0, "wake"))) == ["i000"]
 
 
-def test_a_lost_nodes_instance_is_returned_and_replaced() -> None:
-    run = policy(1)
-    begun(run, "i000")
-    said = run.handle(events.NodeLost(20.0, "i000", "no heartbeat"))
-    assert said[:3] == (StopTrial("t00.1"), Release("i000"), Launch("i001", "g.4x", "on-demand"))
-    assert run.handle(events.TrialStopped(20.5, "t00.1")) == ()
-    assert starts(join(run, 40.0, "i001")) == {"t00.2": (Slice("i-001", 1.0),)}
-    assert Release("i000") in run.handle(tick(51.0)), "it was not confirmed"
-
-
-def test_trials_that_were_lost_alike_go_on_together() -> None:
-    run = policy(4)
-    begun(run, "i000")
-    run.handle(events.NodeLost(20.0, "i000", "no heartbeat"))
-    for number in range(4):
-        assert run.handle(events.TrialStopped(20.5, f"t0{number}.1")) == ()
-    assert set(starts(join(run, 40.0, "i001"))) == {f"t0{number}.2" for number in range(4)}
-
-
-def test_an_instance_is_emptied_before_it_goes() -> None:
-    run = policy(5, fleet_rule=Packed())
-    said = begun(run, "i000", "i001")
-    assert starts(said)["t04.1"] == (Slice("i-001", 1.0),)
-    run.handle(events.TrialFailed(15.0, "t00.1", "boom", ""))
-    assert run.handle(epoch(20.0, "t04.1", 1)) == (StopTrial("t04.1"),)
-    said = run.handle(events.TrialStopped(21.0, "t04.1"))
-    assert starts(said) == {"t04.2": (Slice("i-000", 1.0),)}
-    assert Release("i001") in said
-
-
 @pytest.mark.parametrize(("asked", "given"), [(8.0, 4.0), (3.0, 2.0), (0.5, 1.0)])
 def test_a_width_out_of_reach_gives_way_to_a_narrower(asked: Width, given: Width) -> None:
     run = policy(1, allocator=Widths(asked), max_instances=1)
     assert starts(begun(run, "i000")) == {"t00.1": (Slice("i-000", given),)}
-
-
-def test_a_lost_wide_trial_shrinks_and_grows_again() -> None:
-    """Eight GPUs were two instances: its ranks go on as four until there are two again."""
-    wide = Rentable(FOUR, profile({4.0: 2.0, 8.0: 1.0}), 4)
-    run = policy(
-        count=1, allocator=Widths(8.0, 8.0), fleet_rule=ConstantFleet(FOUR, 2), rentables=(wide,)
-    )
-    begun(run, "i000", "i001")
-    run.handle(epoch(20.0, "t00.1", 1))
-    said = run.handle(events.InstanceGone(25.0, "i001", 25.0, "taken back"))
-    assert (said[0], launches(said)) == (StopTrial("t00.1"), ["i002"])
-    assert starts(said) == {"t00.2": (Slice("i-000", 4.0),)}
-    join(run, 60.0, "i002")
-    assert run.handle(epoch(61.0, "t00.2", 2)) == (StopTrial("t00.2"),)
-    said = run.handle(events.TrialStopped(61.1, "t00.2"))
-    assert starts(said) == {"t00.3": (Slice("i-000", 4.0), Slice("i-002", 4.0))}
 
 
 def test_a_run_on_whose_fleet_nothing_fits_ends() -> None:

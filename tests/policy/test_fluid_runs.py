@@ -9,17 +9,15 @@ from functools import partial
 import pytest
 
 from cloudtune.model.events import EpochDone
-from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
-from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
+from cloudtune.policy.registry import ALLOCATORS
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import Allocator, Task, TrialGroup
 from cloudtune.strategies.grid import Sequential
-from tests.builders import Played, Setting, by_name, final, gone, offer, play, profile
+from tests.builders import Played, Setting, by_name, final, offer, play, profile
 
 LINEAR = {0.25: 32.0, 0.5: 16.0, 1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.0}
-SUBLINEAR = {0.5: 12.0, 1.0: 8.0, 2.0: 5.0, 3.0: 4.2, 4.0: 4.0}
 FREE = profile(LINEAR, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
 GRID = by_name("grid", max_epochs=100)
 
@@ -82,25 +80,6 @@ def test_f04_the_longest_begin_first(name: str) -> None:
     assert ends(play(three, lambda sampler, _: by_groups(sampler))) == pytest.approx(20.0)
 
 
-@pytest.mark.parametrize("strategy", ["sha", "halving", "hyperband"])
-def test_f04_of_a_rung_the_slowest_go_on_first(strategy: str) -> None:
-    """Three go on from the first rung to one GPU, the slowest (and least good) of them first."""
-    alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
-    nine = Setting(
-        9,
-        metric=final([n / 9 for n in range(9)]),
-        pace=lambda config, _epoch: 2.0 if config["x"] == 6 else 1.0,
-        offer=offer(1),
-        max_instances=1,
-        profile=alone,
-    )
-    build = by_name(strategy, eta=3, max_epochs=9, trials=9)
-    played = play(nine.but(allocator=lambda: named("static-fluid")), build)
-    on = [start.trial for start in played.starts if start.start_epoch == 1]
-    assert set(on) == {"t06", "t07", "t08"}
-    assert on[0] == "t06"
-
-
 @pytest.mark.parametrize(
     ("budgets", "plannings"),
     [
@@ -114,12 +93,6 @@ def test_f08_it_plans_when_trials_or_gpus_change(budgets: list[int], plannings: 
     assert allocator.plannings == plannings, f"{played.policy.resizes} resizes count for none"
 
 
-def test_f08_as_published_it_plans_for_each_measured_trial() -> None:
-    allocator = DynamicFluid(published=True)
-    play(game([10, 12, 14, 16, 18], allocator=lambda: allocator), GRID)
-    assert allocator.plannings == 5 + 5
-
-
 def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
     """One and three GPUs by their shares of five; one is idle, and then those of who is done."""
     static = play(game([10, 30], allocator=StaticFluid), GRID)
@@ -127,29 +100,6 @@ def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
     assert widths(static) == {"t00": [1.0], "t01": [3.0]}
     assert widths(dynamic)["t01"] == [3.0, 4.0]
     assert ends(dynamic) < ends(static)
-
-
-def test_f09_no_gpu_idles_while_a_trial_would_gain() -> None:
-    """Sublinear: two of three GPUs' worth is wasted, but sooner is sooner."""
-    quick = profile(SUBLINEAR, start=0.0, resize=0.5, boot=0.0)
-    played = play(game([20], allocator=DynamicFluid, profile=quick), GRID)
-    assert widths(played)["t00"][-1] == 4.0
-    worth = profile({1.0: 8.0, 2.0: 8.2}, start=0.0, resize=0.5, boot=0.0)
-    kept = play(game([20], allocator=DynamicFluid, profile=worth), GRID)
-    assert kept.policy.resizes == 0, "a width that is slower is left alone"
-
-
-def test_f07_idle_growth_does_not_shrink_without_need() -> None:
-    """Sublinear, so narrower always saves GPU-seconds: it would shrink and grow for ever."""
-    uneven = profile({1.0: 1.0, 2.0: 0.57, 3.0: 0.42, 4.0: 0.33}, start=0.0, resize=1.9)
-    still = play(
-        game([174, 134, 13, 59], allocator=StaticFluid, offer=offer(4), profile=uneven), GRID
-    )
-    moved = play(
-        game([174, 134, 13, 59], allocator=DynamicFluid, offer=offer(4), profile=uneven), GRID
-    )
-    assert moved.policy.resizes <= 8
-    assert ends(moved) < ends(still)
 
 
 def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
@@ -169,32 +119,6 @@ def test_f11_times_are_converted_by_the_curve() -> None:
     )
     first = [result[0] for result in widths(played).values()]
     assert first.count(0.5) == 10
-
-
-@pytest.mark.parametrize("name", sorted(ALLOCATORS.keys() & {"static-fluid", "dynamic-fluid"}))
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES.keys() - {"seer", "seer-constant"}))
-def test_every_strategy_runs_with_it_and_stays_consistent(strategy: str, name: str) -> None:
-    """Invariants are checked at each event; losses and failures come on the way."""
-
-    def trouble(trial: str, session: int, epoch: int) -> str:
-        if (trial, epoch) == ("t03", 2):
-            return "failed"
-        return "lost" if session == 1 and epoch == 1 and trial in {"t01", "t05"} else ""
-
-    many = Setting(
-        12,
-        offer=offer(4),
-        max_instances=3,
-        naive=True,
-        profile=profile(SUBLINEAR, resize=1.0, spread=0.1),
-        limits=Limits(900.0),
-        trouble=gone({"i001": 60.0}),
-        mishap=trouble,  # type: ignore[arg-type]
-        allocator=lambda: ALLOCATORS[name](None),  # type: ignore[arg-type]
-    )
-    played = play(many, by_name(strategy, trials=12))
-    assert played.policy.ending in {EndReason.DONE, EndReason.DEADLINE}
-    assert played.policy.best is not None
 
 
 def test_f18_a_failed_trials_gpus_go_to_the_others() -> None:
@@ -221,25 +145,6 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
     assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
 
 
-@pytest.mark.parametrize(
-    ("allocator", "grown"),
-    [
-        (DynamicFluid, {"t00": [1, 2], "t01": [3]}),
-        (lambda: DynamicFluid(published=True, idle=True), {"t00": [1], "t01": [1, 3, 4]}),
-    ],
-)
-def test_f20_idle(allocator: Callable[[], Allocator], grown: dict[TrialId, list[Width]]) -> None:
-    """Of five GPUs one is idle: a fourth saves the longest little, a second the other half.
-
-    Ours goes by what is saved; Fluid's code by what is left.
-    """
-    flat = profile({1.0: 8.0, 2.0: 4.0, 3.0: 8 / 3, 4.0: 2.6}, start=0.0, resize=0.0)
-    played = play(game([10, 30], allocator=allocator, profile=flat), GRID)
-    result = widths(played)
-    assert result["t00"] == grown["t00"]
-    assert result["t01"][: len(grown["t01"])] == grown["t01"]
-
-
 def test_f20_as_published_longest_is_time_at_one_gpu() -> None:
     """On one and three of five GPUs 30 epochs end sooner than 20, and are longer at one GPU."""
     idle = game([20, 30], allocator=lambda: named("dynamic-fluid:published-idle"))
@@ -260,18 +165,6 @@ def test_f14_no_epoch_is_trained_twice_for_a_resize() -> None:
     assert later
     assert all(start.start_epoch > 0 and start.checkpoint for start in later)
     assert sum(isinstance(e.event, EpochDone) for e in played.entries) == 30
-
-
-def test_f20_as_published_ten_seconds_are_the_least_to_widen() -> None:
-    for scale, widened in ((1.0, True), (0.02, False)):
-        curve = {width: seconds * scale for width, seconds in LINEAR.items()}
-        small = profile(curve, start=0.0, resize=0.0)
-        idle = game(
-            [10, 30], allocator=lambda: DynamicFluid(published=True, idle=True), profile=small
-        )
-        played = play(idle, GRID)
-        beside = {start.trial: start.width for start in played.starts if start.start_epoch < 10}
-        assert (beside["t01"] == 4.0) is widened, "while the other still trains"
 
 
 def test_f16_a_target_ends_the_whole_run() -> None:

@@ -1,9 +1,9 @@
 """A run on several offers: from stage to stage, and in one stage."""
 
-from cloudtune.model.commands import ExtendTrial, Launch, Release, StopTrial
-from cloudtune.model.events import InstanceGone, RunStarted, TrialStopped
+from cloudtune.model.commands import Launch, Release, StopTrial
+from cloudtune.model.events import RunStarted, TrialStopped
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.trial import EndReason, Slice
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 from cloudtune.policy.run import RunPolicy
 from tests.builders import (
@@ -42,53 +42,6 @@ def test_what_a_lost_group_leaves_goes_to_the_others() -> None:
     assert set(starts(policy.handle(TrialStopped(6.1, "t00.1")))) == {"t02.1"}
 
 
-def test_one_group_that_can_train_is_enough_to_go_on() -> None:
-    """The big ones must both come to train a trial; the small one needs no other."""
-    plan = by_hand(grouped(0, 1, group(BIG, 2, 8.0, 1), group(SMALL, 1, 1.0, 1)))
-    policy = scripted(plan, brakes=Brakes(refusals=1, avoid=15.0))
-    policy.handle(RunStarted(0.0))
-    join(policy, 5.0, "i000", "i002")
-    assert policy.handle(dry(6.0, "i001")) == (), "t01 waits for the small one"
-    policy.handle(tick(22.0))
-    policy.handle(dry(23.0, "i003"))
-    assert policy.ending is None
-    policy.handle(InstanceGone(24.0, "i002", 24.0, "gone"))
-    policy.handle(tick(40.0))
-    policy.handle(dry(41.0, "i004"))
-    assert policy.ending is None, "a small one is on its way"
-    policy.handle(dry(42.0, "i005"))
-    assert policy.ending is EndReason.NO_CAPACITY
-
-
-def test_a_wide_survivor_moves_if_one_of_its_instances_goes() -> None:
-    """Two trials on two instances each; the next stage trains them on three, one by one."""
-    stages = grouped(0, 1, group(BIG, 4, 8.0, 2)), grouped(1, 2, group(BIG, 3, 8.0, 2))
-    policy = scripted(by_hand(*stages))
-    begun(policy, "i000", "i001", "i002", "i003")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.9))
-    said = policy.handle(epoch(13.0, "t01.1", 1, 0.8))
-    assert [command for command in said if isinstance(command, StopTrial)] == [StopTrial("t00.1")]
-    assert ExtendTrial("t01.1", 2) in said
-
-
-def test_a_trial_stays_where_its_offer_keeps_its_width() -> None:
-    second = grouped(1, 2, group(SMALL, 1, 1.0, 1), group(BIG, 1, 4.0, 1))
-    policy = scripted(by_hand(BOTH, second))
-    begun(policy, "i000", "i001", "i002")
-    for name, score in [("t00.1", 0.9), ("t01.1", 0.1), ("t02.1", 0.8)]:
-        policy.handle(epoch(12.0, name, 1, score))
-    assert policy.handle(epoch(13.0, "t03.1", 1, 0.2)) == (
-        StopTrial("t01.1"),
-        StopTrial("t03.1"),
-        StopTrial("t02.1"),
-        ExtendTrial("t00.1", 2),
-    )
-    policy.handle(TrialStopped(13.1, "t03.1"))
-    assert policy.handle(TrialStopped(13.2, "t01.1")) == (Release("i001"),)
-    again = starts(policy.handle(TrialStopped(13.3, "t02.1")))
-    assert again == {"t02.2": (Slice("i-002", 4.0),)}, "wider, where it was"
-
-
 def handed_over(max_instances: int, then: int = 1) -> tuple[RunPolicy, list[Launch]]:
     """Return a policy that hands two small instances over for big ones, and what it launches."""
     stages = (grouped(0, 1, group(SMALL, 2, 1.0, 2)), grouped(1, 2, group(BIG, then, 4.0, then)))
@@ -105,20 +58,6 @@ def test_a_launch_waits_until_there_is_room_for_all() -> None:
     assert launches == []
     policy.handle(TrialStopped(14.1, "t01.1"))
     assert policy.handle(returned(15.0)) == (big("i002"), big("i003"))
-
-
-def test_a_group_that_waits_for_room_keeps_its_trials() -> None:
-    """The others don't take them over: its instances come as soon as there is room."""
-    second = grouped(1, 2, group(SMALL, 1, 1.0, 1), group(BIG, 1, 4.0, 1))
-    plan = by_hand(grouped(0, 1, group(SMALL, 2, 1.0, 2)), second, max_instances=2)
-    policy = scripted(plan)
-    begun(policy, "i000", "i001")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.2))
-    said = policy.handle(epoch(13.0, "t01.1", 1, 0.9))
-    assert said == (StopTrial("t00.1"), ExtendTrial("t01.1", 2))
-    assert policy.handle(TrialStopped(13.1, "t00.1")) == (Release("i000"),)
-    assert policy.handle(epoch(14.0, "t01.1", 2, 0.9)) == (), "t00 doesn't take its place"
-    assert policy.handle(returned(15.0)) == (big("i002"),)
 
 
 def test_what_is_affordable_is_launched_group_by_group() -> None:
@@ -146,20 +85,3 @@ def test_the_budget_is_kept_with_all_charges() -> None:
     assert launches_of(slower.handle(RunStarted(0.0))) == [small("i000")], (
         "in 9 seconds it is $2.29"
     )
-
-
-def test_waiting_for_room_is_not_running_out_of_money() -> None:
-    """Both big ones are needed for a trial, and there is room for the second one only later."""
-    second = grouped(1, 2, group(BIG, 2, 8.0, 1))
-    plan = by_hand(
-        grouped(0, 1, group(BIG, 1, 4.0, 1), group(SMALL, 1, 1.0, 1)), second, max_instances=2
-    )
-    policy = scripted(plan)
-    begun(policy, "i000", "i001")
-    policy.handle(epoch(12.0, "t00.1", 1, 0.9))
-    policy.handle(epoch(13.0, "t01.1", 1, 0.1))
-    policy.handle(TrialStopped(13.1, "t00.1"))
-    assert Release("i001") in policy.handle(TrialStopped(13.2, "t01.1"))
-    assert policy.ending is None
-    assert launches_of(policy.handle(returned(15.0, "i001"))) == [big("i002")]
-    assert set(starts(join(policy, 20.0, "i002"))) == {"t00.2"}

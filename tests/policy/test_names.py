@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -112,30 +111,11 @@ def test_f06_resizes_that_were_seen_count_more_than_the_profile(tmp_path: Path) 
     assert dear.policy.resizes == 1
 
 
-@pytest.mark.parametrize("name", ["dynamic-fluid:published", "dynamic-fluid:published-idle"])
-def test_f07_as_published_a_trial_shrinks_for_none(tmp_path: Path, name: str) -> None:
-    """Of four GPUs three are in use; the first trial's share is a quarter, so that saves some."""
-    published = run(tmp_path, name, [0.5, 1, 1], gpus=4)
-    assert widths(published)[0][:2] == [1, 0.25]
-    ours = run(tmp_path, "dynamic-fluid", [0.5, 1, 1], gpus=4)
-    assert all(later > one for result in widths(ours) for one, later in pairwise(result))
-    assert ours.seconds < published.seconds
-
-
 def test_f07_as_published_the_resize_is_paid_for(tmp_path: Path) -> None:
     """A quarter for a whole GPU saves some, but less than the GPU-seconds of a long resize."""
     for resize, after in ((1.0, [1, 0.25]), (1000.0, [1])):
         published = run(tmp_path, "dynamic-fluid:published", [0.5, 1, 1], gpus=4, resize=resize)
         assert widths(published)[0][:2] == after
-
-
-@pytest.mark.parametrize(("seconds", "grown"), [(9.9, False), (10.1, True)])
-def test_f20_as_published_ten_seconds_do(tmp_path: Path, seconds: float, grown: bool) -> None:
-    """What two trials have left after an epoch of two, on one each of three GPUs."""
-    curve = {1.0: seconds, 2.0: seconds / 2}
-    name = "dynamic-fluid:published-idle"
-    played = run(tmp_path, name, [1, 1], gpus=3, curve=curve, epochs=2, resize=0.0)
-    assert ([1, 2] in widths(played)) is grown
 
 
 def test_f20_an_idle_gpu_is_kept_until_all_are_replanned(tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 """A trial that goes on from a rung, and is wider than what is free: what is free is kept for it."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import pytest
 
 from cloudtune.model.commands import ExtendTrial, StartTrial
 from cloudtune.model.events import EpochDone, TrialStopped
-from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.trial import Trial, Width
+from cloudtune.model.trial import Width
 from cloudtune.policy.registry import ALLOCATORS
-from cloudtune.policy.speed_estimates import DelayEstimates
-from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.base import ByWidth, Task, View
 from tests.builders import Played, Setting, by_name, offer, play, profile
 
@@ -145,55 +141,3 @@ def test_f15_kept_gpus_stay_kept_behind_a_new_one() -> None:
     count, differing = decisions(played, [1, 2, 4, 8], 2)
     assert count > 24
     assert differing == 0
-
-
-def test_nothing_is_kept_for_what_no_instance_could_hold() -> None:
-    """Eight GPUs, where instances have four: the others go on as if none waited for that."""
-    limits = Limits(400.0)
-    played = play(game(allocator=lambda: WideAfterwards(8.0), limits=limits), ASHA)
-    begun = [start for start in played.starts if start.start_epoch == 0]
-    assert len(begun) == 24
-    _, differing = decisions(played, [1, 2, 4, 8], 2)
-    assert differing, "new ones began while some waited for what there isn't"
-
-
-@pytest.mark.parametrize("resize", [0.0, 5.0])
-def test_f08_a_moving_or_lost_trial_was_never_away(resize: float) -> None:
-    """Planned for the group, and for each end but the last; lost trials come back to their plan."""
-
-    def lost(trial: str, session: int, epoch: int) -> str:
-        return "lost" if session == 1 and epoch == 3 and trial in {"t01", "t03"} else ""
-
-    quick = profile(LINEAR, start=resize, resize=resize, boot=0.0, launch=0.0, release=0.0)
-    budgets = dict(enumerate([18, 20, 32, 50, 81]))
-    made = Setting(5, caps=budgets, offer=offer(5), max_instances=1, profile=quick)
-    for troubled in (made, made.but(mishap=lost)):
-        built: list[DynamicFluid] = []
-        kind = partial(_kept, built)
-        played = play(troubled.but(allocator=kind), by_name("grid", max_epochs=100))
-        done = {trial_of(e.session): e.at for e in events_of(played)}
-        assert built[0].plannings == len(set(done.values())), "the group, each end but the last"
-
-
-def events_of(played: Played) -> list[EpochDone]:
-    return [entry.event for entry in played.entries if isinstance(entry.event, EpochDone)]
-
-
-def _kept(built: list[DynamicFluid]) -> DynamicFluid:
-    built.append(DynamicFluid())
-    return built[-1]
-
-
-def test_what_was_lost_and_starts_again_is_no_resize() -> None:
-    """It saved nothing, and nothing was stopped."""
-    delays, trial = DelayEstimates(), TrialProgress(Trial("t0", {}), offer=offer(4), epoch=3)
-    rentable = Setting(offer=offer(4), profile=profile(LINEAR, start=1.0, resize=2.0)).rentables[0]
-    delays.asks("t0", 10.0)
-    delays.note_started(trial, 110.0)
-    assert delays.corrected(rentable).profile.resize.mean == 2.0
-    assert delays.corrected(rentable).profile.start.mean == (1 + 100) / 2
-    delays.stops("t0", 200.0)
-    delays.note_stopped("t0", 203.0)
-    delays.asks("t0", 204.0)
-    delays.note_started(trial, 211.0)
-    assert delays.corrected(rentable).profile.resize.mean == (2 + 3 + 7) / 2

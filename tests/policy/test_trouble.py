@@ -9,19 +9,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import Brakes, TrialRules
 from tests.builders import Setting, begun, epoch, join, launches_of, play, scripted, staged, starts
-from tests.builders.events import dry, launch, returned, tick
-
-
-def test_a_nan_metric_fails_its_trial_and_frees_gpus() -> None:
-    policy = scripted(staged((2, 0, 2, 1, 4.0)))
-    begun(policy, "i000")
-    assert policy.handle(epoch(12.0, "t00.1", 1, math.nan)) == (commands.StopTrial("t00.1"),)
-    assert starts(policy.handle(events.TrialStopped(12.5, "t00.1"))) == {
-        "t01.1": (Slice("i-000", 4.0),)
-    }
-    assert policy.trials["t00"].status == "failed"
-    assert policy.trials["t00"].error == "score was nan at epoch 1"
-    assert policy.best is None, "nan is no result"
+from tests.builders.events import dry, launch, tick
 
 
 @pytest.mark.parametrize("has_trained", [False, True])
@@ -83,43 +71,6 @@ def test_a_failed_trial_keeps_its_traceback_others_go_on() -> None:
     assert policy.ending is EndReason.DONE
 
 
-@pytest.mark.parametrize("epochs_before", [0, 1])
-def test_a_run_whose_trials_all_fail_has_failed(epochs_before: int) -> None:
-    """A result on the way doesn't make a run out of which nothing came a good one."""
-    policy = scripted(staged((2, 0, 3, 1, 2.0)))
-    begun(policy, "i000")
-    for number in range(epochs_before):
-        policy.handle(epoch(11.0, "t00.1", number + 1))
-    policy.handle(events.TrialFailed(12.0, "t00.1", "boom", ""))
-    said = policy.handle(events.TrialFailed(13.0, "t01.1", "bang", ""))
-    assert said == (commands.Release("i000"), commands.SetTimer("cleanup", 43.0))
-    assert policy.handle(returned(15.0)) == (commands.EndRun(EndReason.FAILED),)
-
-
-def test_useless_nodes_go_back_and_three_are_tried() -> None:
-    policy = scripted(staged((1, 0, 4, 1, 4.0)))
-    policy.handle(events.RunStarted(0.0))
-    for number in range(3):
-        intent, at = f"i00{number}", 10.0 * number
-        policy.handle(events.InstanceLaunched(at + 1.0, intent, f"i-{number}", at + 1.0))
-        said = policy.handle(events.NodeLost(at + 5.0, intent, f"i-{number} shows 3 of its 4 GPUs"))
-        assert commands.Release(intent) in said
-        assert launches_of(said) == ([] if number == 2 else [launch(f"i00{number + 1}")])
-        policy.handle(returned(at + 6.0, intent))
-    assert policy.ending is EndReason.FAILED
-    assert policy.trouble == "i-2 shows 3 of its 4 GPUs"
-
-
-def test_a_lost_trial_goes_on_from_its_last_checkpoint() -> None:
-    policy = scripted(staged((1, 0, 4, 1, 4.0)))
-    begun(policy, "i000")
-    policy.handle(epoch(12.0, "t00.1", 1))
-    policy.handle(epoch(13.0, "t00.1", 2, saved=False))
-    assert policy.handle(events.TrialLost(13.5, "t00.1", "a worker died")) == (
-        commands.StartTrial("t00.2", "t00", {"x": 0}, 4.0, (Slice("i-000", 4.0),), "t00/1", 1, 4),
-    )
-
-
 def test_a_trial_lost_four_times_without_epoch_has_failed() -> None:
     policy = scripted(staged((1, 0, 4, 1, 4.0)))
     begun(policy, "i000")
@@ -175,19 +126,6 @@ def test_with_something_rented_the_run_makes_do() -> None:
     )
 
 
-def test_what_is_rented_must_be_enough_for_a_single_trial() -> None:
-    """One of two instances for a trial over both would wait, and bill, for ever."""
-    policy = scripted(staged((1, 0, 1, 2, 8.0)))
-    policy.handle(events.RunStarted(0.0))
-    join(policy, 1.0, "i000")
-    policy.handle(dry(2.0, "i001"))
-    policy.handle(tick(20.0))
-    policy.handle(dry(21.0, "i002"))
-    policy.handle(tick(40.0))
-    assert commands.Release("i000") in policy.handle(dry(41.0, "i003"))
-    assert policy.ending is EndReason.NO_CAPACITY
-
-
 def test_what_no_asking_helps_ends_the_run_at_once() -> None:
     policy = scripted(staged((1, 0, 1, 1, 4.0)))
     policy.handle(events.RunStarted(0.0))
@@ -196,37 +134,8 @@ def test_what_no_asking_helps_ends_the_run_at_once() -> None:
     assert policy.trouble == "Denied: not you"
 
 
-def test_instances_that_never_join_are_not_rented_for_ever() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)))
-    policy.handle(events.RunStarted(0.0))
-    for number, at in enumerate((2.0, 20.0, 40.0)):
-        intent = f"i00{number}"
-        policy.handle(events.InstanceLaunched(at, intent, f"x-{number}", at))
-        said = f"python3: not found ({number})"
-        gone = policy.handle(events.InstanceGone(at + 1.0, intent, at + 1.0, "InternalError", said))
-        if number < 2:
-            assert gone == (), "not at once"
-            assert policy.handle(tick(at + 16.0))[:-1] == (launch(f"i00{number + 1}"),)
-    assert policy.ending is EndReason.FAILED
-    assert policy.trouble == (
-        "x-2 ended before it joined: InternalError; its console ends with: python3: not found (2)"
-    )
-
-
 def zoned(intent: str, zone: str) -> commands.Launch:
     return commands.Launch(intent, "g.4x", "on-demand", zone)
-
-
-def test_a_dry_zone_rests_three_minutes_while_others_are_asked() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
-    policy.handle(events.RunStarted(0.0))
-    assert policy.handle(dry(2.0, "i000")) == (zoned("i001", "a"),)
-    assert policy.handle(dry(3.0, "i001")) == (zoned("i002", "b"),)
-    assert policy.handle(dry(4.0, "i002")) == (), "none is left"
-    assert launches_of(policy.handle(tick(181.0))) == []
-    assert launches_of(policy.handle(tick(182.0))) == [zoned("i003", "")]
-    assert launches_of(policy.handle(dry(182.5, "i003"))) == [], "a is left alone till 183"
-    assert launches_of(policy.handle(tick(183.0))) == [zoned("i004", "a")]
 
 
 def test_a_quota_holds_in_every_zone() -> None:
@@ -235,26 +144,6 @@ def test_a_quota_holds_in_every_zone() -> None:
     full = events.LaunchFailed(2.0, "i000", "Full", "you have enough", kind="quota")
     assert policy.handle(full) == ()
     assert launches_of(policy.handle(tick(182.0))) == [zoned("i001", "")]
-
-
-def test_what_failed_for_another_reason_is_repeated_where_it_was() -> None:
-    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(), zones=("a", "b"))
-    policy.handle(events.RunStarted(0.0))
-    assert policy.handle(events.LaunchFailed(2.0, "i000", "Slower", "wait", kind="busy")) == ()
-    assert launches_of(policy.handle(tick(17.0))) == [zoned("i001", "")]
-
-
-def test_after_a_notice_another_is_asked_for_nothing_starts() -> None:
-    policy = scripted(staged((2, 0, 2, 2, 4.0)))
-    begun(policy, "i000", "i001")
-    assert launches_of(policy.handle(events.InterruptionNotice(11.0, "i001", 131.0))) == [
-        launch("i002")
-    ]
-    assert policy.handle(epoch(12.0, "t01.1", 1)) == (), "it trains on while there is no other seat"
-    assert starts(join(policy, 13.0, "i002")) == {}
-    policy.handle(epoch(13.5, "t00.1", 1))
-    policy.handle(epoch(14.0, "t00.1", 2))
-    assert policy.trials["t00"].status == "at rung"
 
 
 def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
@@ -268,20 +157,6 @@ def test_after_a_notice_a_trial_moves_at_its_epoch_end() -> None:
     assert starts(said) == {"t01.2": (Slice("i-002", 4.0),)}
     (moved,) = (command for command in said if isinstance(command, commands.StartTrial))
     assert moved.start_epoch == 1
-
-
-def test_at_risk_trials_go_on_and_new_ones_start_elsewhere() -> None:
-    policy = scripted(staged((3, 0, 2, 2, 2.0)))
-    begun(policy, "i000", "i001")
-    assert policy.handle(events.RebalanceRecommended(11.0, "i001")) == (), "it may never come"
-    lost = policy.handle(events.NodeLost(12.0, "i000", "dead"))
-    assert launches_of(lost) == [launch("i002")]
-    assert starts(lost) == {}, "i-001 has room for one of the two"
-    assert policy.handle(epoch(12.5, "t02.1", 1)) == ()
-    assert starts(join(policy, 13.0, "i002")) == {
-        "t00.2": (Slice("i-002", 2.0),),
-        "t01.2": (Slice("i-002", 2.0),),
-    }
 
 
 def test_at_risk_takes_what_nothing_else_will_have_room_for() -> None:
@@ -298,20 +173,6 @@ def test_at_risk_takes_what_nothing_else_will_have_room_for() -> None:
     assert starts(again) == {"t04.1": (Slice("i-001", 1.0),)}, "nothing is coming any more"
 
 
-def test_at_risk_goes_first_when_a_stage_needs_less() -> None:
-    policy = scripted(staged((3, 0, 1, 3, 4.0), (1, 1, 2, 1, 4.0)))
-    begun(policy, "i000", "i001", "i002")
-    policy.handle(events.RebalanceRecommended(11.0, "i000"))
-    policy.handle(epoch(12.0, "t01.1", 1, 0.1))
-    policy.handle(epoch(12.1, "t02.1", 1, 0.2))
-    said = [*policy.handle(epoch(12.2, "t00.1", 1, 0.9))]
-    for session in ("t00.1", "t01.1", "t02.1"):
-        said += policy.handle(events.TrialStopped(12.3, session))
-    (place,) = starts(said)["t00.2"]
-    assert place.instance in {"i-001", "i-002"}
-    assert commands.Release("i000") in said
-
-
 def test_a_recommendation_in_time_saves_a_search_its_losses() -> None:
     """The instance at risk is the first that a shrinking fleet gives back, before its end."""
     taken = (events.NodeLost(120.0, "i000", "gone"), events.InstanceGone(120.0, "i000", 120.0, ""))
@@ -326,17 +187,6 @@ def test_a_recommendation_in_time_saves_a_search_its_losses() -> None:
     assert second.policy.over_at < first.policy.over_at
 
 
-def test_a_fitting_trial_keeps_its_share_then_moves_wider() -> None:
-    policy = scripted(staged((2, 0, 4, 2, 0.25)))
-    begun(policy, "i000", "i001")
-    policy.handle(events.TrialFailed(11.0, "t01.1", "out of memory", "…", out_of_memory=True))
-    assert policy.handle(epoch(12.0, "t00.1", 1)) == (), "it has its memory"
-    policy.handle(events.InterruptionNotice(13.0, "i000", 133.0))
-    assert policy.handle(epoch(14.0, "t00.1", 2)) == (commands.StopTrial("t00.1"),)
-    (moved,) = starts(policy.handle(events.TrialStopped(14.2, "t00.1"))).values()
-    assert moved == (Slice("i-001", 0.5, 0),)
-
-
 def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     policy = scripted(staged((4, 0, 2, 1, 0.25)))
     begun(policy, "i000")
@@ -349,18 +199,6 @@ def test_out_of_memory_a_packed_trial_gets_a_wider_share() -> None:
     last = events.TrialFailed(14.0, "t01.3", "out of memory", "…", out_of_memory=True)
     assert starts(policy.handle(last)) == {}
     assert policy.trials["t01"].status == "failed", "a whole GPU isn't enough"
-
-
-def test_a_round_of_refusals_longer_than_the_pause_counts() -> None:
-    """Seven zones that take a second each to refuse, and a pause of two seconds."""
-    policy = scripted(staged((1, 0, 1, 1, 4.0)), brakes=Brakes(avoid=2.0), zones=tuple("abcdef"))
-    said, at, asked = policy.handle(events.RunStarted(0.0)), 0.0, 0
-    while policy.ending is None and asked < 50:
-        at += 1.04
-        (request,) = launches_of(said)
-        assert isinstance(request, commands.Launch)
-        said, asked = policy.handle(dry(at, request.intent)), asked + 1
-    assert (policy.ending, asked) == (EndReason.NO_CAPACITY, 3 * 7)
 
 
 def test_a_deadline_full_of_refusals_is_lack_of_capacity() -> None:

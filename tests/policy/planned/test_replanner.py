@@ -1,26 +1,18 @@
 """A planned run whose world isn't that of its profile: the rest is replanned, and reported."""
 
-import math
 import re
 from dataclasses import replace
 
 import pytest
 
 from cloudtune.engine.resume import replayed
-from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.infra.aws import pricing
-from cloudtune.model.catalog import Offer, pool
-from cloudtune.model.commands import Launch, PlanAnew, StartTrial
-from cloudtune.model.events import EpochDone, LaunchFailed
+from cloudtune.model.commands import Launch, PlanAnew
+from cloudtune.model.events import LaunchFailed
 from cloudtune.model.plans import Estimate, Limits, Rentable
-from cloudtune.model.scaling import DELAYS
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
-from cloudtune.policy.base import Brakes
-from cloudtune.profiles import bundled
 from cloudtune.runs.report import build, to_json
 from tests.builders import (
-    LINEAR,
     SUBLINEAR,
     Played,
     Setting,
@@ -90,29 +82,6 @@ def test_r1_a_slower_runs_winner_is_trained_in_full(times: float) -> None:
     assert any("times the profile's" in change.why for change in changes(played))
 
 
-@pytest.mark.parametrize("per_doubling", [1.0, 1.15, 1.3])
-def test_published_speeds_are_doubted_at_widths_without_an_epoch(per_doubling: float) -> None:
-    """The last stages are the first wide ones: too late to learn that they are slower."""
-    machine = pricing.instance_types()["p3.8xlarge"]
-    published = bundled.load("resnet50-cifar10@v100", machine)
-    planned = {width: published.epoch_seconds(width) for width in published.widths}
-    real = {width: s * per_doubling ** math.log2(width) for width, s in planned.items()}
-    delays = {name: getattr(published, name).mean for name in DELAYS}
-    foreign = replace(profile(planned, **delays), provenance=published.provenance)
-    job = Setting(
-        trials=64,
-        max_epochs=64,
-        offer=Offer(machine, "on-demand", "", 12.24),
-        profile=foreign,
-        max_instances=16,
-        by="sha",
-        limits=Limits(3600.0, 400.0),
-    )
-    played = play(job.but(real=(Rentable(job.offer, profile(real, **delays), 16),)))
-    assert (played.policy.ending, played.furthest) == (EndReason.DONE, 64)
-    assert played.bill()[1] < {1.0: 21.9, 1.15: 23.3, 1.3: 26.0}[per_doubling]
-
-
 def test_a_faster_run_is_cheaper_than_its_plan() -> None:
     expected, faster = play(SHA), play(slower(0.6))
     assert faster.dollars < 0.9 * expected.dollars
@@ -146,15 +115,6 @@ def test_if_no_plan_keeps_the_limits_fewer_trials_go_on() -> None:
     assert fewer
     assert all(now < before for now, before in fewer), fewer
     assert not any("to go on" in change.plan for change in result), "a cut trial is reported once"
-
-
-def test_if_not_one_trial_fits_it_trains_until_the_limits() -> None:
-    played = play(slower(4.0))
-    assert played.policy.ending is EndReason.DEADLINE
-    assert 2 <= played.furthest < 16
-    assert any(
-        "as far as the limits" in c.plan or "to about epoch" in c.plan for c in changes(played)
-    )
 
 
 def test_what_changes_is_on_record_and_replayed_and_reported() -> None:
@@ -204,75 +164,3 @@ def test_r2_a_dry_pool_is_asked_for_while_time_allows() -> None:
     played = play(job.but(trouble=dry(5)))
     assert played.policy.ending is EndReason.DONE
     assert played.furthest == 16
-
-
-def test_a_fast_run_is_wide_again_after_a_refusals_rung() -> None:
-    """At first three of the eight instances that would be fastest can't be had."""
-    job = SHA.but(limits=Limits(None, 20.0))
-    plan = ExactPlanner().plan(replace(job.request(), objective="time"))
-    refused = [replace(dry(1)[0], intent=f"i00{n}") for n in (5, 6, 7)]
-    made = by_plan(
-        plan,
-        job.strategy,
-        job.rentables,
-        limits=job.limits,
-        planner=ExactPlanner(),
-        brakes=Brakes(avoid=10.0),
-    )
-    first, second = changes(play(job.but(trouble=tuple(refused)), made))
-    assert "on 5 x g.4x" in first.plan
-    assert (second.stage, second.why) == (1, "at the rung")
-    assert "4 GPUs each, on 4 x g.4x" in second.plan
-
-
-def test_r4_seer_stops_widening_once_width_brings_nothing() -> None:
-    """By the profile twice as many GPUs are twice as fast; really they are no faster.
-
-    With time enough no trial is wide. Where one GPU is too slow it widens, a step at a time; once
-    an epoch at a width has shown that it brings nothing, no trial starts at that width again.
-    """
-    job = Setting(trials=3, max_epochs=27, eta=3, profile=profile(LINEAR), by="seer")
-    flat = Rentable(job.offer, profile(dict.fromkeys(LINEAR, 8.0)), 2)
-    ample = play(job.but(limits=Limits(900.0, 60.0), real=(flat,)))
-    assert set(ample.widths) == {1.0}
-    tight = play(job.but(limits=Limits(180.0, 60.0), real=(flat,)))
-    assert max(tight.widths) > 1.0
-    known = tight.policy.state.corrected(job.rentables[0], ()).profile
-    assert known.epoch_seconds(max(tight.widths)) > 7.0
-    width: dict[str, float] = {}
-    useless: set[float] = set()
-    for entry in tight.entries:
-        if isinstance(entry.event, EpochDone) and width[entry.event.session] > 1.0:
-            useless.add(width[entry.event.session])
-        for command in entry.commands:
-            if isinstance(command, StartTrial):
-                width[command.session] = sum(piece.gpus for piece in command.placement)
-                assert width[command.session] not in useless
-    assert useless
-
-
-@pytest.mark.parametrize("seed", [3, 15, 24])
-def test_a_trial_at_its_rung_leaves_an_instance_that_goes(seed: int) -> None:
-    """In waves on one instance: spot is there again, and on-demand must go first, as one may be.
-
-    The trial that had reached the rung held it until the deadline.
-    """
-    spot = offer(1, 1.0, name="s.1x", market="spot")
-    dear = Rentable(offer(1, 10.0, name="g.1x"), profile({1.0: 40.0}, name="g.1x", spread=0.15), 1)
-    job = Setting(
-        trials=6,
-        min_epochs=4,
-        max_epochs=16,
-        offer=spot,
-        profile=profile({1.0: 40.0}, name="s.1x", spread=0.15),
-        others=(dear,),
-        max_instances=1,
-        by="sha",
-        limits=Limits(9000.0, 60.0),
-        seed=seed,
-        heartbeat=False,
-        pools={pool(spot): PoolTrace("late", (0.0, 150.0), (0, 1), 10_000.0)},
-    )
-    played = play(job)
-    assert (played.policy.ending, played.furthest) == (EndReason.DONE, 16)
-    assert played.bill()[0] < 2000.0

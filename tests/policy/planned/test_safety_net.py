@@ -7,26 +7,18 @@ from itertools import accumulate
 import pytest
 
 from cloudtune.engine.resume import replayed
-from cloudtune.engine.spot_pools import PoolTrace
-from cloudtune.model.catalog import pool
 from cloudtune.model.commands import Command, Launch, Release, SetTimer
 from cloudtune.model.plans import Limits, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.remaining_work import Rest
-from cloudtune.policy.planned.replanner import CALM, Replanner
-from cloudtune.policy.planned.safety_net import Answers, MarketWatch, SafetyNet
-from cloudtune.policy.run import RunPolicy
-from cloudtune.strategies.base import View
-from tests.builders import Played, Setting, itinerary_of, profile
+from cloudtune.policy.planned.safety_net import Answers, SafetyNet
+from tests.builders import Played, Setting, itinerary_of
 from tests.builders.values import present
 from tests.policy.planned.spot_jobs import (
     DEAR,
-    FOREVER,
-    SPOT,
     job,
     markets,
     on,
@@ -40,17 +32,6 @@ def net(setting: Setting) -> SafetyNet:
     policy = setting.policy()
     brakes = policy.state.brakes
     reserve = Reserve(brakes.tick + brakes.drain)
-    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
-
-
-def net_at(setting: Setting, second: float) -> SafetyNet:
-    """Return what a look finds at some second of a run for whom there is no spot."""
-    dry = PoolTrace("dry", (0.0,), (0,), FOREVER)
-    world, policy = setting.but(pools={pool(SPOT): dry}).world(), setting.policy()
-    while policy.now < second and (event := world.next_event()) is not None:
-        for command in policy.handle(event):
-            world.apply(command)
-    reserve = Reserve(policy.state.brakes.tick + policy.state.brakes.drain)
     return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
 
 
@@ -125,23 +106,6 @@ def test_what_on_demand_takes_longer_is_less_slack(more: dict[str, float], less:
     assert lost / less == pytest.approx(round(lost / less))
 
 
-def test_all_stages_that_are_left_count() -> None:
-    """Of the best trial twelve more, after the stage that is under way."""
-    short = job(AMPLE).but(max_epochs=12)
-    assert net(short).slack - net(job(AMPLE)).slack >= 12 * 60.0
-
-
-def test_while_on_demand_trains_as_planned_no_slack_is_lost() -> None:
-    """In the midst of rounds, too, in which trials take turns; an epoch that began isn't counted.
-
-    A wait at the first refusals comes before.
-    """
-    setting = job(3600.0)
-    slacks = [net_at(setting, second).slack for second in range(900, 2400, 60)]
-    assert min(slacks) >= slacks[0] - 60.0 - 10.0
-    assert slacks[-1] > slacks[0], "what was kept of the time for surprises is free again"
-
-
 def test_what_may_be_late_on_demand_is_kept_free() -> None:
     sure = job(AMPLE)
     dear = sure.others[0]
@@ -205,14 +169,6 @@ def test_what_on_demand_alone_finishes_is_finished(deadline: float, away: float,
         assert played.bill()[0] <= deadline
 
 
-def test_no_time_to_lose_is_no_time_for_spot() -> None:
-    """On demand fits, with hardly a minute to spare."""
-    slack = net(job(AMPLE)).slack / (1 - MARGIN)
-    played = on(job(AMPLE - slack + 60.0), (0.0, 1))
-    assert [market for _, market in markets(played)] == ["on-demand"]
-    assert "one more loss on spot would leave no time for on-demand" in plan_changes(played)[0]
-
-
 def test_spot_takes_over_from_on_demand_once_it_is_there() -> None:
     played = on(job(2 * 3600.0, most=2), (0.0, 0), (2600.0, 1))
     assert played.policy.ending is EndReason.DONE
@@ -221,36 +177,6 @@ def test_spot_takes_over_from_on_demand_once_it_is_there() -> None:
     released = [e.event.at for e in played.entries for c in e.commands if isinstance(c, Release)]
     assert min(released) >= back + 90.0, "not before the other has booted"
     assert any("g.1x spot can be had again" in text for text in plan_changes(played))
-
-
-def test_a_probe_that_is_lost_while_it_boots_harms_none() -> None:
-    setting = job(2 * 3600.0, most=2)
-    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
-    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 60.0, 0))
-    assert played.policy.ending is EndReason.DONE
-    assert [market for _, market in markets(played)] == ["on-demand", "spot"], "the same goes on"
-
-
-def test_a_probe_lost_before_the_move_is_asked_for_again() -> None:
-    """The plan says spot by then, and the only trial trains on demand, where no group is any more.
-
-    It stayed there to its end, whatever spot there was.
-    """
-    setting = job(2 * 3600.0, most=2).but(trials=1, min_epochs=48, max_epochs=48)
-    (_, (launched, _)) = markets(on(setting, (0.0, 0), (2600.0, 1)))
-    played = on(setting, (0.0, 0), (2600.0, 1), (launched + 90.0, 0), (launched + 600.0, 1))
-    assert [market for _, market in markets(played)] == ["on-demand", "spot", "spot"]
-    assert played.policy.ending is EndReason.DONE
-
-
-def test_a_probe_that_boots_at_a_rung_is_kept() -> None:
-    """The stage ends at 4010 s, and the instance joins a minute later."""
-    slow = rentable(SPOT, 2, boot=300.0).profile
-    played = on(job(2 * 3600.0, most=2).but(profile=slow), (0.0, 0), (3700.0, 1))
-    (_, dear), (launched, spot) = markets(played)
-    assert (dear, spot) == ("on-demand", "spot")
-    _, ends, *_ = itinerary_of(played.policy).stage_began
-    assert launched < ends < launched + 300.0, "the rung is in the midst of the boot"
 
 
 def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
@@ -262,66 +188,6 @@ def test_under_the_cap_a_trial_pauses_after_its_epoch() -> None:
     (_, first), (back, second) = markets(played)
     assert (first, second) == ("on-demand", "spot")
     assert back < itinerary_of(played.policy).stage_began[1] - 300.0
-
-
-def test_a_look_the_market_calls_changes_only_the_market() -> None:
-    """Epochs take 1.3 times as long as planned: any other look at the rest replans it."""
-    policy = _slow_run()
-    itinerary = itinerary_of(policy)
-    policy.state.limits = Limits(policy.now + 2600.0, 60.0)
-    by = Replanner(ExactPlanner(), Reserve(10.0))
-    by.markets = _NothingToChange()
-    by.react(policy.state, itinerary)
-    assert itinerary.replanned == 0
-    itinerary.restless = True
-    by.react(policy.state, itinerary)
-    assert itinerary.replanned == 1
-
-
-def test_speeds_that_differ_call_for_an_occasional_look() -> None:
-    """Of many trials, one is slower than all before it every few seconds."""
-    policy = _slow_run()
-    state = policy.state
-    itinerary = itinerary_of(policy)
-    by = Replanner(ExactPlanner(), Reserve(10.0))
-    begin = state.now
-    calm = CALM * state.seconds_left
-    left = []
-    for share in (0.0, 0.5, 0.9, 1.1):
-        state.now = begin + share * calm
-        itinerary.restless = True
-        by.react(state, itinerary)
-        left.append(itinerary.restless)
-    assert left == [False, True, True, False], "restless until there is a look"
-
-
-def _slow_run() -> RunPolicy:
-    """Return a run after 900 s in which epochs take 1.3 times as long as planned."""
-    setting = job(AMPLE)
-    slow = [replace(r, profile=profile({1.0: 78.0}, name="g.1x")) for r in setting.rentables]
-    setting = setting.but(by=setting.plan(), real=tuple(slow))
-    world, policy = setting.world(), setting.policy()
-    while policy.now < 900.0 and (event := world.next_event()) is not None:
-        for command in policy.handle(event):
-            world.apply(command)
-    return policy
-
-
-class _NothingToChange(MarketWatch):
-    """Calls for a look each time, and has nothing to say at it."""
-
-    def calls(self, view: View, itinerary: Itinerary) -> bool:
-        return True
-
-    def look(self, rest: Rest) -> None:
-        return None
-
-
-@pytest.mark.parametrize("back", range(3600, 4100, 180))
-def test_spot_that_boots_while_a_stage_ends_is_kept(back: int) -> None:
-    played = on(job(2 * 3600.0, most=2), (0.0, 0), (float(back), 1))
-    came = [market for _, market in markets(played)]
-    assert (came[0], came[-1], came.count("spot")) == ("on-demand", "spot", 1)
 
 
 def test_changing_pools_are_not_asked_for_on_and_on() -> None:

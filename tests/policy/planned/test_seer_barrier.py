@@ -10,23 +10,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.engine.resume import replayed
-from cloudtune.model.commands import StartTrial
-from cloudtune.model.events import EpochDone, LaunchFailed
+from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Provenance
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.base import Brakes
-from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.speed_estimates import DOUBT, SpeedEstimates
-from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import (
     LINEAR,
     NODE_BOUNDARY,
     SUBLINEAR,
     Played,
     Setting,
-    by_plan,
     itinerary_of,
     jobs,
     offer,
@@ -205,67 +201,12 @@ def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
     assert hurried.policy.best.checkpoint is not None
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_se6_an_optimistic_profile_costs_trials_not_the_winner(seed: int) -> None:
-    limits = Limits(700.0, 3.0)
-    deal = DEAL.but(limits=limits, pace=lambda _config, _epoch: 1.5, seed=seed)
-    show, planned = play(deal), deal.policy()
-    blind = play(deal, without_replanning(deal))
-    for played in (show, blind):
-        seconds, dollars = played.bill()
-        assert seconds <= 700.0
-        assert dollars <= 3.0
-    assert show.furthest == 16 > blind.furthest
-    assert show.policy.ending is EndReason.DONE
-    assert blind.policy.ending is EndReason.BUDGET
-    foreseen = [stage.stage.trials for stage in plan_of(planned).stages]
-    assert sum(show.members) < sum(foreseen), "the price is paid in trials"
-
-
-def without_replanning(deal: Setting) -> RunPolicy:
-    """Return a policy that carries the first plan out, whatever comes."""
-    policy = deal.policy()
-    first, eta = plan_of(policy).stages[0].stage.trials, deal.eta
-    schedule = SeerBarrier(first, deal.min_epochs, deal.max_epochs, eta, "max")
-    return by_plan(
-        plan_of(policy),
-        schedule,
-        deal.rentables,
-        limits=deal.limits,
-        brakes=policy.state.brakes,
-        heartbeat=False,
-    )
-
-
 def test_se6_a_run_faster_than_its_profile_keeps_more_trials() -> None:
     expected = play(DEAL)
     faster = play(DEAL.but(pace=lambda _config, _epoch: 0.7))
     assert faster.members[0] == expected.members[0]
     assert sum(faster.members) > sum(expected.members)
     assert faster.furthest == 16
-
-
-def test_se6_the_curve_is_learned_at_the_used_widths() -> None:
-    """The profile knows nothing of what two GPUs and more really bring."""
-    hopeful = Rentable(offer(1), profile(LINEAR), 16)
-    real = Rentable(offer(1), profile({1.0: 8.0, 2.0: 6.5, 4.0: 5.5}), 16)
-    deal = DEAL.but(
-        offer=hopeful.offer,
-        profile=hopeful.profile,
-        max_instances=16,
-        trials=16,
-        limits=Limits(290.0, 60.0),
-        real=(real,),
-    )
-    show = play(deal)
-    known = show.policy.state.speeds.corrected(hopeful, []).profile
-    assert max(show.widths) > 1.0, "it had to try"
-    assert show.bill()[0] <= 290.0
-    tried = [w for w in known.widths if w in show.widths]
-    for width in tried:
-        assert known.epoch_seconds(width) == pytest.approx(
-            real.profile.epoch_seconds(width), rel=0.05
-        ) or width == min(tried)
 
 
 def speeds(*epochs: tuple[str, float, float]) -> SpeedEstimates:
@@ -331,30 +272,3 @@ def test_the_slowest_is_the_slowest(epochs: list[tuple[str, float, float]], name
 def test_what_changes_is_followed() -> None:
     result = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
     assert corrected(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)
-
-
-def test_an_offer_refused_for_good_is_not_planned_again() -> None:
-    """From the second rung on the cheaper offer gives no more than the one instance of it."""
-    dear = Rentable(offer(4, 40.0, name="p.4x"), profile(SUBLINEAR, name="p.4x"), 8)
-    refusals = [LaunchFailed(223.5, f"i{n:03d}", "VcpuLimit", "no more", True) for n in (1, 2)]
-    deal = DEAL.but(others=(dear,), limits=Limits(500.0, 9.0))
-    stages = [
-        plan_of(play(deal).policy).stages,
-        plan_of(play(deal.but(trouble=refusals)).policy).stages,
-    ]
-    free, refused = ([group for s in stage[3:] for group in s.groups] for stage in stages)
-    assert max(group.instances for group in free if group.offer == deal.offer) > 1
-    assert refused
-    assert all(group.offer == dear.offer or group.instances == 1 for group in refused)
-
-
-def test_a_trial_that_ends_early_takes_no_survivors_place() -> None:
-    """t00 … t05 have two epochs each; what they reached counts for the best, and no more."""
-    show = play(DEAL.but(trials=12, caps=dict.fromkeys(range(6), 2)))
-    assert show.furthest == 16
-    for n in range(6):
-        trial = show.policy.trials[f"t{n:02d}"]
-        assert max(trial.history) <= 2
-        assert trial.status in {"finished", "cut"}
-    commands = [c for e in show.entries for c in e.commands if isinstance(c, StartTrial)]
-    assert all(c.until_epoch <= 2 for c in commands if c.trial < "t06")

@@ -94,13 +94,6 @@ def test_pools_that_are_away_are_asked_in_turn(most: int) -> None:
     assert offers(back) == [FIRST, NEAR]
 
 
-def test_running_spot_is_not_left_for_a_cheaper_dry_pool() -> None:
-    """The one that is there costs more than the one that has refused so far."""
-    played = on_both(job(2 * 3600.0, 4), NEAR, ((0.0, 0),), (0.0, 0), (4000.0, 8))
-    assert [o.market for o in offers(played)] == ["on-demand", "spot"]
-    assert offers(played)[-1] == NEAR
-
-
 def test_spot_that_trains_stays_though_another_pool_returns() -> None:
     """Epochs take 1.4 times as long as planned there: the rest is looked at, and replanned."""
     other = replace(NEAR, usd_per_hour=1.2)
