@@ -1,7 +1,5 @@
-import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TypeGuard
 
 import pytest
 
@@ -26,8 +24,6 @@ from cloudtune.model.events import (
     NodeLost,
     RunStarted,
     TimerFired,
-    TrialFailed,
-    TrialLost,
     TrialStarted,
     TrialStopped,
 )
@@ -140,43 +136,12 @@ def test_a_timer_set_again_fires_at_its_new_time_only() -> None:
     assert later == [TimerFired(6.0, "other"), TimerFired(7.0, "tick")]
 
 
-def test_trouble_happens_only_where_it_can() -> None:
-    made = world()
-    for impossible in (
-        InstanceGone(0.5, "i000", 0.5, "not launched yet"),
-        NodeLost(0.5, "i000", "not launched yet"),
-        LaunchFailed(1.5, "i000", "Late", "launched already"),
-        TrialFailed(2.0, "t00.1", "no such session", ""),
-        TrialLost(2.0, "t00.1", "no such session"),
-    ):
-        made.schedule(impossible)
-    gone = InstanceGone(3.0, "i000", 3.0, "reclaimed")
-    made.schedule(gone)
-    launched = InstanceLaunched(1.0, "i000", "sim-i000", 1.0)
-    assert after(made, LAUNCH) == [launched, gone], "and it never joins"
-    assert after(made, Release("i000")) == []
-
-
-@pytest.mark.parametrize(
-    "trouble", [TrialFailed(5.0, "t00.1", "boom", ""), TrialLost(5.0, "t00.1", "died")]
-)
-def test_a_session_that_broke_trains_no_more(trouble: Event) -> None:
-    made = running()
-    made.schedule(trouble)
-    assert after(made, START) == [TrialStarted(4.0, "t00.1"), trouble]
-    assert after(made, StopTrial("t00.1")) == []
-
-
 def test_with_spread_a_seed_decides_and_no_duration_is_negative() -> None:
     def times(seed: int, spread: float) -> list[float]:
         return [event.at for event in after(world(spread, seed), LAUNCH, START)]
 
     assert times(1, 0.2) == times(1, 0.2) != times(2, 0.2)
     assert all(at >= 0.0 for seed in range(50) for at in times(seed, 5.0))
-
-
-def _epoch(event: Event) -> TypeGuard[EpochDone]:
-    return isinstance(event, EpochDone)
 
 
 def lives(per_hour: float, count: int = 400, seed: int = 0) -> list[float]:
@@ -200,30 +165,3 @@ def test_spot_instances_live_for_a_time_that_none_knows() -> None:
     assert result[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
     assert result == lives(4.0) != lives(4.0, seed=1)
     assert lives(0.0) == []
-
-
-def test_a_wrong_profile_is_wrong_alike_in_every_epoch() -> None:
-    def pace(seed: int, error: float = 0.3) -> float:
-        wrong = profile(LINEAR, launch=0.0, boot=0.0, error=error)
-        made = SimWorld((Rentable(offer(), wrong, 1),), "score", by_epoch, seed)
-        started, *epochs = after(made, LAUNCH, START)[-3:]
-        assert started.at == 4.0, "delays aren't concerned"
-        first, second = (e.seconds for e in epochs if _epoch(e))
-        assert first == second
-        return first / 2.0
-
-    factors = [pace(seed) for seed in range(300)]
-    assert sum(factors) / 300 == pytest.approx(1.0, abs=0.06)
-    assert min(factors) > 0.09
-    assert pace(5) == pace(5)
-    assert {pace(seed, error=0.0) for seed in range(5)} == {1.0}
-    assert min(pace(seed, error=5.0) for seed in range(50)) == pytest.approx(0.1)
-
-
-def test_offers_of_one_instance_type_are_wrong_alike() -> None:
-    wrong = profile({4.0: 2.0}, launch=0.0, boot=0.0, error=0.3)
-    both = tuple(Rentable(offer(market=market), wrong, 1) for market in ("on-demand", "spot"))
-    made = SimWorld(both, "score", by_epoch, 1)
-    other = dataclasses.replace(START, session="t01.1", placement=(Slice("sim-i001", 4.0),))
-    events = after(made, LAUNCH, Launch("i001", "g.4x", "spot"), START, other)
-    assert len({e.seconds for e in events if _epoch(e)}) == 1

@@ -74,20 +74,3 @@ def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
             mine, least = plan.estimate.seconds, cheapest.seconds
         assert plan.gap is not None
         assert least * (1 - 1e-7) <= mine <= least * (1 + 1e-7) * (1 + plan.gap), seed
-
-
-@pytest.mark.parametrize("dear_first", [True, False])
-def test_billed_by_function_the_dearer_offer_trains_few(dear_first: bool) -> None:
-    """In 42 s the cheap offer has time for four of six trials; the dear one could train four."""
-    delays = {"launch": 0.0, "boot": 1.0, "start": 1.0, "resize": 1.0, "release": 0.0}
-    dear = offer(4, 50.0, name="g.a").billed("function")
-    cheap = offer(4, 1.0, name="g.b").billed("function")
-    rentables = (
-        Rentable(dear, profile({1.0: 1.0}, name="g.a", **delays), 1),
-        Rentable(cheap, profile({1.0: 20.0}, name="g.b", **delays), 1),
-    )
-    request = PlanRequest(
-        (Stage(6, 0, 2),), rentables if dear_first else rentables[::-1], Limits(43.0), 2, mix=2
-    )
-    plan = ExactPlanner().plan(request)
-    assert {group.offer: group.trials for group in plan.stages[0].groups} == {dear: 2, cheap: 4}

@@ -1,24 +1,19 @@
-import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
-from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges, Limits, Rentable, Stage
-from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
+from cloudtune.planners.base import Live, Planner
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.dp.search import Search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
-from cloudtune.planners.ilp.planner import IlpPlanner
 from cloudtune.planners.static import StaticPlanner
-from tests.builders import NODE_BOUNDARY, SUBLINEAR, Setting, group, offer, profile, shapes
+from tests.builders import SUBLINEAR, Setting, group, offer, profile, shapes
 from tests.contracts.planner import PlannerContract, extremes
 from tests.planners.brute_force import Priced, every_plan
 
@@ -134,32 +129,6 @@ def test_r3_shares_planned_where_they_win(planner: Planner, together: float, pay
     assert shapes(job.plan(planner)) == [(1, 1 / 8 if pays else 1.0)]
 
 
-def test_a_longer_boot_makes_no_more_instances_come_and_go() -> None:
-    def grown(boot: float, deadline: float) -> int:
-        job = Setting(12, 2, 32, 4, profile=profile(NODE_BOUNDARY, boot=boot), max_instances=3)
-        sizes = [n for n, _ in shapes(job.plan(limits=Limits(deadline + boot)))]
-        return sum(after > before for before, after in itertools.pairwise(sizes))
-
-    assert grown(600.0, 250.0) <= grown(5.0, 250.0)
-
-
-def test_the_front_has_the_cheapest_at_evenly_spread_deadlines() -> None:
-    """Not the fastest at each of them, which is the same plan every time."""
-    job = Setting(
-        4, 2, 8, 4, offer=offer(1, 36.0, 0.0), profile=profile(SUBLINEAR), max_instances=4
-    )
-    every = undominated(list(every_plan(job.request())))
-    fastest, cheapest = every[0][0], every[-1][0]
-    deadlines = [fastest + (cheapest - fastest) * n / 7 + 1e-6 for n in range(8)]
-    # Of plans that no other one beats, the slowest in time is the cheapest in time.
-    expected = sorted({max(item for item in every if item[0] <= d) for d in deadlines})
-    front = ExactPlanner().front(job.request(), 8)
-    result = [(plan.estimate.seconds, plan.estimate.dollars) for plan in front]
-    assert len(result) == len(expected) == 6
-    for mine, theirs in zip(result, expected, strict=True):
-        assert mine == pytest.approx(theirs)
-
-
 def test_hourly_bills_are_proven_where_every_partial_plan_was_kept() -> None:
     hourly = replace(offer(), granularity_seconds=3600.0)
     job = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR))
@@ -177,16 +146,6 @@ def test_an_unproven_plan_gives_its_gap() -> None:
     assert plan.status == "feasible"
     assert plan.gap is not None
     assert plan.gap > 0.0
-
-
-def test_one_planner_for_many_questions() -> None:
-    """What it keeps of the last question doesn't leak into the next one."""
-    planner = ExactPlanner()
-    one = Setting(8, 2, 8, 2, profile=profile(SUBLINEAR), max_instances=3)
-    other = one.but(profile=profile(NODE_BOUNDARY))
-    for job, deadline in itertools.product((one, other, one), (110.0, 150.0, None)):
-        limits = Limits(deadline)
-        assert job.plan(planner, limits) == job.plan(ExactPlanner(), limits)
 
 
 def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
@@ -211,18 +170,6 @@ def test_a_quota_makes_new_instances_wait_for_the_old() -> None:
         assert plan.estimate.seconds <= deadline
 
 
-def test_a_quota_with_room_makes_nothing_wait() -> None:
-    """Nor does the search think so, though it has rules of its own: a return takes a minute."""
-    big, small = offer(4, 36.0, name="p.4x"), offer(1, 3.6, name="p.1x")
-    slow = Rentable(small, profile({1.0: 6.0}, name="p.1x", release=60.0), 1)
-    wide = profile({1.0: 8.0}, release=60.0)
-    job = Setting(4, 2, 8, 4, offer=big, profile=wide, others=(slow,), max_instances=2)
-    ample = job.but(vcpu_quotas={"on-demand p": 999})
-    plans = [item.plan(ExactPlanner(), Limits(180.0)) for item in (job, ample)]
-    assert set(plans[0].offers) == {big, small}
-    assert plans[0].stages == plans[1].stages
-
-
 @settings(deadline=None, max_examples=25)
 @given(setting=small_jobs())
 def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:
@@ -235,120 +182,6 @@ def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:
     assert Search(setting.request()).best(Limits(deadline, None), "cost") is not None
 
 
-def test_a_fleet_of_a_size_that_no_stage_asks_for() -> None:
-    """Two of the three young instances stay for a stage that needs one: it costs them nothing yet.
-
-    A review's case: where minimum charges run, every size must be tried.
-    """
-    live = Live(offer(1, 36.0, 60.0), (0.0, 0.0, 1000.0), 1.0)
-    job = Setting(1, 1, 2, 5, offer=live.offer, profile=profile({1.0: 4.0}), max_instances=5)
-    work = (Stage(1, 1, 2), Stage(5, 2, 3))
-    request = replace(job.request(), work=work, fleet=(live,))
-    best = min(every_plan(request), key=lambda plan: plan.dollars)
-    result = ExactPlanner().plan(request)
-    assert result.estimate.dollars == pytest.approx(best.dollars)
-
-
-def test_a_twin_in_another_zone_may_be_cheaper_than_growing() -> None:
-    """A launch isn't billed, but the instances that stay meanwhile are."""
-    here, there = offer(1, 36.0, 0.0, zone="a"), offer(1, 36.0, 0.0, zone="b")
-    slow = profile({1.0: 4.0}, launch=60.0, boot=1.0, release=1.0)
-    job = Setting(1, 1, 2, 5, offer=here, profile=slow, max_instances=4)
-    request = replace(
-        job.request(),
-        rentables=(Rentable(here, slow, 4), Rentable(there, slow, 4)),
-        work=(Stage(1, 1, 2), Stage(3, 2, 3)),
-        fleet=(Live(here, (500.0,), 1.0),),
-    )
-    best = min(every_plan(request), key=lambda plan: plan.dollars)
-    assert ExactPlanner().plan(request).estimate.dollars == pytest.approx(best.dollars)
-
-
-def test_the_bound_of_a_resumed_job_is_below_its_plans() -> None:
-    resumed = Setting(1, 1, 2, 2, profile=profile({1.0: 4.0}, start=90.0, resize=1.0))
-    request = replace(resumed.request(), work=(Stage(1, 1, 2),))
-    plan = ExactPlanner().plan(request)
-    assert fluid(request).dollars_within(math.inf) <= plan.estimate.dollars * (1 + 1e-9)
-
-
-def test_a_budget_holds_for_the_bill_as_it_is_rounded() -> None:
-    by_the_second = replace(offer(), granularity_seconds=1.0)
-    job = Setting(8, 2, 8, 2, offer=by_the_second, profile=profile({1.0: 7.3, 2.0: 4.1}))
-    for cents in range(160, 330, 10):
-        limits = Limits(None, cents / 100)
-        ask = replace(job.request(limits), objective="time")
-        try:
-            plan = ExactPlanner().plan(ask)
-        except InfeasibleError:
-            continue
-        assert limits.admit(plan.estimate)
-
-
 def test_three_offers_at_once_are_not_planned() -> None:
     with pytest.raises(UsageError, match="two offers at most"):
         ExactPlanner().plan(replace(Setting().request(), mix=3))
-
-
-def two_offers(
-    trials: int,
-    last: int,
-    one: Offer,
-    two: Offer,
-    curves: tuple[dict[float, float], ...],
-    **more: Any,
-) -> Setting:
-    """Return a job that may train on both at once, with boots of 10 s and starts of one."""
-    delays = {
-        "start": 1.0,
-        "boot": 10.0,
-        "launch": 0.0,
-        "release": 0.0,
-        "resize": more.pop("resize"),
-    }
-    first, second = (
-        Rentable(offer, profile(curve, name=offer.instance_type.name, **delays), most)
-        for offer, curve, most in zip((one, two), curves, more.pop("most"), strict=True)
-    )
-    job = Setting(trials, 1, last, 2, offer=one, profile=first.profile, max_instances=first.most)
-    return job.but(others=(second,), mix=2)
-
-
-def test_with_two_offers_staying_costs_no_resize() -> None:
-    """A resize takes longer than the deadline; those that go on needn't make one."""
-    curves = ({1.0: 8.0, 2.0: 5.0},) * 2
-    a, b = offer(2, 20.0, name="a"), offer(2, 14.0, name="b")
-    plan = two_offers(4, 4, a, b, curves, most=(3, 3), resize=500.0).plan(
-        ExactPlanner(), Limits(60.0)
-    )
-    assert plan.estimate.seconds == pytest.approx(43.0)
-    assert plan.estimate.dollars == pytest.approx(2 * 14.0 / 3600 * 60)
-
-
-def test_of_two_offers_one_may_take_several_whole_waves() -> None:
-    """Nine trials: eight in two waves on four GPUs, while the ninth takes as long on one."""
-    a, b = offer(4, 20.0, name="g.a"), offer(1, 4.0, name="g.b")
-    job = two_offers(9, 1, a, b, ({1.0: 10.0}, {1.0: 20.0}), most=(2, 1), resize=1.0)
-    plan = job.plan(ExactPlanner(), Limits(36.0))
-    assert plan.estimate.seconds == pytest.approx(10 + 2 * (10 + 1))
-    assert plan.estimate.dollars == pytest.approx(60 * (20.0 + 4.0) / 3600)
-    both = job.but(vcpu_quotas={"on-demand g": 32})
-    assert both.plan(ExactPlanner(), Limits(36.0)).choices == plan.choices
-    for planner in (ExactPlanner(), IlpPlanner()):  # each fits under it, and both don't
-        with pytest.raises(InfeasibleError):
-            job.but(vcpu_quotas={"on-demand g": 31}).plan(planner, Limits(36.0))
-
-
-@pytest.mark.parametrize("least", [120.0, 300.0, 600.0])
-@pytest.mark.parametrize("share", [1.1, 1.5, 2.5])
-def test_it_knows_how_old_instances_are(least: float, share: float) -> None:
-    speeds = profile(
-        {1.0: 10.0, 2.0: 6.0}, launch=0.0, boot=5.0, release=1.0, start=1.0, resize=2.0
-    )
-    rentable = Rentable(offer(1, 3.6, least), speeds, 4)
-    work = (Stage(5, 0, 2), Stage(2, 2, 4), Stage(1, 4, 8))
-    request = PlanRequest(work, (rentable,), Limits(), 4)
-    plans = list(every_plan(request))
-    limits = Limits(share * min(plan.seconds for plan in plans))
-    best = min(plan.dollars for plan in plans if plan.seconds <= (limits.deadline or 0))
-    result = ExactPlanner().plan(replace(request, limits=limits))
-    assert result.estimate.dollars == pytest.approx(best)

@@ -39,33 +39,6 @@ def plan_of(request: PlanRequest) -> Plan | None:
         return None
 
 
-@pytest.mark.parametrize(("deadline", "trials"), [(97.0, 2), (98.0, 4), (117.0, 4), (118.0, 6)])
-def test_trials_come_in_whole_waves(deadline: float, trials: int) -> None:
-    """A bound that counts parts of waves lets more in than any plan can train.
-
-    Two GPUs; n waves of two trials and two epochs, then four epochs of the best. Of two:
-    20 boot + (4 start + 2 x 8), and 4 x 8 where it is, make 72 s; of 3 or 4: 20 + 2 x 20 +
-    6 resize + 4 x 8 = 98 s; of 5 or 6: 20 s more.
-    """
-    delays = profile({1.0: 8.0}, launch=0.0, boot=20.0, start=4.0, resize=6.0, release=0.0)
-    setting = Setting(4, 2, 6, 3, offer=offer(2), profile=delays, max_instances=1)
-    result = planned(setting, Limits(deadline), most=6)
-    assert (result.trials, result.epochs) == (trials, 6)
-    assert result.plan.estimate.seconds <= deadline
-
-
-@pytest.mark.parametrize(
-    ("limits", "which"),
-    [(Limits(20.0, 9.0), EndReason.DEADLINE), (Limits(900.0, 0.1), EndReason.BUDGET)],
-)
-def test_where_not_one_epoch_fits_it_says_what_there_is(limits: Limits, which: EndReason) -> None:
-    with pytest.raises(InfeasibleError) as caught:
-        planned(Setting(), limits)
-    assert caught.value.fastest is not None
-    assert caught.value.cheapest is not None
-    assert binding(caught.value, limits) is which
-
-
 def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))

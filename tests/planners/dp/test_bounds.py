@@ -1,6 +1,5 @@
 import math
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,15 +15,6 @@ points = st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=
 
 def stairs(corners: list[tuple[float, float]]) -> Staircase:
     return Staircase.of(*zip(*corners, strict=True))
-
-
-@given(one=points, other=points)
-def test_one_then_other(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> None:
-    both = stairs(one).then(stairs(other))
-    sums = [(a[0] + b[0], a[1] + b[1]) for a in one for b in other]
-    for seconds, dollars in sums:
-        assert both.dollars_within(seconds) <= dollars * (1 + 1e-9)
-    assert both.dollars.min() == pytest.approx(min(d for _, d in sums))
 
 
 @given(corners=points, few=st.integers(1, 10))
@@ -45,20 +35,6 @@ def test_no_plan_there_is_beats_the_bounds(setting: Setting) -> None:
     for plan in every:
         for bound in (least, tight):
             assert bound.dollars_within(plan.seconds) <= plan.dollars * (1 + 1e-9)
-
-
-def test_a_gap_by_hand() -> None:
-    """One trial, 40 epochs of 2 s on the 4 GPUs of one instance, at a cent a second.
-
-    At the least: 1 s launch, 20 boot, 4 start, 80 training, 2 release; all but the launch billed.
-    """
-    request = Setting(1, 40, 40, 2, profile=profile(LINEAR), max_instances=1).request()
-    least = fluid(request)
-    assert least.dollars_within(math.inf) == pytest.approx(1.06)
-    assert least.seconds.min() == pytest.approx(107.0)
-    bound = least_of(least, request)
-    assert gap_to(bound, request, Estimate(107.0, 1.06)) == pytest.approx(0.0, abs=1e-9)
-    assert gap_to(bound, request, Estimate(107.0, 1.59)) == pytest.approx(0.5)
 
 
 def test_a_bound_that_admits_nothing_gives_no_gap() -> None:

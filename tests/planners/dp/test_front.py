@@ -1,8 +1,6 @@
 """The front of cost against time, and the points of it that say most."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cloudtune.planners.dp import front
 from cloudtune.planners.dp.front import knees, whole_front
@@ -16,22 +14,6 @@ R6 = [(25.5, 21.34), (28.2, 18.11), (32.7, 16.28), (46.2, 15.25), (52.8, 14.97),
 def test_r6_the_knee_comes_before_evenly_spread_points() -> None:
     assert [R6[place] for place in knees(R6, 5)] == [*R6[:3], R6[4], R6[5]]
     assert knees(R6, 15) == [0, 1, 2, 3, 4, 5]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size=1, max_size=40),
-    st.integers(2, 15),
-)
-@settings(max_examples=25, deadline=None)
-def test_ends_are_kept_and_no_more_than_asked(steps: list[tuple[int, int]], most: int) -> None:
-    points, at = [], (0.0, 40_000.0)
-    for seconds, dollars in steps:
-        at = (at[0] + seconds, at[1] - dollars)
-        points.append(at)
-    chosen = knees(points, most)
-    assert chosen == sorted(set(chosen))
-    assert {0, len(points) - 1} <= set(chosen)
-    assert len(chosen) == min(most, len(points))
 
 
 def test_where_options_are_too_many_the_front_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

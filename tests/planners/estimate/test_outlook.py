@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
-from cloudtune.model.scaling import Measurement
 from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -140,48 +139,12 @@ def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan])
     assert draws.dollars == pytest.approx(np.full(3, plan.estimate.dollars), rel=1e-9, abs=1e-9)
 
 
-def test_stragglers_make_full_waves_longer(case: tuple[PlanRequest, Plan]) -> None:
-    means = [
-        sample(varied(case[0], sd=sd), case[1], samples=2000, seed=3).seconds.mean()
-        for sd in (0.0, 0.05, 0.1, 0.2, 0.4)
-    ]
-    assert means[0] == pytest.approx(case[1].estimate.seconds)
-    assert means == sorted(means)
-    assert means[-1] > means[0] * 1.02
-
-
 def test_a_stage_is_over_when_its_last_trial_is() -> None:
     asked, plan = alone(rented(epoch={4.0: 100.0}), trials=2, epochs=4)
     draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
     late = draws.seconds - plan.estimate.seconds
     # Four epochs deviate by 20 s, and the later of two normals is late by sd / sqrt(pi).
     assert late.mean() == pytest.approx(20.0 / math.sqrt(math.pi), abs=4 * standard_error(late))
-
-
-def test_a_queues_last_trial_takes_the_first_free_slot() -> None:
-    """So where the last wave isn't full, spread makes a stage shorter."""
-    rentable = rented(epoch={1.0: 100.0})
-    asked = job([(5, 0, 4)], rentable)
-    plan = price(asked, [(group(rentable.offer, 1, 1.0, 5),)], "by hand")
-    late = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0).seconds
-    late -= plan.estimate.seconds
-    first_of_four = -1.0294  # the mean of the least of four standard normals
-    assert late.mean() == pytest.approx(20.0 * first_of_four, abs=4 * standard_error(late))
-
-
-def test_survivors_stay_only_on_the_instance_that_is_kept() -> None:
-    """Of eight on two instances four go on, on one: in 36 of 70 draws two of them must move."""
-    rentable = rented(epoch={1.0: 100.0})
-    timed = replace(rentable.profile, resize=Measurement(50.0, 5.0))
-    rentable = replace(rentable, profile=timed)
-    asked = job([(8, 0, 1), (4, 1, 2)], rentable)
-    plan = price(
-        asked, [(group(rentable.offer, n, 1.0, 4 * n),) for n in (2, 1)], planner="by hand"
-    )
-    late = sample(asked, plan, samples=20_000, seed=0).seconds - plan.estimate.seconds
-    # The later of two normals is late by sd / sqrt(pi); one alone isn't late in the mean.
-    expected = 36 / 70 * 5.0 / math.sqrt(math.pi)
-    assert late.mean() == pytest.approx(expected, abs=4 * standard_error(late))
 
 
 def test_a_long_queue_played_in_part_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,55 +171,7 @@ def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
     assert np.median(draws.seconds) == pytest.approx(plan.estimate.seconds, rel=2e-3)
 
 
-def test_a_slow_boot_holds_up_only_trials_that_need_it() -> None:
-    rentable = rented()
-    slow = replace(rentable.profile, boot=replace(rentable.profile.boot, sd=10.0))
-    asked = job([(4, 0, 1), (4, 1, 9)], replace(rentable, profile=slow))
-    on = rentable.offer
-    plan = price(asked, [(group(on, 1, 1.0, 4),), (group(on, 2, 2.0, 4),)], "by hand")
-    late = sample(asked, plan, samples=20_000, seed=0).seconds - plan.estimate.seconds
-    # In either stage some trials wait for a boot, late or early; the other two of the second stage
-    # are done by then.
-    assert late.mean() == pytest.approx(0.0, abs=1.0)
-    assert late.std() == pytest.approx(math.hypot(10.0, 10.0), rel=0.05)
-
-
 HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
-
-
-def test_interruptions_cost_half_an_epoch_and_a_new_start() -> None:
-    rentable = rented(epoch={4.0: 60.0}, **HOURLY)
-    asked, plan = alone(rentable, epochs=180)
-    counted = replace(asked, charges=Charges(usd_per_launch=1.0))
-    draws = sample(counted, plan, samples=20_000, seed=0)
-    lost = draws.dollars - 1
-    trained = 1 + 20 + 4 + 180 * 60.0 + 2
-    assert draws.seconds.min() == pytest.approx(trained)
-    delay = (draws.seconds - trained).sum() / lost.sum()
-    assert delay == pytest.approx(1 + 20 + 6 + 30, rel=0.02)  # the last is half an epoch
-    lives = (draws.seconds - 2 - 1 - lost).mean()  # neither while released nor before launches
-    assert lost.mean() == pytest.approx(lives / 3600, abs=4 * standard_error(lost))
-
-
-def test_what_is_taken_back_owes_its_minimum_charge() -> None:
-    rentable = rented(epoch={4.0: 60.0}, **HOURLY | {"usd_per_hour": 1.0}, minimum_seconds=36_000.0)
-    asked, plan = alone(rentable, trials=3, epochs=30)
-    dollars = sample(asked, plan, samples=500, seed=0).dollars / 10.0
-    assert dollars == pytest.approx(np.round(dollars))
-    assert dollars.min() == pytest.approx(3.0)
-    assert dollars.max() > 5
-
-
-def test_an_idle_instance_may_be_taken_back_without_delay() -> None:
-    """The second instance has nothing to do for an hour but to be held."""
-    long = rented(epoch={4.0: 3600.0})
-    spot = rented(name="p.2", epoch={4.0: 1.0}, **HOURLY)
-    asked = job([(2, 0, 1)], long, spot, charges=Charges(usd_per_launch=1.0))
-    plan = price(asked, [(group(long.offer, 1, 4.0, 1), group(spot.offer, 1, 4.0, 1))], "by hand")
-    draws = sample(asked, plan, samples=4000, seed=0)
-    assert draws.seconds == pytest.approx(np.full(4000, plan.estimate.seconds))
-    lost = draws.dollars - plan.estimate.dollars
-    assert lost.mean() > 0.9
 
 
 def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
@@ -333,19 +248,6 @@ def uncertain(**limits: float) -> PlanRequest:
     return setting.request(Limits(**limits))
 
 
-@pytest.mark.parametrize("deadline", [800.0, 900.0, 1200.0])
-def test_more_confidence_costs_more_and_keeps_the_deadline(deadline: float) -> None:
-    asked, planner = uncertain(deadline=deadline), Counted()
-    usual = ExactPlanner().plan(asked)
-    actual = [quantile_plan(planner, asked, sure) for sure in (0.5, 0.8, 0.95)]
-    prices = [usual.estimate.dollars, *(plan.estimate.dollars for plan, _ in actual)]
-    assert prices == sorted(prices)
-    for (_, result), sure in zip(actual, (0.5, 0.8, 0.95), strict=True):
-        assert present(result.within) >= sure
-    assert actual[-1] == quantile_plan(ExactPlanner(), asked, 0.95)
-    assert planner.asked <= 3 * 11
-
-
 def test_a_plan_that_is_sure_anyway_is_the_planners_own() -> None:
     asked, planner = uncertain(deadline=3000.0, budget=100.0), Counted()
     plan, result = quantile_plan(planner, asked, 0.95)
@@ -378,17 +280,6 @@ def test_a_confidence_is_a_probability() -> None:
         quantile_plan(ExactPlanner(), uncertain(), 95)
 
 
-def test_a_replanning_run_keeps_its_deadline_oftener_for_money() -> None:
-    asked = varied(job([(8, 0, 10), (2, 10, 100)], rented()), error=0.2)
-    deadline = 1.1 * ExactPlanner().plan(replace(asked, limits=Limits(400.0))).estimate.seconds
-    asked = replace(asked, limits=Limits(deadline))
-    plan = ExactPlanner().plan(replace(asked, limits=Limits(400.0)))
-    as_planned, replanned = (outlook(asked, plan, reacts=reacts) for reacts in (False, True))
-    assert present(replanned.in_time) > present(as_planned.in_time) + 0.02
-    assert replanned.dollars.p95 > as_planned.dollars.p95 * 0.9
-    assert replanned.seconds.p95 <= as_planned.seconds.p95
-
-
 def test_a_run_that_a_limit_ends_takes_no_more() -> None:
     asked = varied(job([(8, 0, 2), (2, 2, 20)], rented()), error=0.5)
     plan = ExactPlanner().plan(asked)
@@ -399,13 +290,3 @@ def test_a_run_that_a_limit_ends_takes_no_more() -> None:
     assert result.seconds.p95 <= plan.estimate.seconds + release + 1e-6
     assert result.dollars.p95 <= plan.estimate.dollars + 1e-6
     assert result.gpu_hours.mean < outlook(asked, plan).gpu_hours.mean
-
-
-def test_a_means_error_is_common_to_a_sample() -> None:
-    rentable = rented()
-    boot = replace(rentable.profile.boot, error=2.0)
-    asked = job([(4, 0, 1)], replace(rentable, profile=replace(rentable.profile, boot=boot)))
-    plan = price(asked, [(group(rentable.offer, 4, 4.0, 4),)], "by hand")
-    draws = sample(asked, plan, samples=4000, seed=0)
-    assert draws.seconds.std() == pytest.approx(2.0, rel=0.05)
-    assert draws.seconds.mean() == pytest.approx(plan.estimate.seconds, rel=1e-3), "not the latest"
