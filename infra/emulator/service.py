@@ -84,13 +84,20 @@ def ensure_emulator(
 
 
 def find_emulator(home: Path) -> Emulator | None:
-    """Return the emulator of `home` if it runs, answers and is not about to end."""
+    """Return the emulator of `home` if it runs, answers and is not about to end.
+
+    Raises:
+        UsageError: it is one of another version, which refuses what this one asks.
+    """
     state = _read_state(home)
     if state is None or not _is_alive(state):
         return None
     access = Access.of(state)
     try:
         answer = EmulatorControl(access).ping()
+    except UsageError:
+        text = f"{home}: another version's emulator runs there; it ends two minutes after its runs"
+        raise UsageError(text) from None
     except CloudtuneError:
         return None
     if answer["pid"] != state["pid"] or answer["closing"]:
