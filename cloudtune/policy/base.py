@@ -1,4 +1,4 @@
-"""What every run has, whoever decides: a policy, brakes on money and time, a metric."""
+"""What every run has: a policy, brakes on money and time, a metric."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from cloudtune.strategies.base import Allocator, FleetRule, Strategy
 
 
 class Policy(Protocol):
-    """Decides what a run does: takes events in, one at a time, and gives commands (see `World`)."""
+    """Decides what a run does: it takes one event at a time and returns commands (see `World`)."""
 
     def handle(self, event: Event) -> tuple[Command, ...]:
-        """Take one event in and return what is to be done about it, in order."""
+        """Handle one event; return the commands that follow from it, in order."""
 
 
 @dataclass(frozen=True)
 class Components:
-    """The three choices of a run; `itinerary` where they go by a plan."""
+    """The three choices of a run; `itinerary` is set where they follow a plan."""
 
     strategy: Strategy
     allocator: Allocator
@@ -35,14 +35,15 @@ class Components:
 class Brakes:
     """How the policy keeps the limits, in seconds.
 
-    `tick`: how often it looks. `drain`: what giving an instance back may take; that long before
-    the deadline, or before the budget's last cent, the run winds down. `avoid`: how long a pool
-    without capacity is not asked again; `relaunch`: how long any other launch that failed isn't
-    repeated. After `refusals` rounds of them a run ends that has no instances to train a single
-    trial on. `cleanup`: how often a release is repeated that the cloud has not confirmed,
-    `patience` times at most. `losses`: how often a trial's workers may vanish without an epoch in
-    between. `join`: how long an instance may take to join before it is given back; as many as
-    `refusals` that never do, and a run that can't train ends as failed.
+    - `tick`: how often the policy looks at the clock.
+    - `drain`: the longest that returning an instance may take. The run winds down that long before
+      the deadline, or before the last cent of the budget.
+    - `avoid`: how long a pool without capacity isn't asked again; `relaunch`: the same after any
+      other failed launch. After `refusals` rounds, a run that can't train a single trial ends.
+    - `cleanup`: how often an unconfirmed release is repeated, at most `patience` times.
+    - `losses`: how often a trial's workers may vanish without an epoch in between.
+    - `join`: how long an instance may take to join before it is returned. After `refusals`
+      instances that never joined, a run that can't train ends as failed.
     """
 
     tick: float = 1.0
@@ -56,18 +57,18 @@ class Brakes:
     join: float = 600.0
 
     def ahead(self, now: float) -> float:
-        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        """Return when everything could be returned, if decided only at the next tick (run s)."""
         return now + self.tick + self.drain
 
 
 @dataclass(frozen=True)
 class TrialRules:
-    """What a trial may do: see the experiment's `trial`.
+    """When trials are ended: the experiment's `trial` section.
 
-    A trial that reports nothing for `stall_factor` times as long as expected, and `stall_least`
-    seconds, is ended; by default none is. With `sync_required` a run ends whose trials train
-    several models on several GPUs; else it goes on with one GPU each. A run ends where as many as
-    `max_failures` trials failed with the same error before any has finished an epoch.
+    A trial ends if it reports nothing for `stall_factor` times the expected seconds and at least
+    `stall_least` seconds; by default none does. If the workers of a trial train separate models,
+    the run continues with one GPU per trial, or ends with `sync_required`. A run ends if
+    `max_failures` trials fail with the same error before any trial has finished an epoch.
     """
 
     stall_factor: float = math.inf
@@ -78,20 +79,20 @@ class TrialRules:
 
 @dataclass(frozen=True)
 class Metric:
-    """The name of the metric that decides, and whether its largest or smallest value is best."""
+    """The name of the deciding metric, and whether its largest or smallest value is best."""
 
     name: str
     mode: Mode
 
 
 def drain_seconds(*profiles: ScalingProfile) -> float:
-    """Return the seconds to give everything back within: twice the longest release, plus 3."""
+    """Return the seconds allowed for returning everything: twice the longest release, plus 3."""
     return 3.0 + 2.0 * max(profile.release.high for profile in profiles)
 
 
 @dataclass(frozen=True)
 class Move:
-    """Where a trial is to go on, how wide, and the GPUs that are kept for it until then."""
+    """Where a trial continues, how wide, and the GPUs reserved for it until then."""
 
     offer: Offer
     width: Width
@@ -100,12 +101,13 @@ class Move:
 
 @dataclass
 class Noted:
-    """The part of an event that the policy has to act upon.
+    """The part of an event that the policy must act upon.
 
-    `reported` is the trial that has finished an epoch, and trains on or waits at its rung; `late`
-    one that has finished and saved an epoch while its session was being stopped; `diverged` one
-    whose metric was not a number. `orphans` are sessions that lost a part of their GPUs: what is
-    left of their workers is to be ended. `failed` are trials that won't come back.
+    - `reported`: the trial that finished an epoch, and trains on or waits at its rung.
+    - `late`: a trial that finished and saved an epoch while its session was being stopped.
+    - `diverged`: a trial whose metric was not a number.
+    - `orphans`: sessions that lost part of their GPUs; their other workers must be stopped.
+    - `failed`: trials that won't come back.
     """
 
     reported: TrialProgress | None = None

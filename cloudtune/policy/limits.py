@@ -1,4 +1,4 @@
-"""How a run keeps its deadline and its budget: when to brake, what may still be rented."""
+"""How a run keeps its deadline and budget: when to wind down, what may still be rented."""
 
 import math
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
 
-# Seconds to which the end of a lease is computed.
+# Precision in seconds of the computed end of a lease.
 _FINEST = 0.01
 
 
 class Spender(Protocol):
-    """A run as its limits see it: its instances, its charges, and what time it is."""
+    """What the limits need of a run: its instances, its charges and the time."""
 
     limits: Limits
     brakes: Brakes
@@ -24,11 +24,11 @@ class Spender(Protocol):
     now: float
 
     def spent(self, at: float) -> float:
-        """Return the bill in dollars if everything were given back at that time."""
+        """Return the bill in dollars if everything were returned at that time."""
 
 
 class LimitKeeper:
-    """Watches deadline and budget: all instances can always be given back within both."""
+    """Watches deadline and budget, so that all instances can be returned within both."""
 
     def __init__(self, state: Spender) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class LimitKeeper:
         return self._state.brakes.ahead(self._state.now)
 
     def reached(self) -> EndReason | None:
-        """Return the limit that ends the run now, so that all can still be given back within it."""
+        """Return the limit that ends the run now, while everything can still be returned in it."""
         state = self._state
         limits = state.limits
         if state.now < self._look_at:
@@ -51,17 +51,17 @@ class LimitKeeper:
         return None
 
     def look_again_at(self) -> float:
-        """Return the run second at which the limits are to be looked at next; inf: never.
+        """Return the run second of the next look at the limits; inf: never.
 
-        `reached` answers None before that without any sums: an event is cheap to handle, however
-        many instances bill.
+        Before that, `reached` returns None without computing the bill. So an event is cheap to
+        handle, however many instances bill.
         """
         if self._state.now >= self._look_at:
             self._look_at = self._next_look()
         return self._look_at
 
     def note_launch(self) -> None:
-        """Record that money runs faster from now on: the next look may have to come sooner."""
+        """Record a launch: money runs faster from now on, so the next look may come sooner."""
         self._look_at = 0.0
 
     def _next_look(self) -> float:
@@ -82,10 +82,10 @@ class LimitKeeper:
         return max(at, state.now + tick)
 
     def safe_until(self) -> float:
-        """Return when all that is rented must be gone if nothing more is decided; inf: never.
+        """Return when all instances must be gone if nothing more is decided; inf: never.
 
-        A lease until then keeps both limits even if the policy is never asked again. To the second,
-        and with the seconds that a minimum charge has paid for already.
+        A lease until then keeps both limits even if the policy is never called again. Exact to a
+        hundredth of a second, and including seconds already paid for by a minimum charge.
         """
         state = self._state
         limits = state.limits
@@ -111,16 +111,16 @@ class LimitKeeper:
         return low
 
     def _burn(self) -> tuple[float, float]:
-        """Return dollars a second as things are, and what rounding up may add in the end."""
+        """Return the present dollars per second, and what rounding up may add at the end."""
         alive = self._state.fleet.alive()
         rate = sum(r.offer.usd_per_second for r in alive) + self._state.charges.usd_per_second
         return rate, sum(r.offer.usd_per_second * r.offer.granularity_seconds for r in alive)
 
     def affordable(self, offers: Iterable[Offer]) -> list[Offer]:
-        """Return those offers, in order, that the budget still pays for.
+        """Return those of the offers, in order, that the budget still pays for.
 
-        An offer is paid for if the bill stays within the budget although one such instance is
-        launched now, and everything is given back by `Brakes.ahead`.
+        It does if the bill stays within the budget with one such instance launched now and
+        everything returned by `Brakes.ahead`.
         """
         state = self._state
         budget = state.limits.budget

@@ -1,18 +1,18 @@
 """The state machine of every run: a strategy, an allocator and a fleet rule within two limits.
 
-Pure: it knows no cloud, no clock and no files. Time enters as `event.at`, randomness not at all,
-so the simulator, the real run and the replay of a recorded run drive this same object. One event
-goes in, commands come out:
+Pure: it knows no cloud, no clock and no files. Time enters as `event.at` and there is no
+randomness, so the simulator, the real run and the replay of a ledger drive this same object. One
+event goes in, commands come out:
 
     handle(event)
-        state.note        what has happened: trials, instances, GPUs, speeds      policy/state.py
+        state.note        record it: trials, instances, GPUs, speeds              policy/state.py
         limits            does a limit end the run now?                          policy/limits.py
         strategy          what becomes of the trial that reported                 strategies/
-        sessions          which trials stop, go on, start, where, how wide     policy/sessions.py
-        fleet             what to give back, what to rent                policy/fleet_manager.py
-        wind down         once the run is to end: stop all, give all back, until EC2 says so
+        sessions          which trials stop, continue, start, where, how wide  policy/sessions.py
+        fleet             what to return, what to rent                   policy/fleet_manager.py
+        wind down         at the end: stop all, return all, until the cloud confirms it
 
-A run that was planned beforehand is no other: its strategy, allocator and fleet rule read a plan
+A planned run uses the same machine: its strategy, allocator and fleet rule read a plan
 (policy/planned/executor.py).
 """
 
@@ -57,9 +57,9 @@ _WITH_RESULT = _LIMITS | {EndReason.DONE}
 class RunPolicy:
     """Carries a strategy out on an elastic fleet.
 
-    `max_concurrent` caps the trials that run at once; a `target` metric that is reached ends the
-    run. With `heartbeat` it looks at the clock every tick, otherwise only when something is due;
-    large simulations leave that out, and the check of the state at every event (`checked`).
+    `max_concurrent` caps the trials that run at once; reaching the `target` metric ends the run.
+    With `heartbeat` the policy looks at the clock every tick, otherwise only when something is due.
+    `checked` verifies the state after every event. Large simulations turn both off.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RunPolicy:
         self._heard_late = False
         self._returns = Returns(state)
         self._timers: dict[str, float] = {}
-        self._unheard: dict[TrialId, Decision | None] = {}  # of reports as the run was ending
+        self._unheard: dict[TrialId, Decision | None] = {}  # reports that came as the run ended
 
     # ---- what others may look at -------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class RunPolicy:
 
     @property
     def fleet(self) -> FleetBook:
-        """Every instance that was ever asked for."""
+        """Every instance ever requested."""
         return self.state.fleet
 
     @property
@@ -126,7 +126,7 @@ class RunPolicy:
 
     @property
     def best_lost(self) -> BestResult | None:
-        """An epoch that was better than `best` and has no checkpoint; None where there is none."""
+        """An epoch better than `best` that has no checkpoint; None if there is none."""
         best = self.state.record.best
         seen = self.state.record.seen
         lost = best is not None and seen is not None and seen.metric != best.metric
@@ -136,8 +136,7 @@ class RunPolicy:
     def exit_code(self) -> int | None:
         """The run's documented exit code; None before its end.
 
-        One that has its result, but whose best epoch the storage didn't take, has a code of its
-        own.
+        A run with a result whose best epoch could not be saved has its own code.
         """
         if self.ending is None:
             return None
@@ -159,12 +158,12 @@ class RunPolicy:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over, and all that was rented given back."""
+        """Whether the run is over and everything it rented was returned."""
         return self.state.ended
 
     @property
     def winding_down(self) -> bool:
-        """Whether all is being given back, or was."""
+        """Whether everything is being returned, or was."""
         return self._returns.began_at is not None
 
     @property
@@ -174,27 +173,27 @@ class RunPolicy:
 
     @property
     def over_at(self) -> float:
-        """When the last instance stopped billing; now where one still does, or none ever was."""
+        """When the last instance stopped billing; now if one still bills or none was rented."""
         return self.state.over_at
 
     @property
     def itinerary(self) -> Itinerary | None:
-        """The plan that the run goes by, and where it is in it; None where there is none."""
+        """The plan that the run follows, and its position in it; None without a plan."""
         return self.components.itinerary
 
     def ranking(self) -> list[TrialProgress]:
-        """Return all trials, the furthest and then the best first."""
+        """Return all trials: those with the most epochs first, then by metric."""
         mode = self.state.mode
         trials = self.trials.values()
         return sorted(trials, key=lambda t: (-t.epoch, rank_key(mode, t.metric), t.id))
 
     def first_error(self) -> TrialProgress | None:
-        """Return the failed trial that a person should look at first."""
+        """Return the first trial that failed; None if none did."""
         return next((trial for trial in self.trials.values() if trial.error), None)
 
     @property
     def trouble(self) -> str:
-        """The last thing that went wrong with an instance, in words; "" if nothing did."""
+        """The last problem with an instance, in words; "" if there was none."""
         about, _, _ = self.state.trouble.partition(" ")
         return self.state.trouble + self.fleet.last_words(about)
 
@@ -204,14 +203,14 @@ class RunPolicy:
         return self._sessions.resizes
 
     def spent(self, at: float) -> float:
-        """Return the bill in dollars if everything were given back at that time."""
+        """Return the bill in dollars if everything were returned at that time."""
         return self.state.spent(at)
 
     def safe_until(self) -> float:
         return self._limits.safe_until()
 
     def dispensable(self) -> list[TrialId]:
-        """Return the trials whose checkpoints are of no more use: over, and not needed."""
+        """Return the trials whose checkpoints can be deleted: over, and not needed by others."""
         strategy = self.strategy
         needed = set(strategy.parents(self.state)) if isinstance(strategy, Breeds) else set()
         if self.best is not None:
@@ -220,7 +219,7 @@ class RunPolicy:
         return [trial for trial in over if trial not in needed]
 
     def forecast(self, at: float) -> float:
-        """Return the dollars that the run will have cost: by its plan, or if it uses its limits."""
+        """Return the final bill in dollars: by the plan, or else if the run uses its limits."""
         spent = self.spent(at)
         if self.ending is not None:
             return spent
@@ -244,24 +243,24 @@ class RunPolicy:
     # ---- deciding ----------------------------------------------------------------------------
 
     def handle(self, event: Event) -> tuple[Command, ...]:
-        """Take one event in and return what is to be done about it, in order."""
+        """Handle one event; return the commands that follow from it, in order."""
         if isinstance(event, RunContinued):
             self._go_on(event)
         if self.ended:
             return ()
-        # First the facts, then the decisions: none is made on a state that is one event old.
+        # Record first, decide second: no decision sees a state that is one event old.
         noted = self.state.note(event)
         commands = [*self._react(event, noted), *self._decide(noted)]
         commands += self._stalls.follow(event, commands)
-        # Of most epochs nothing follows: they leave the trials where they are.
+        # Most epochs lead to no command and leave the trials where they are: skip the check.
         if self._checked and (commands or not isinstance(event, EpochDone)):
             self.check_invariants()
         return tuple(commands)
 
     def _react(self, event: Event, noted: Noted) -> list[Command]:
-        """Return what follows from an event whatever the strategy says."""
-        # An epoch alone frees no GPU and starts nothing, unless the verdict on it does (`_judge`):
-        # the round of `_decide`, the costly part, is left out for most of them.
+        """Return what follows from an event regardless of the strategy."""
+        # An epoch by itself frees no GPU and starts nothing, unless its verdict does (`_judge`).
+        # So most epochs skip the expensive round in `_decide`.
         self._changed |= not isinstance(event, EpochDone)
         if self.state.interrupted:
             self._end(EndReason.INTERRUPTED)
@@ -282,9 +281,9 @@ class RunPolicy:
         return commands
 
     def _all_fail_alike(self, event: TrialFailed) -> EndReason | None:
-        """End the run where its first trials fail with one error: others would pay for the same.
+        """End the run if its first trials fail with the same error: the rest would fail too.
 
-        Errors of the script count, not metrics that diverge or memory that a width lacks.
+        Only errors of the script count, not diverged metrics or too little GPU memory.
         """
         if event.out_of_memory or event.unsynced:
             return None
@@ -298,8 +297,8 @@ class RunPolicy:
         return EndReason.FAILED
 
     def _decide(self, noted: Noted) -> list[Command]:
-        """Return what the strategy, the allocator and the fleet rule want done now."""
-        # The limits before the strategy: what it would begin now might not be paid for any more.
+        """Return what the strategy, the allocator and the fleet rule want now."""
+        # Limits come before the strategy: there may be no money left for what it would start.
         self._end(self._limits.reached())
         commands: list[Command] = []
         if self.ending is not None and noted.reported is not None:
@@ -322,7 +321,7 @@ class RunPolicy:
         return [*commands, *self._set_timers()]
 
     def _plan_changes(self) -> list[Command]:
-        """Return the changes of the plan for the record; another plan is another fleet."""
+        """Return the changes of the plan for the ledger; a new plan may need another fleet."""
         changes = [] if self.itinerary is None else self.itinerary.pop_changes()
         if changes:
             self._fleet.note_plan()
@@ -349,15 +348,15 @@ class RunPolicy:
         return self.target is not None and not better(self.state.mode, self.target, metric)
 
     def _fill(self) -> list[Command]:
-        """Start what the strategy wants and fits; fit the fleet to what runs and what waits."""
+        """Start what the strategy wants and what fits; match the fleet to what runs and waits."""
         state = self.state
         sessions = self._sessions
-        self._fleet.begin_round()  # first, so that nothing starts on an instance that is to go
-        commands = sessions.start_again()  # trials under way come before any new one
+        self._fleet.begin_round()  # first, so that nothing starts on an instance about to go
+        commands = sessions.start_again()  # interrupted trials come before new ones
         min_width = self.allocator.min_width(state)
         tasks = self._wanted(sessions.room(self.fleet_rule.max_gpus(state), min_width))
         going_on = [task for task in tasks if self._goes_on(task)] if state.live.at_rung else []
-        for task in going_on:  # all before any of them: an allocator sees them as one group
+        for task in going_on:  # record all before any starts: an allocator sees them as one group
             state.granted[task.trial.id] = task.until
         commands += [sessions.let_on(state.trials[task.trial.id]) for task in going_on]
         starting, waiting = sessions.start(tasks)
@@ -367,8 +366,8 @@ class RunPolicy:
         waiting_gpus = sum([shapes[0].width for shapes in waiting])
         commands += self._fleet.fit(
             state.live.gpus + waiting_gpus
-        )  # last: only what got no GPUs calls for more
-        commands += sessions.run_risks(tasks)  # once it is known which GPUs are to come
+        )  # last: only tasks that got no GPUs call for more
+        commands += sessions.run_risks(tasks)  # after `fit`, which says which GPUs are coming
         self._end(self._fleet.hopeless())
         if self.ending is None and not state.live and self._fleet.settled():
             commands += self._unstick(tasks)
@@ -381,22 +380,22 @@ class RunPolicy:
         return list(itertools.islice(itertools.chain.from_iterable(ordered), max(0, room)))
 
     def _goes_on(self, task: Task) -> bool:
-        """Whether a task's trial waits on its GPUs at a rung, and is to train on from there."""
+        """Whether a task's trial holds its GPUs at a rung and continues from there."""
         trial = self.trials.get(task.trial.id)
         return trial is not None and trial.status == "at rung" and task.until > trial.epoch
 
     def _unstick(self, tasks: Sequence[Task]) -> list[Command]:
-        """Start what waits at any width, or end the run, where nothing trains or ever would.
+        """Start waiting tasks at any width, or end the run, when it would otherwise hang.
 
-        Called with no session and no instance coming or going: no event would come to change that,
-        but for one that the strategy has itself woken for (`wake_at`).
+        Called with no session, and no instance coming or going: no event would change that, except
+        one that the strategy asked for (`wake_at`).
         """
         state = self.state
         commands = self._sessions.start_anyhow(tasks)
         waits = state.again or tasks or self.strategy.wake_at(state) is None
         if not commands and waits:
             refused = any(state.refused(offer) for offer in state.backoffs)
-            # A run must report why it ends even where no instance ever failed.
+            # A run must say why it ends even if no instance ever failed.
             state.trouble = (
                 state.trouble or "no trial that is left to train fits on the rented instances"
             )
@@ -409,19 +408,19 @@ class RunPolicy:
         return EndReason.DONE if self.best is not None else EndReason.FAILED
 
     def _end(self, reason: EndReason | None) -> None:
-        """Note why the run ends; for a strategy that uses all it is given a limit is its aim."""
+        """Record why the run ends; a strategy that uses all it is given aims for a limit."""
         if reason is None or self.ending is not None:
-            return  # the first reason counts: a limit that is passed while winding down is none
+            return  # the first reason counts, even if a limit is passed while winding down
         if reason is EndReason.DEADLINE and self._fleet.refused():
-            reason = EndReason.NO_CAPACITY  # there was time, and nothing was available
+            reason = EndReason.NO_CAPACITY  # there was time left, but no capacity
         reached = reason in _LIMITS and self.strategy.anytime and self.best is not None
         self.ending = EndReason.DONE if reached else reason
 
     def _hear_late(self, trial: TrialProgress, event: EpochDone) -> None:
-        """Count an epoch that was over before the stop of a run that ends had arrived.
+        """Count an epoch that ended before the run's stop reached its trial.
 
-        The strategy hears of it if the run goes on; after a limit's stop, at once: a run that is
-        resumed behind its deadline hears only then that its winner had finished.
+        The strategy gets it when the run is resumed; after a limit's stop, at once: a run resumed
+        after its deadline would otherwise learn too late that its winner had finished.
         """
         if trial.id not in self._cut_short:
             return
@@ -433,15 +432,15 @@ class RunPolicy:
             self._heard_late = True
 
     def _end_after_all(self) -> None:
-        """End as done, where all that was wanted was trained before the limit's stop."""
+        """End as done if everything wanted was trained before the limit's stop."""
         if self._heard_late and self.ending in _LIMITS:
             verdicts = self.strategy.preempt(self.state)
             if self.strategy.done(self.state):
-                self._sessions.preempt(verdicts)  # no session is left that it could stop
+                self._sessions.preempt(verdicts)  # no session is left: this stops nothing
                 self.ending = self.strategy.reason or self._success()
 
     def _wind_down(self) -> list[Command]:
-        """Stop every session and give every instance back, then end; repeat until confirmed."""
+        """Stop every session and return every instance, repeated until confirmed; then end."""
         state = self.state
         training = [trial for trial in state.live if trial.status != "stopping"]
         self._cut_short |= {trial.id for trial in training}
@@ -457,9 +456,9 @@ class RunPolicy:
     # ---- going on after the end ---------------------------------------------------------------
 
     def why_over(self, *, more: bool = False) -> str:
-        """Return why a run that has ended can't go on, whatever its limits; "" if it can.
+        """Return why an ended run can't be resumed under any limits; "" if it can.
 
-        `more`: with trials besides those that it was to try.
+        `more`: whether trials are added to those that it was to try.
         """
         best = self.best
         if best is not None and self._reaches_target(best.metric):
@@ -471,7 +470,7 @@ class RunPolicy:
         return ""
 
     def _go_on(self, event: RunContinued) -> None:
-        """Take new limits; trials that were stopped go on from their last checkpoints."""
+        """Take new limits; stopped trials continue from their last checkpoints."""
         state = self.state
         if self.ended:
             state.paused += event.at - state.over_at
@@ -485,7 +484,7 @@ class RunPolicy:
         state.forget_refusals()
         self._timers.clear()
         self._limits.note_launch()
-        state.disturbances += 1  # its fleet is gone, and its plan is to be looked at
+        state.disturbances += 1  # the fleet is gone: the plan needs another look
         state.shocks += 1
         self._fleet.note_plan()
         stopped = self._cut_short
@@ -503,7 +502,7 @@ class RunPolicy:
                 self._sessions.take_up(trial)
 
     def _take_in(self, trials: int, stopped: set[TrialId]) -> None:
-        """Let the strategy try more trials; by a plan, stopped trials go on where that says."""
+        """Let the strategy try more trials; in a planned run, stopped trials follow the plan."""
         if self.itinerary is not None:
             for trial in [*self.state.again.values(), *map(self.trials.__getitem__, stopped)]:
                 self._sessions.park(trial)
@@ -515,7 +514,7 @@ class RunPolicy:
     # ---- time --------------------------------------------------------------------------------
 
     def _react_to_timer(self, event: TimerFired) -> list[Command]:
-        """Repeat the returns that the cloud hasn't confirmed."""
+        """Repeat the releases that the cloud hasn't confirmed."""
         self._timers.pop(event.name, None)
         if event.name == "tick":
             return [] if self.winding_down else self._fleet.release_late()
@@ -529,7 +528,7 @@ class RunPolicy:
         return []
 
     def _set_timers(self) -> list[Command]:
-        """Be woken when a limit comes near, when the strategy asks for it, or for housekeeping."""
+        """Wake up when a limit comes near, when the strategy asks for it, or for housekeeping."""
         timers = self._timer("brake", self._limits.look_again_at())
         wake = self.strategy.wake_at(self.state)
         asks = self._fleet.asks_at()
@@ -543,7 +542,7 @@ class RunPolicy:
         return timers
 
     def _timer(self, name: str, at: float) -> list[Command]:
-        """Return what sets a timer, if it isn't set to that time already."""
+        """Return the command that sets a timer, unless it is set to that time already."""
         if at == math.inf or self._timers.get(name) == at:
             return []
         self._timers[name] = at

@@ -1,4 +1,4 @@
-"""The trials of a run on its GPUs: where they start, how they move, what makes room for others."""
+"""The trials of a run on its GPUs: where they start, how they move, how they make room."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AFTER: dict[Verdict, Status] = {
 
 
 class SessionKeeper:
-    """Starts, moves and stops trials, as wide as an allocator says.
+    """Starts, moves and stops trials at the widths that an allocator sets.
 
     `max_concurrent` caps the trials that hold GPUs at once.
     """
@@ -56,7 +56,7 @@ class SessionKeeper:
         return StopTrial(trial.session, stacks)
 
     def go_on(self, trial: TrialProgress, decision: Go) -> list[Command]:
-        """Let a trial that has reported train on, at the width that it should have now."""
+        """Let a trial that has reported continue, at the width that it should have now."""
         granted = self._state.granted
         before = granted[trial.id]
         granted[trial.id] = until = max(decision.until, before)
@@ -67,7 +67,7 @@ class SessionKeeper:
         return [ExtendTrial(trial.session, until)] if until > before else []
 
     def let_on(self, trial: TrialProgress) -> Command:
-        """Let a trial that waits at its rung train on where it is, or move to its new width."""
+        """Let a trial that waits at its rung continue where it is, or move to its new width."""
         moved = self._resized(trial)
         if moved is not None:
             return moved
@@ -75,7 +75,7 @@ class SessionKeeper:
         return ExtendTrial(trial.session, self._state.granted[trial.id])
 
     def preempt(self, verdicts: Mapping[TrialId, Verdict]) -> list[Command]:
-        """Stop the trials that the strategy wants stopped, in whatever state each of them is."""
+        """Stop the trials that the strategy wants stopped, whatever their state."""
         state = self._state
         commands = []
         for name, verdict in verdicts.items():
@@ -85,7 +85,7 @@ class SessionKeeper:
                 state.drop_move(trial)
                 trial.status = _AFTER[verdict]
             elif trial.status == "stopping" and trial.after in {"waiting", "parked"}:
-                state.drop_move(trial)  # it may be in the midst of one
+                state.drop_move(trial)  # it may be moving
                 trial.after = _AFTER[verdict]
             elif trial.live and trial.status != "stopping":
                 commands.append(self.stop(trial, _AFTER[verdict]))
@@ -94,18 +94,18 @@ class SessionKeeper:
         return commands
 
     def judged(self, trial: TrialProgress, verdict: Verdict) -> Command | None:
-        """Carry out what becomes of a trial that has reported; None where it waits on its GPUs."""
+        """Carry out a verdict on a trial that has reported; None if it waits on its GPUs."""
         if verdict is Verdict.HOLD and trial.epoch >= self._state.granted[trial.id]:
             return None
-        # It is to hold before its grant was used up: left alone, its workers would train on.
+        # It must pause before its grant is used up; its workers would otherwise train on.
         return self.stop(trial, _AFTER[verdict])
 
     def _resized(self, trial: TrialProgress) -> Command | None:
-        """Begin to move a trial to the width that it should have, if there is room for it now.
+        """Begin to move a trial to the width that it should have, if there is room now.
 
-        A trial whose instance is to go moves at the width that it has. A trial whose last epoch
-        wasn't saved doesn't move: that epoch would be trained again after each move, and where it
-        never saves one, all of them. The trial keeps its GPUs until it has stopped; those that it
+        A trial whose instance is about to go moves at its present width. A trial whose last epoch
+        wasn't saved doesn't move: it would train that epoch again after each move, and a trial that
+        never saves would start over. The trial keeps its GPUs until it has stopped; the GPUs it
         grows by are reserved meanwhile.
         """
         state = self._state
@@ -127,7 +127,7 @@ class SessionKeeper:
     # ---- after an end ------------------------------------------------------------------------
 
     def settle(self, trial: TrialProgress, decision: Decision) -> None:
-        """Carry out what becomes of a parked trial whose report was answered after its stop."""
+        """Carry out a decision on a parked trial that was made after its stop."""
         if isinstance(decision, Go):
             granted = self._state.granted
             granted[trial.id] = max(granted[trial.id], decision.until)
@@ -136,7 +136,7 @@ class SessionKeeper:
             trial.status = _AFTER[decision]
 
     def take_up(self, trial: TrialProgress) -> None:
-        """Have a parked trial go on to where it may train, from its last checkpoint."""
+        """Continue a parked trial from its last checkpoint, up to the epoch that it may reach."""
         trial.rewind()
         self._state.live.changes.append(trial)
         if trial.epoch < self._state.granted[trial.id]:
@@ -145,7 +145,7 @@ class SessionKeeper:
             self._state.again[trial.id] = trial
 
     def park(self, trial: TrialProgress) -> None:
-        """Have a trial without a session wait at its last checkpoint until it is asked for."""
+        """Let a trial without a session wait at its last checkpoint until the strategy wants it."""
         if trial.status in {"waiting", "parked"}:
             self._state.again.pop(trial.id, None)
             self._state.drop_move(trial)
@@ -169,7 +169,7 @@ class SessionKeeper:
             move = state.moves.get(trial.id)
             fitting = None
             if move is not None:
-                state.drop_move(trial)  # its reserved GPUs must count as free for it to find them
+                state.drop_move(trial)  # so that its own reserved GPUs count as free
                 fitting = self._fitting_move(move, trial)
                 in_vain.clear()
                 is_room = True
@@ -183,7 +183,7 @@ class SessionKeeper:
         return commands
 
     def _fitting_move(self, move: Move, trial: TrialProgress) -> tuple[Placement, Width] | None:
-        """Return where a trial that has moved goes on: at its new width, or else at its old one."""
+        """Return where a moved trial continues: at its new width, or else at its old one."""
         if self.full:
             return None
         for asked in (move.width, trial.width):
@@ -218,10 +218,10 @@ class SessionKeeper:
         return commands, waiting
 
     def _keeps(self, task: Task, shapes: Sequence[Shape]) -> bool:
-        """Whether what is free is kept for a task that doesn't fit.
+        """Whether free GPUs are kept for a task that doesn't fit.
 
-        Only for a trial that has trained, only where the instances that are there could hold it,
-        and not where the allocator says on which: then others don't wait for the same GPUs.
+        Only for a trial that has trained and that the present instances could hold; and not if the
+        allocator names the offer, because then others don't compete for the same GPUs.
         """
         trial = self._state.trials.get(task.trial.id)
         if trial is None or not trial.epoch or any(shape.offer is not None for shape in shapes):
@@ -229,7 +229,7 @@ class SessionKeeper:
         return any(self._state.free.could_hold(shape.width) for shape in shapes)
 
     def run_risks(self, tasks: Sequence[Task]) -> list[Command]:
-        """Start on instances at risk what waits, and for which no other GPUs are about to be free.
+        """Start waiting tasks on instances at risk, if no other GPUs are about to be free.
 
         An epoch that may be lost costs less than GPUs that idle.
         """
@@ -250,7 +250,7 @@ class SessionKeeper:
         return commands
 
     def _coming(self) -> dict[Offer, Width]:
-        """Return the GPUs of what has yet to join, and of what stops where nothing is at risk."""
+        """Return the GPUs of instances yet to join, and of sessions stopping on safe instances."""
         state = self._state
         coming: dict[Offer, Width] = {}
         for rented in state.fleet.wanted():
@@ -263,9 +263,9 @@ class SessionKeeper:
         return coming
 
     def start_anyhow(self, tasks: Sequence[Task]) -> list[Command]:
-        """Start what waits at any width that there is room for.
+        """Start waiting tasks at any width that there is room for.
 
-        The last resort where nothing trains or ever would: the fleet would idle to the end.
+        The last resort, where nothing trains and nothing ever would.
         """
         state = self._state
         lost = [Task(trial.trial, state.granted[trial.id]) for trial in state.again.values()]
@@ -279,11 +279,11 @@ class SessionKeeper:
         return commands
 
     def make_room(self, waiting: Sequence[Sequence[Shape]]) -> list[Command]:
-        """Stop trials that only wait at a rung, where others need their GPUs.
+        """Stop trials that only wait at a rung, if others need their GPUs.
 
-        `waiting` has the shapes of each trial that doesn't fit, any of which would do. No more are
-        stopped than that takes, and none for GPUs that stopping trials are about to free: a trial
-        that is stopped must be set up again later.
+        `waiting` has the shapes of each trial that doesn't fit, any of which would do. As few as
+        possible are stopped, and none for GPUs that stopping trials are about to free: a stopped
+        trial must be set up again later.
         """
         commands: list[Command] = []
         wanted: dict[tuple[Offer | None, ...], float] = {}
@@ -304,7 +304,7 @@ class SessionKeeper:
 
     @property
     def full(self) -> bool:
-        """Whether as many trials hold GPUs as may, those that only wait at a rung included."""
+        """Whether the maximum number of trials hold GPUs, including those that wait at a rung."""
         return self.max_concurrent is not None and len(self._state.live) >= self.max_concurrent
 
     def room(self, max_gpus: int, min_width: Width) -> int:
@@ -313,14 +313,14 @@ class SessionKeeper:
         room = math.floor((max_gpus - live.busy_gpus) / min_width + GPU_ROUNDING)
         if self.max_concurrent is not None:
             room = min(room, self.max_concurrent - len(live) + live.at_rung)
-        # Where nothing trains, one is asked for, however wide: it may have to do with less.
+        # If nothing trains, ask for one task of any width: it may have to make do with less.
         room = max(room, 1 if live.at_rung == len(live) else 0)
         return room - len(self._state.again)
 
     # ---- where, and how wide -----------------------------------------------------------------
 
     def _shapes(self, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Return the allocator's shapes for each task, in widths that are of use to its trial."""
+        """Return the allocator's shapes for each task, in widths that its trial can use."""
         state = self._state
         shapes = self.allocator.shapes(state, tasks)
         return self._refitted(tasks, shapes) if state.refits else shapes
@@ -328,7 +328,7 @@ class SessionKeeper:
     def _refitted(
         self, tasks: Sequence[Task], offered: Iterator[Sequence[Shape]]
     ) -> Iterator[Sequence[Shape]]:
-        """Yield shapes at widths at which no trial has failed, by offer where any would do."""
+        """Yield shapes at widths where no trial has failed; one per offer where any would do."""
         state = self._state
         everywhere = [rentable.offer for rentable in state.rentables]
         for task, shapes in zip(tasks, offered, strict=True):
@@ -341,10 +341,10 @@ class SessionKeeper:
             yield list(widths)
 
     def _shapes_again(self, task: Task) -> Sequence[Shape]:
-        """Return the shapes in which a lost trial may go on, the best first.
+        """Return the shapes in which a lost trial may continue, best first.
 
-        At first its own shape, then narrower ones: to go on with fewer GPUs at once beats waiting
-        for another instance to boot. Not where the allocator names an offer: a plan means it.
+        Its own shape comes first, then narrower ones: continuing at once on fewer GPUs beats
+        waiting for another instance to boot. Not if the allocator names an offer: a plan is strict.
         """
         shapes = next(iter(self._shapes([task])))
         if not shapes or any(shape.offer is not None for shape in shapes):
@@ -375,7 +375,7 @@ class SessionKeeper:
         return None
 
     def _any_placement(self, asked: Width) -> tuple[Placement, Width] | None:
-        """Return free GPUs: as many as asked for, fewer, or else more."""
+        """Return free GPUs: as many as requested, else fewer, else more."""
         for width in sorted(
             self._known_widths, key=lambda width: (width > asked, abs(width - asked))
         ):
@@ -422,7 +422,7 @@ class SessionKeeper:
 
 
 def _awaits(coming: dict[Offer, Width], shapes: Sequence[Shape]) -> bool:
-    """Whether a trial can wait for GPUs that are about to be free; it takes them."""
+    """Whether GPUs about to be free suffice for a trial; if so, take them out of `coming`."""
     for shape in shapes:
         for offer in coming if shape.offer is None else (shape.offer,):
             if coming.get(offer, 0.0) >= shape.width:

@@ -1,7 +1,8 @@
 """The state of a run: each event is recorded here, before anything is decided about it.
 
-Every event comes through `RunState.note`, which decides nothing; it returns what the policy has to
-act upon at once (`Noted`). Strategies and the like read the state as a `View` (strategies/base.py).
+Every event passes through `RunState.note`, which decides nothing; it returns what the policy must
+act upon (`Noted`). Strategies, allocators and fleet rules read the state as a `View`
+(strategies/base.py).
 """
 
 import math
@@ -48,7 +49,7 @@ _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
 class RunState:
     """The trials, instances, free GPUs and speeds of a run, kept up to date event by event.
 
-    `zones` are those in which an offer without a zone is asked for, where any won't do.
+    `zones` are where to request an offer that names no zone, if the cloud's own choice fails.
     """
 
     def __init__(
@@ -92,15 +93,15 @@ class RunState:
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
         self.trouble = ""
-        # Whoever has to know whether something has happened since compares these with what they
-        # were. The first two are the `View`'s. Mishaps (what was to stay was lost or refused) and
-        # failures of trials are what lets a fleet change its mind (`Hysteresis`).
+        # Counters: compare with an earlier value to see whether something has happened since. The
+        # first two belong to the `View`. Mishaps (something unexpectedly lost or refused) and
+        # failures of trials are what lets the fleet change course (`Hysteresis`).
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
         self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
         self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})
         self._followed: list[Rented] = []
 
-    # ---- what strategies, allocators and fleet rules may look at: `View` says what it is -----
+    # ---- what strategies, allocators and fleet rules read: documented in `View` --------------
 
     @property
     def mode(self) -> Mode:
@@ -158,12 +159,12 @@ class RunState:
         return backoff is not None and backoff.used_up(self.brakes.refusals)
 
     def avoided(self, offer: Offer) -> bool:
-        """Whether an offer isn't asked for now: it was refused everywhere a short while ago."""
+        """Whether an offer is left alone for now: it was refused everywhere a short while ago."""
         backoff = self.backoffs.get(offer)
         return backoff is not None and (backoff.for_good or self.now < backoff.relaunch_at)
 
     def barred(self, offer: Offer) -> bool:
-        """Whether an offer will never be asked for again: the account may not have it."""
+        """Whether an offer is refused for good: the account may not have it."""
         backoff = self.backoffs.get(offer)
         return backoff is not None and backoff.for_good
 
@@ -178,15 +179,15 @@ class RunState:
         return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
 
     def delay(self, offer: Offer, kind: Delay) -> float:
-        """Return the mean seconds of a delay on an offer, by what this run has seen."""
+        """Return the mean seconds of a delay on an offer, as seen in this run."""
         return self.delays.mean(self._by_offer[offer].profile, kind)
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
-        """Return a rentable at the speeds that these trials can be expected to have on it."""
+        """Return a rentable with the speeds expected of these trials."""
         return self.delays.corrected(self.speeds.corrected(rentable, trials))
 
     def profiled(self, offer: Offer) -> Rentable:
-        """Return an offer's rentable as it was before the run, without its measurements."""
+        """Return an offer's rentable as it was before the run, without the run's timings."""
         return self._by_offer[offer]
 
     # ---- money -------------------------------------------------------------------------------
@@ -199,16 +200,16 @@ class RunState:
 
     @property
     def over_at(self) -> float:
-        """When the last instance stopped billing; now where one still does, or none ever was."""
+        """When the last instance stopped billing; now if one still bills or none was rented."""
         gone = [rented.gone_at for rented in self.fleet if rented.launched]
         return max((self.now if at is None else at for at in gone), default=self.now)
 
     @property
     def committed(self) -> float:
-        """Dollars that are spent, or bound to be spent whatever is done.
+        """Dollars that are spent, or will be whatever is decided.
 
-        Instances that are held count with their price until now. A plan for the rest of the job
-        adds what they cost from now on, and what is still owed of their minimum charge.
+        Held instances count with their price until now. A plan for the rest of the job adds what
+        they cost from now on, and what is still owed of their minimum charge.
         """
         running = 0.0 if self.began is None else self.now - self.began - self.paused
         held = {rented.intent for rented in self.fleet.wanted()}
@@ -224,18 +225,18 @@ class RunState:
         )
 
     def taken(self) -> Sequence[Slice]:
-        """Return the slices that sessions sit on."""
+        """Return the slices that sessions hold."""
         return [piece for trial in self.live for piece in trial.placement]
 
     def kept(self) -> Sequence[Slice]:
-        """Return the slices that are taken, and those that are kept for trials that move."""
+        """Return the slices that sessions hold, and those reserved for trials that move."""
         reserved = (piece for move in self.moves.values() for piece in move.reserved)
         return [*self.taken(), *reserved]
 
     # ---- events ------------------------------------------------------------------------------
 
     def note(self, event: Event) -> Noted:  # noqa: C901, PLR0912  one flat match
-        """Record an event; returns the part of it that the policy has to act upon."""
+        """Record an event; return the part of it that the policy must act upon."""
         self.now = event.at
         self.live.now = event.at
         noted = Noted()
@@ -260,7 +261,7 @@ class RunState:
             case InterruptionNotice():
                 self._note_notice(event)
             case RebalanceRecommended():
-                # It isn't lost, and may never be: no reason to plan again, or to move a trial.
+                # It may never be interrupted: no reason to replan or to move its trials.
                 self.fleet[event.intent].at_risk = True
             case InstanceGone():
                 self._note_gone(event)
@@ -281,14 +282,14 @@ class RunState:
             case Interrupted():
                 self.interrupted = True
             case InstanceBooting() | RunResumed() | RunContinued():
-                pass  # the first is for people; what a controller missed comes as any other event
+                pass  # nothing changes: whatever a controller missed arrives as other events
             case _:
                 assert_never(event)
         self.follow_fleet()
         return noted
 
     def _is_mishap(self, event: Event) -> bool:
-        """Whether something was lost or refused that was to stay."""
+        """Whether something was unexpectedly lost or refused."""
         if isinstance(event, _TROUBLES):
             return not self.fleet[event.intent].released
         return isinstance(event, TrialLost)
@@ -304,24 +305,24 @@ class RunState:
         self.free.at_risk = [r.instance for r in instances if r.at_risk and r.instance]
 
     def backoff(self, offer: Offer) -> LaunchBackoff:
-        """Return what has gone wrong with the launches of an offer."""
+        """Return the failed launches of an offer, and when it may be requested again."""
         return self.backoffs.setdefault(offer, LaunchBackoff())
 
     def forget_refusals(self) -> None:
-        """Forget what went wrong with launches, but for what is refused for good."""
+        """Forget failed launches, except for offers that are refused for good."""
         self.backoffs = {
             offer: LaunchBackoff(for_good=True) for offer, b in self.backoffs.items() if b.for_good
         }
 
     def zones_of(self, offer: Offer) -> tuple[str, ...]:
-        """Return where an offer can be asked for; "" leaves it to the cloud."""
+        """Return the zones to request an offer in; "" leaves the zone to the cloud."""
         return (offer.zone,) if offer.zone else ("", *self.zones)
 
     def _drop_sessions_on(self, intent: str, reason: str, noted: Noted) -> None:
-        """Lose the sessions on a vanished instance.
+        """Drop the sessions on a vanished instance.
 
-        Every such session is an orphan: what it has of workers on other instances waits for peers
-        that never answer, so the policy has it stopped.
+        Each is an orphan: its workers on other instances wait for peers that never answer, so the
+        policy stops them.
         """
         instance = self.fleet[intent].instance
         for trial in list(self.live):
@@ -348,22 +349,22 @@ class RunState:
         if event.permanent:
             backoff.for_good = True
             self.trouble = f"{event.code}: {event.message}"
-        # A pool that was avoided already is no news: each shock may cost a search for a plan.
+        # Not if the pool was avoided already: each shock may cost a search for a plan.
         self.shocks += self.avoided(offer) and not before
 
     def _note_notice(self, event: InterruptionNotice) -> None:
-        """Let nothing more start on the instance; another one may take its place.
+        """Start nothing more on the instance, so that another one may replace it.
 
-        Trials there train on, and move with their next saved epoch if there is room elsewhere.
+        Its trials keep training, and move after their next saved epoch if there is room elsewhere.
         """
         self.fleet[event.intent].surplus = self.fleet[event.intent].lost = True
         self.disturbances += 1
         self.shocks += 1
 
     def _note_gone(self, event: InstanceGone) -> None:
-        """Record that an instance is gone; one that never joined may be asked for again."""
+        """Record that an instance is gone; one that never joined may be requested again."""
         rented = self.fleet[event.intent]
-        self.shocks += rented.usable  # one that was to go is no surprise
+        self.shocks += rented.usable  # no surprise if it was about to go anyway
         rented.gone_at = event.gone_at
         rented.last_words = event.console
         if rented.released:
@@ -374,13 +375,13 @@ class RunState:
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
     def _note_no_shows(self) -> None:
-        """Give up the instances that should have joined by now."""
+        """Give up on instances that should have joined by now."""
         for rented in self.fleet.wanted():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
                 self._give_up(rented, f"{rented.instance} never joined the cluster")
 
     def _give_up(self, rented: Rented, why: str) -> None:
-        """Have an instance given back that is of no use, or never was: it may still bill."""
+        """Mark an instance that is of no use for return: it may still bill."""
         rented.surplus = rented.lost = True
         if not rented.joined:
             self.disturbances += 1
@@ -389,7 +390,7 @@ class RunState:
             self.trouble = why
 
     def current(self, session: str) -> TrialProgress | None:
-        """Return the trial whose current session that is; None for a session of the past."""
+        """Return the trial whose current session this is; None for an earlier session."""
         trial = self.trials[session.rpartition(".")[0]]
         return trial if trial.live and trial.session == session else None
 
@@ -405,18 +406,18 @@ class RunState:
     def _note_epoch(self, event: EpochDone, noted: Noted) -> None:
         trial = self.current(event.session)
         if trial is None or event.epoch <= trial.epoch:
-            return  # of a session that is over, or reported twice
+            return  # from an earlier session, or reported twice
         metric = event.metrics.get(self.metric.name, math.nan)
         result = BestResult(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
-            # No decision waits for it any more, but a result that is saved is a result.
+            # No decision depends on it any more, but a saved result still counts.
             if event.checkpoint is not None and not diverged(self.mode, metric):
                 self.record.offer(result)
                 noted.late = trial
             return
         assert trial.offer is not None
         profile = self._by_offer[trial.offer].profile
-        # Before the metric is looked at: an epoch that diverged shows the speed as any other.
+        # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         trial.record(event, metric)
         trial.epoch_since = self.now
@@ -425,7 +426,7 @@ class RunState:
             noted.diverged = trial
             return
         self.record.offer(result)
-        # "training" already now: the last worker may say that it is set up after the first epoch.
+        # "training" even before `TrialStarted`, which may arrive after the first epoch.
         at_rung = event.epoch >= self.granted[trial.id]
         self.live.become(trial, "at rung" if at_rung else "training")
         noted.reported = trial
@@ -441,7 +442,7 @@ class RunState:
         if trial is None:
             return
         if trial.status == "stopping" and trial.after in OVER:
-            self._leave(trial, trial.after, noted)  # it was over: how it ended doesn't matter
+            self._leave(trial, trial.after, noted)  # it was being ended: the failure is moot
             return
         if self._refitted(trial, event):
             self.refits += 1
@@ -452,11 +453,11 @@ class RunState:
         trial.traceback = event.traceback
 
     def _refitted(self, trial: TrialProgress, event: TrialFailed) -> bool:
-        """Whether a trial that failed at its width goes on at another: the script isn't at fault.
+        """Whether a failed trial continues at another width, because the script isn't at fault.
 
-        One that ran out of memory on a share of a GPU gets more of it, and none starts at that
-        share again on such instances. Where the workers of one don't train one model, no trial is
-        wider than one GPU from then on.
+        A trial that ran out of memory on a share of a GPU gets a larger share, and no trial uses
+        that share again on this instance type. If the workers of a trial don't train one model, no
+        trial gets more than one GPU from then on.
         """
         if not event.out_of_memory or trial.width >= 1:
             return event.unsynced and self._keep_to_one_gpu(f"{trial_of(event)}: {event.error}")
@@ -469,7 +470,7 @@ class RunState:
         return True
 
     def _limit_widths(self) -> None:
-        """Let trials start at the widths that are left, and what was planned be planned again."""
+        """Let trials start only at the remaining widths, and trigger a new plan."""
         self.free.limit(
             {
                 r.offer: {w for w in r.profile.epoch if self.width_for(None, w, r.offer) == w}
@@ -480,7 +481,7 @@ class RunState:
         self.shocks += 1
 
     def _keep_to_one_gpu(self, why: str) -> bool:
-        """Keep all trials to one GPU from now on; returns whether that was measured."""
+        """Keep all trials to one GPU from now on; return False if that was never measured."""
         narrow = narrowed(self.rentables)
         if not narrow:
             return False
@@ -506,7 +507,7 @@ class RunState:
         if trial.status == "stopping":
             self._leave(trial, trial.after, noted)
             return
-        # What the cloud takes says little about the script; but it can't go on forever either.
+        # An interruption says little about the script, but there must be an end to them too.
         trial.losses += not (by_cloud or blameless)
         trial.taken += by_cloud
         if trial.losses > self.brakes.losses or trial.taken > 10 * self.brakes.losses:
@@ -516,13 +517,13 @@ class RunState:
             self._leave(trial, "waiting", noted)
 
     def _leave(self, trial: TrialProgress, status: Status, noted: Noted) -> None:
-        """Take a trial off its GPUs; one that was to train on comes back before anything new."""
+        """Take a trial off its GPUs; an interrupted one restarts before any new trial starts."""
         self.free.give(trial.placement)
         self.live.remove(trial)
         trial.status = status
         trial.placement = ()
         if status == "waiting":
-            trial.rewind()  # to its last checkpoint: what the next session starts from
+            trial.rewind()  # to its last checkpoint, where the next session starts
             if trial.epoch >= self.granted[trial.id]:
                 trial.status = "parked"  # nothing is left to train before the rung
             else:
@@ -536,7 +537,7 @@ class RunState:
             noted.failed.append(trial)
 
     def drop_move(self, trial: TrialProgress) -> None:
-        """Free the GPUs that were kept for a trial that was to move."""
+        """Free the GPUs reserved for a trial's move."""
         move = self.moves.pop(trial.id, None)
         if move is not None:
             self.free.give(move.reserved)
