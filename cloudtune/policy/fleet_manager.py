@@ -1,4 +1,4 @@
-"""The fleet of a run: what a fleet rule wants is rented, what it doesn't is given back."""
+"""The fleet of a run: rents what a fleet rule wants and returns what it doesn't."""
 
 import math
 from collections import Counter
@@ -19,11 +19,10 @@ CLEANUP = "cleanup"  # the timer by which returns are repeated
 class Hysteresis:
     """Keeps a fleet from flapping, whatever its rule wants.
 
-    An instance that was asked for isn't taken back before it has joined; and where one was given
-    back, none of its offer is asked for until the time of a boot and of a minimum charge is over.
-    Unless something happens that explains it: an instance, a request or a trial's workers are lost
-    or refused, or another stage of a plan begins, or another plan. A trial that failed explains
-    that an instance is taken back, and not that one is asked for.
+    A requested instance isn't returned before it has joined. After an instance is returned, its
+    offer isn't requested again for the time of a boot plus a minimum charge. Both rules are
+    suspended by a cause: an instance, a request or a trial's workers were lost or refused, or a
+    new plan or a new stage of it began. A failed trial is a cause to return, but not to request.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -45,29 +44,29 @@ class Hysteresis:
         self._asked[rented.intent] = self._causes, self._state.failures
 
     def note_returned(self, rented: Rented) -> None:
-        """Record an instance that is given back; one that was lost may be replaced."""
+        """Record a returned instance; one that was lost may be replaced at once."""
         if not rented.lost:
             until = self._state.now + self._pause(rented.offer)
             self._returned[rented.offer] = self._causes, until
 
     def _pause(self, offer: Offer) -> float:
-        """Return the seconds of a boot and a minimum charge; a tick at least."""
+        """Return the seconds of a boot plus a minimum charge; at least a tick."""
         boot = self._state.profiled(offer).profile.boot.mean
         return max(boot + offer.minimum_seconds, self._state.brakes.tick)
 
     def may_go(self, rented: Rented) -> bool:
-        """Whether an instance that isn't needed may be given back now."""
+        """Whether an instance that isn't needed may be returned now."""
         now = self._causes, self._state.failures
         return rented.joined or rented.lost or self._asked.get(rented.intent) != now
 
     def asks_at(self, offer: Offer) -> float:
-        """Return the run second from which on an offer may be asked for; 0 for at once."""
+        """Return the run second from which an offer may be requested; 0: at once."""
         causes, until = self._returned.get(offer, (self._causes, 0.0))
         return until if causes == self._causes and until > self._state.now else 0.0
 
 
 class Returns:
-    """Gives every instance back at a run's end, and again until the cloud has confirmed it."""
+    """Returns every instance at a run's end, and repeats it until the cloud has confirmed it."""
 
     def __init__(self, run: Spender) -> None:
         self._run = run
@@ -76,12 +75,12 @@ class Returns:
 
     @property
     def over(self) -> bool:
-        """Whether all was given back: it is gone, or was asked to go often enough."""
+        """Whether everything was returned: it is gone, or the retries are used up."""
         given_up = self._rounds > 1 + self._run.brakes.patience
         return self.began_at is not None and (given_up or not self._run.fleet.alive())
 
     def give_back(self, *, again: bool = False) -> list[Command]:
-        """Give back what wasn't yet; `again`: all, whenever the timer fires that this sets."""
+        """Release what wasn't released yet; with `again` all that is alive (at `CLEANUP`)."""
         run = self._run
         alive = run.fleet.alive()
         commands = [_released(rented, run.now) for rented in alive if again or not rented.released]
@@ -100,7 +99,7 @@ def _released(rented: Rented, at: float) -> Command:
 
 
 class FleetKeeper:
-    """Fits the fleet to what its rule wants, as far as the limits and the cloud allow."""
+    """Matches the fleet to what its rule wants, as far as the limits and the cloud allow."""
 
     def __init__(self, state: RunState, limits: LimitKeeper, rule: FleetRule) -> None:
         self._state = state
@@ -108,14 +107,14 @@ class FleetKeeper:
         self.rule = rule
         self._stage = rule.stage
         self._target: dict[Offer, int] = {}
-        self._beyond_limits = False  # what is wanted could be asked for, but not paid or used
+        self._beyond_limits = False  # the wanted instances are available, but not in the limits
         self._hysteresis = Hysteresis(state)
         self._asks_at = math.inf  # when what is missing may be asked for
 
     def begin_round(self) -> None:
-        """Have instances that are to go take nothing more, before anything is started.
+        """Close instances that are about to go, before anything is started.
 
-        In a new stage the cloud is asked again: its earlier refusals say little about now.
+        A new stage forgets refusals: earlier ones say little about now.
         """
         state = self._state
         if self.rule.stage != self._stage:
@@ -125,11 +124,11 @@ class FleetKeeper:
         self._vacate(math.inf)
 
     def note_plan(self) -> None:
-        """Record another plan, or another stage of it: it may ask for another fleet."""
+        """Record another plan, or another stage of it: it may need another fleet."""
         self._hysteresis.note_plan()
 
     def _vacate(self, needed: float) -> None:
-        """Have nothing more start on the instances that the rule wants to go, busy or not."""
+        """Start nothing more on the instances that the rule wants to return, busy or not."""
         state = self._state
         for instance in self.rule.leaving(state, needed):
             rented = state.fleet.of(instance)
@@ -137,9 +136,9 @@ class FleetKeeper:
         state.follow_fleet()
 
     def fit(self, needed: float) -> list[Command]:
-        """Give back what is empty and too much; request what is missing.
+        """Return empty instances that aren't wanted; request what is missing.
 
-        `needed` are the GPUs of what trains and of what waits to start.
+        `needed` are the GPUs of all trials that train or wait to start.
         """
         state = self._state
         wanted = self.rule.target(state, needed)
@@ -154,7 +153,7 @@ class FleetKeeper:
         if extra or state.fleet.returning():
             commands += self._shrink(extra)
         self._vacate(needed)
-        # Only now: what has just been given back, or is to go, doesn't count as held any more.
+        # Only now: what was just released, or is about to be, no longer counts as held.
         missing = target - state.held
         if self._given_up():
             return commands
@@ -168,7 +167,7 @@ class FleetKeeper:
             waits = any(asked_at[o] or state.avoided(o) for o in missing)
             self._beyond_limits = bool(missing) and not waits
             return commands  # new instances could only idle
-        # Instances that are going still count here: quotas and the cap are on what is alive.
+        # Released instances still count here: quotas and the cap apply to all that are alive.
         alive = Counter(rented.offer for rented in state.fleet.alive())
         for offer in affordable:
             if state.admits(alive + Counter([offer])):
@@ -177,56 +176,56 @@ class FleetKeeper:
         return commands
 
     def hopeless(self) -> EndReason | None:
-        """Return why the run ends, where nothing trains and nothing it needs can be rented."""
+        """Return why the run ends if nothing trains and nothing it needs can be rented."""
         state = self._state
         target = self._target
         if not self._idle():
             return None
         if self._given_up():
-            # The cloud was willing where instances came and failed, but not where it takes them.
+            # Instances that came and failed are a failure; instances that never came, capacity.
             failed = all(map(self._failed, target))
             return EndReason.FAILED if failed else EndReason.NO_CAPACITY
         if self._beyond_limits:
             if any(map(state.refused, target)):
-                return EndReason.NO_CAPACITY  # asked for as long as there was time
+                return EndReason.NO_CAPACITY  # it was requested as long as there was time
             late = not any(self._would_join(offer) for offer in target)
-            return EndReason.DEADLINE if late else EndReason.BUDGET  # none was asked for
+            return EndReason.DEADLINE if late else EndReason.BUDGET  # nothing was requested
         return None
 
     def refused(self) -> bool:
-        """Whether the cloud has refused all that it was asked for, so that nothing ever trained."""
+        """Whether the cloud refused every request, so that nothing ever trained."""
         state = self._state
         tried = any(backoff.refusals or backoff.round for backoff in state.backoffs.values())
         return tried and not any(rented.launched_at is not None for rented in state.fleet)
 
     def _failed(self, offer: Offer) -> bool:
-        """Whether instances of an offer came, but never to take a trial."""
+        """Whether instances of an offer came, but never took a trial."""
         backoff = self._state.backoff(offer)
         most = self._state.brakes.refusals
         return backoff.for_good or (backoff.no_shows >= most and offer.market == "on-demand")
 
     def _idle(self) -> bool:
-        """Whether nothing trains, and what is held is not enough for it."""
+        """Whether nothing trains, and the held instances can't train anything."""
         state = self._state
         if not self._target or state.live:
             return False
         return not self.rule.can_train(state, state.held)
 
     def _given_up(self) -> bool:
-        """Whether nothing trains, and each offer that might be wanted is pointless to ask for.
+        """Whether nothing trains, and requesting any offer that might be wanted is pointless.
 
-        Asked before anything is launched: where a round of requests takes longer than the pause
-        after it, the next one would begin at once, for ever.
+        Checked before each launch: if a round of requests takes longer than the pause after it, the
+        next round would begin at once, forever.
         """
         if not self._idle():
             return False
         return all(map(self._pointless, {*self._target, *self.rule.could_ask(self._state)}))
 
     def _pointless(self, offer: Offer) -> bool:
-        """Whether an offer was refused again and again, and there is nothing to wait for.
+        """Whether an offer was refused repeatedly, and waiting for it makes no sense.
 
-        A pool that is dry may fill again. Waiting costs next to nothing, so with a deadline it is
-        asked for as long as there is time; without one there would be no end to that.
+        A dry pool may fill again, and waiting costs next to nothing. So with a deadline the offer
+        is requested as long as there is time; without one that would never end.
         """
         state = self._state
         backoff = state.backoff(offer)
@@ -236,7 +235,7 @@ class FleetKeeper:
         return final or state.limits.deadline is None
 
     def settled(self) -> bool:
-        """Whether no instance comes or goes, nor will: what is pointless to ask for won't."""
+        """Whether no instance is coming or going, or will be requested again."""
         state = self._state
         paused = [o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at]
         if self._asks_at < math.inf:
@@ -244,7 +243,7 @@ class FleetKeeper:
         return not state.fleet.unsettled() and all(map(self._pointless, paused))
 
     def asks_at(self) -> float:
-        """Return the run second at which to ask for what is missing and can't be asked for yet."""
+        """Return the run second at which missing instances may be requested; inf: none waits."""
         return self._asks_at
 
     def restless(self) -> bool:
@@ -254,7 +253,7 @@ class FleetKeeper:
         return (bool(pauses) and now < max(pauses)) or self._state.fleet.unsettled()
 
     def quiet_until(self) -> float:
-        """Return the run second until which none of these is due, if nothing happens."""
+        """Return the run second until which none of these (`restless`) is due."""
         state = self._state
         brakes = state.brakes
         ends = [b.relaunch_at for b in state.backoffs.values() if state.now < b.relaunch_at]
@@ -277,7 +276,7 @@ class FleetKeeper:
     # ---- giving back -------------------------------------------------------------------------
 
     def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
-        """Give back empty instances: lost ones; then those at risk, and what boots still."""
+        """Return empty instances: lost ones first, then those at risk, then those booting."""
         state = self._state
         busy = {piece.instance for piece in state.kept()}
         empty = [r for r in state.fleet.alive() if not r.released and r.instance not in busy]
@@ -297,10 +296,10 @@ class FleetKeeper:
     # ---- requesting --------------------------------------------------------------------------
 
     def _may_ask(self, offer: Offer) -> bool:
-        """Whether to ask for an instance of an offer now.
+        """Whether to request an instance of an offer now.
 
-        Not while the cloud refuses the offer, nor where instance after instance never joined; and
-        not for an instance that would eat the budget, or the time, before it takes a trial.
+        Not while the cloud refuses the offer, or if its instances repeatedly failed to join; and
+        not if the instance would use up the budget or the time before it takes a trial.
         """
         state = self._state
         backoff = state.backoff(offer)
@@ -311,12 +310,12 @@ class FleetKeeper:
         return paid and self._would_join(offer)
 
     def _would_join(self, offer: Offer) -> bool:
-        """Whether an instance asked for now would join before the run must begin to give back."""
+        """Whether an instance requested now would join before the run must wind down."""
         delay = self._delay(offer, "launch") + self._delay(offer, "boot")
         return delay < self._state.seconds_left
 
     def _delay(self, offer: Offer, delay: Delay) -> float:
-        """Return the seconds of a delay: as measured or as this run has seen, if that is longer."""
+        """Return the seconds of a delay: as profiled or as seen in this run, the longer one."""
         measured: float = getattr(self._state.profiled(offer).profile, delay).mean
         return max(measured, self._state.delay(offer, delay))
 

@@ -1,4 +1,4 @@
-"""Which GPUs are free on the instances that take trials, kept up to date slice by slice."""
+"""Which GPUs are free on the instances that take trials, updated slice by slice."""
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import TypeAlias
@@ -11,10 +11,10 @@ Placement: TypeAlias = tuple[Offer, tuple[Slice, ...]]
 
 
 class FreeGpus:
-    """The free GPUs of every instance, by offer; slices of instances that have gone are ignored.
+    """The free GPUs of every instance, by offer; slices of instances that are gone are ignored.
 
-    `widths` are those that are allowed on an offer; any, where it isn't given. Instances that are
-    `at_risk` are taken last.
+    `widths` are the allowed ones by offer; any width for an offer that isn't in it. Instances
+    `at_risk` are used last.
     """
 
     def __init__(self, widths: Mapping[Offer, Container[Width]] | None = None) -> None:
@@ -32,11 +32,11 @@ class FreeGpus:
 
     @property
     def free_gpus(self) -> float:
-        """The GPUs on which nothing sits, plus the free shares of those in part taken."""
+        """The empty GPUs, plus the free shares of GPUs partly in use."""
         return sum([room.free for rooms in self.rooms.values() for room in rooms.values()])
 
     def follow(self, usable: Mapping[str, Offer], taken: Iterable[Slice]) -> None:
-        """Record which instances there are now, and what is taken on new ones."""
+        """Record which instances take trials now, and what is in use on new ones."""
         if usable == self.offers:
             return
         pieces = tuple(taken)
@@ -51,7 +51,7 @@ class FreeGpus:
         self.offers = dict(usable)
 
     def stays(self, pieces: Iterable[Slice]) -> bool:
-        """Whether what sits on these slices may stay there: none is on an instance that goes."""
+        """Whether these slices may stay in use: none is on an instance that is about to go."""
         return all(piece.instance in self.offers for piece in pieces)
 
     def give(self, pieces: Iterable[Slice]) -> None:
@@ -60,7 +60,7 @@ class FreeGpus:
                 self.rooms[self.offers[piece.instance]][piece.instance].give(piece)
 
     def take(self, pieces: Iterable[Slice]) -> None:
-        """Have something sit on slices."""
+        """Mark slices as in use."""
         for piece in pieces:
             if piece.instance in self.offers:
                 self.rooms[self.offers[piece.instance]][piece.instance].take(piece)
@@ -70,7 +70,7 @@ class FreeGpus:
     ) -> Placement | None:
         """Return where a trial of that width fits, on instances of `first` if it fits there.
 
-        With `only` on instances of that offer, at whatever width. Nothing is taken.
+        With `only`, on instances of that offer alone, at any width. Takes no GPU.
         """
         safe = self._find(width, first, only, self.at_risk) if self.at_risk else None
         return safe or self._find(width, first, only, ())
@@ -96,7 +96,7 @@ class FreeGpus:
         return any(piece.instance in self.at_risk for piece in pieces)
 
     def could_hold(self, width: Width) -> bool:
-        """Whether a trial of that width would fit if nothing sat on the instances there are."""
+        """Whether a trial of that width would fit if all present instances were empty."""
         return any(
             width <= offer.gpus * len(rooms)
             and (self._widths is None or width in self._widths.get(offer, ()))
@@ -106,11 +106,10 @@ class FreeGpus:
     def move(
         self, width: Width, offer: Offer, placed: tuple[Slice, ...]
     ) -> tuple[Placement, tuple[Slice, ...]] | None:
-        """Return where what sits at `placed` fits at another width, and what it needs besides.
+        """Return where the trial at `placed` fits at another width, and the extra slices it needs.
 
-        The slices in `placed` count as free for the search, and stay taken. The slices needed
-        besides are taken when this returns, so that no other trial gets them before this one has
-        moved.
+        The slices in `placed` count as free for the search, and stay in use. The extra slices are
+        in use when this returns, so that no other trial gets them before this one has moved.
         """
         self.give(placed)
         placement = self.find(width, offer)
@@ -121,7 +120,7 @@ class FreeGpus:
         own = {piece.instance: piece for piece in placed}
         needed: list[Slice] = []
         for piece in placement[1]:
-            # A trial on several instances finds them empty, so no GPU of them may go to others.
+            # A trial on several instances needs them empty, so none of their GPUs may go to others.
             wide = len(placement[1]) > 1
             wanted = Slice(piece.instance, float(placement[0].gpus)) if wide else piece
             mine = own.get(piece.instance)

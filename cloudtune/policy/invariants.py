@@ -1,11 +1,11 @@
-"""What is always true of a run's state: checked after every event, but in large simulations."""
+"""What is always true of a run's state: checked after every event, except in large simulations."""
 
 from collections import Counter
 
 from cloudtune.model.placement import Room, rooms
 from cloudtune.policy.state import RunState
 
-_NONE = 1e-9  # what sums of GPUs may differ by
+_NONE = 1e-9  # tolerance for sums of GPUs
 
 
 def check(state: RunState) -> None:
@@ -21,7 +21,7 @@ def check(state: RunState) -> None:
 
 
 def _check_live(state: RunState) -> None:
-    """Raise AssertionError if what is counted of the trials with sessions isn't what they are."""
+    """Raise AssertionError if the counters of live trials differ from the trials themselves."""
     live = state.live
     at_rung = [trial for trial in state.live if trial.status == "at rung"]
     assert {t.id for t in live} == {t.id for t in state.trials.values() if t.live}
@@ -35,7 +35,7 @@ def _check_live(state: RunState) -> None:
 
 
 def _check_rooms(state: RunState) -> None:
-    """Raise AssertionError if a GPU has too much on it, or counts as free and isn't."""
+    """Raise AssertionError if a GPU is overbooked, or counts as free and isn't."""
     kept = state.kept()
     names = {piece.instance for piece in kept}
     has = {r.instance: r.offer.gpus for r in state.fleet if r.instance in names}

@@ -1,12 +1,12 @@
-"""Measuring how a script scales: a run like any other, driven by a policy of its own.
+"""Measuring how a script scales: a run like any other, with its own policy.
 
-An instance is rented and filled with trials at each width in turn, so that what the trials of one
-machine take from each other is in the figures; whole GPUs first, then, if wanted, shares of one,
-from wide to narrow. Where a width is wider than an instance, as many are rented as it takes, and
-all are filled. Pure, as every policy is: all that it learns comes from events.
+It rents an instance and fills it with trials at each width in turn, so that the timings include
+what trials on one machine cost each other: whole GPUs first, then, if wanted, shares of one, from
+wide to narrow. A width beyond one instance takes as many as it needs, all of them filled. Pure, as
+every policy is: it learns everything from events.
 
-Not a strategy of `RunPolicy`: that rents again what is lost or refused, and moves its trials; their
-times would be in the figures. And it decides by a profile, which is what is measured here.
+It isn't a strategy of `RunPolicy`: that would replace what is lost or refused and move trials,
+which would distort the timings; and it decides by a profile, which doesn't exist yet.
 """
 
 import math
@@ -63,7 +63,7 @@ from cloudtune.profiles.measurements import (
     widths_of,
 )
 
-# Beyond three times what the rest should take: for starts, of which one is known.
+# Allowed on top of three times the expected rest: only one start has been timed by then.
 _SLACK_SECONDS = 600.0
 _NOT_LEFT = (
     "--parallel: the script says itself how its workers share a model; write cloudtune."
@@ -74,31 +74,28 @@ _CUT_SHORT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.INTERRUP
 
 @dataclass(kw_only=True, eq=False)
 class MeasurePolicy:
-    """Rents what the widest width takes, trains a few epochs at each width, and gives it back.
+    """Rents what the widest width needs, trains a few epochs at each width, and returns it.
 
-    `epochs` at each width, at least 2: the first of a session counts towards starting it as far
-    as it is slower than the others (a GPU warms up). The last phase of whole GPUs resumes from
-    checkpoints in any case, so that a resize is measured even where there is one width.
+    Epochs: `epochs` per width, at least 2. As far as a session's first epoch is slower than the
+    others (a GPU warms up), it counts towards its start. The last phase of whole GPUs resumes from
+    checkpoints, so that a resize is measured even with a single width. No trial trains beyond
+    `max_epochs`: each width then gets fewer epochs, at least two, and a trial that would still pass
+    it starts from scratch. With `alone`, a single trial trains on one GPU before everything else
+    (`figures.alone`).
 
-    Up to `pack` trials share a GPU. A share at which a trial fails, or which the limits leave no
-    room for, or the GPU's memory, is left out with all narrower ones (`left_out` says so); with
-    `only_known` also where the memory that a trial has is unknown. Of whole GPUs a width is left
-    out at which every configuration tried failed; and all above one GPU where the workers of a
-    trial don't train one model. How long a start takes is measured on whole GPUs only. Where not
-    all instances are available, the widths that need them are left out.
+    Widths: up to `pack` trials share a GPU. A share is left out, with all narrower ones, if a trial
+    fails at it or if the limits or the GPU's memory leave no room for it; with `only_known` also if
+    a trial's memory is unknown. A width of whole GPUs is left out if every configuration tried
+    failed at it or if not enough instances are available; all above one GPU if the workers of a
+    trial don't train one model. `left_out` says what and why. Starts are timed on whole GPUs only.
+    Each width above one GPU is measured with each of the `parallel` strategies, if any are given;
+    the script must leave the strategy to the run.
 
-    With `alone` a single trial is trained on one GPU before all that: `figures.alone`.
-
-    Where no deadline is set, `patience` seconds may pass until the node has joined, as many until
-    the first epoch, and then three times what the rest should take. Of the time and the money left
-    then a `share` is planned for, with fewer epochs where need be. Once an epoch is known, it ends
-    before it costs more than `enough_usd` dollars. One that meets a limit keeps single epochs too.
-
-    With `max_epochs` no trial trains beyond that: each width gets fewer epochs, two at least, and
-    a trial that would still pass it starts from scratch.
-
-    Each width above one GPU is measured by each of the `parallel` strategies, if any are given; the
-    script must leave them to the run.
+    Limits: without a deadline, the node has `patience` seconds to join, the first epoch has as many
+    again, and the rest three times what it should take. The rest is planned for a `share` of the
+    remaining time and money, with fewer epochs if necessary. Once an epoch has been timed, the
+    measurement ends before it costs more than `enough_usd` dollars. If a limit ends it, sessions
+    with a single epoch count too.
     """
 
     trials: Sequence[Trial]
@@ -146,26 +143,26 @@ class MeasurePolicy:
 
     @property
     def last_epoch(self) -> int:
-        """The last epoch of any trial, as long as nothing was measured yet."""
+        """The last epoch that any trial will reach, before anything is measured."""
         epochs = sum(self._epochs_at(phase.width) for phase in self._phases)
         return int(min(self._max_epochs, epochs))
 
     def _epochs_at(self, width: Width) -> int:
         """Return the epochs of a phase, with one to spare for trials that share GPUs.
 
-        In it those that are ready first go on training beside the others, which would else be
-        measured on a GPU that they have to themselves in the end.
+        During the spare one the first to finish keep training beside the others, which would
+        otherwise be timed on a GPU that they have to themselves.
         """
         return int(min(self._max_epochs, self._epochs + (width < 1)))
 
     @property
     def left_out(self) -> str:
-        """What isn't in the figures, and why; empty where all is."""
+        """What isn't in the figures, and why; "" if nothing is missing."""
         return "; ".join(self._left_out)
 
     @property
     def cut_short(self) -> str:
-        """Why the measurement ended before all was measured; empty where it didn't."""
+        """Why the measurement ended early; "" if it didn't."""
         return f"stopped: {self.ending.value}" if self.ending in _CUT_SHORT else ""
 
     @property
@@ -174,7 +171,7 @@ class MeasurePolicy:
         return bool(self._checkpoints)
 
     def raise_if_failed(self) -> None:
-        """Raise what kept the measurement from being of use; one that was cut short may be.
+        """Raise an error if the measurement is of no use; one that was cut short may be.
 
         Raises:
             NoCapacityError: the cloud has no such instance now.
@@ -195,7 +192,7 @@ class MeasurePolicy:
         raise MeasureError(message, self.ending)
 
     def spent(self, at: float) -> float:
-        """Return the bill in dollars if the instance were given back at that time (run second)."""
+        """Return the bill in dollars if the instance were returned at that run second."""
         return self.fleet.dollars(at) + self.charges.dollars(self.fleet.launches, at)
 
     def safe_until(self) -> float:
@@ -203,7 +200,7 @@ class MeasurePolicy:
         return self._limits.safe_until()
 
     def dispensable(self) -> tuple[TrialId, ...]:
-        """Return no trial: it is one that is measured."""
+        """Return none: all trials are still being measured."""
         return ()
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -285,7 +282,7 @@ class MeasurePolicy:
             self.figures.release.append(max(0.0, event.gone_at - self._returns.began_at))
 
     def _note_refused(self, event: LaunchFailed) -> None:
-        """Do without the widths that an instance was for, unless it is the only one."""
+        """Drop the widths that needed the refused instance; fail if it was the only one."""
         self.fleet[event.intent].gone_at = event.at
         why = f"{event.code}: {event.message}"
         most = len(self.fleet.alive()) * self.offer.gpus
@@ -307,7 +304,7 @@ class MeasurePolicy:
             self._size(session, event)
 
     def _note_failed(self, event: TrialFailed) -> None:
-        """Record a configuration that failed; one that was stopping was measured already."""
+        """Record a configuration that failed; one being stopped was measured already."""
         session = self._sessions[event.session]
         session.live = False
         if session.stopping or self.ending is not None:
@@ -324,7 +321,7 @@ class MeasurePolicy:
             self.failed.append(Failed(trial, session.phase, *why))
 
     def _note_unsynced(self, trial: Trial, event: TrialFailed) -> None:
-        """Measure no trial on several GPUs any more, or end it where that was asked for."""
+        """Measure only single GPUs from now on, or end the measurement if sync is required."""
         if self.rules.sync_required or not self.figures.epoch:
             self._fail(unsynced_text(event), "")
         elif not self._narrow:
@@ -334,14 +331,14 @@ class MeasurePolicy:
             self._left_out.append(f"more than one GPU left out: {why}")
 
     def _leave_out(self, why: str) -> None:
-        """End it with what was measured before this share of a GPU."""
+        """End the measurement with what was measured before this share of a GPU."""
         if self.ending is None:
             trials = round(1 / self._phase.width)
             self._left_out.append(f"{trials} or more trials on a GPU left out: {why}")
             self.ending = EndReason.DONE
 
     def _note_timer(self, event: TimerFired) -> Iterable[Command]:
-        """End it while all can be given back within the limits, and what hangs at once."""
+        """End while everything can be returned within the limits; end stalled trials at once."""
         if event.name == CLEANUP:
             return self._returns.give_back(again=True)
         self._run_out(self._limits.reached())
@@ -370,11 +367,11 @@ class MeasurePolicy:
     # ---- how much there is time for ------------------------------------------------------
 
     def _size(self, first: MeasuredSession, event: EpochDone) -> None:
-        """Let the first epoch decide how many are measured at each width.
+        """Set the number of epochs per width by the first epoch.
 
-        Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
+        Other widths are unknown yet: more GPUs are assumed to be no faster.
         """
-        # The budget falls to what is enough, or owed anyway: a minimum charge may be used up.
+        # Lower the budget to `enough_usd`, or to what is owed anyway (a minimum charge).
         enough = max(self.enough_usd, self.spent(self.brakes.ahead(event.at)))
         if enough < (math.inf if self.limits.budget is None else self.limits.budget):
             self._limit(budget=enough)
@@ -385,7 +382,7 @@ class MeasurePolicy:
         self._epochs = work.fitting(self._epochs, self.share * self._seconds_left)
 
     def _allow(self, seconds: float) -> None:
-        """Set the deadline that many seconds from now, where the user has set none."""
+        """Set the deadline that many seconds from now, unless the user has set one."""
         if self._extends:
             self._limit(deadline=self.now + seconds)
 
@@ -395,7 +392,7 @@ class MeasurePolicy:
 
     @property
     def _seconds_left(self) -> float:
-        """The seconds for which the limits let the instance be."""
+        """The seconds for which the limits allow the instance."""
         return self.safe_until() - self.now - self.brakes.tick - self.brakes.drain
 
     # ---- decisions -----------------------------------------------------------------------
@@ -428,7 +425,7 @@ class MeasurePolicy:
         return []
 
     def _begin_next(self) -> Iterable[Command]:
-        """Begin the next phase, or this one with other configurations where none could train."""
+        """Begin the next phase, or repeat this one with other configurations if all failed."""
         if not self._here or self._counted:
             return self._next_phase()
         self._tries += 1
@@ -471,7 +468,7 @@ class MeasurePolicy:
         return self._wind_down()
 
     def _why_not(self, width: Width) -> str:
-        """Return why a width isn't measured, as far as those before it show; "" if it is."""
+        """Return why a width isn't measured, by what earlier ones showed; "" if it is."""
         if seconds_for(width, self._epochs, self._sessions.values()) > self._seconds_left:
             return "the limits leave no time for it"
         if width >= 1:
@@ -512,7 +509,7 @@ class MeasurePolicy:
         if is_past:
             start = 0
             checkpoint = None
-        # A trial that starts from scratch here: then that is what a change of width takes.
+        # A trial that starts from scratch here shows what a change of width takes.
         begun = any(session.counted for session in self._sessions.values())
         resumed = begun and (checkpoint is not None or is_past or not self.saves)
         command = StartTrial(
@@ -533,14 +530,14 @@ class MeasurePolicy:
         return command
 
     def _stop_all(self) -> list[Command]:
-        """End what is live, and is not being ended already."""
+        """Stop all live sessions that aren't being stopped already."""
         ending = [session for session in self._live if not session.stopping]
         for session in ending:
             session.stopping = True
         return [StopTrial(session.command.session) for session in ending]
 
     def _keep_unfinished(self) -> None:
-        """Count what is there; where there is nothing else, a single epoch, or a trial alone."""
+        """Count unfinished sessions: a single epoch, or a trial alone, if there is nothing else."""
         here = [] if self._phase.width < 1 or self._counted else self._here
         for least in (min(2, self._epochs), 1):
             for session in here:
@@ -552,7 +549,7 @@ class MeasurePolicy:
             self._count_alone()
 
     def _count_alone(self) -> None:
-        """Take a trial by itself for one among others, where no other was measured."""
+        """Count the trial that trained alone as one among others, if no other was measured."""
         if self.figures.alone and not self.figures.epoch:
             self.figures.add_epochs(1.0, self.figures.alone, None)
 
