@@ -1,7 +1,7 @@
-"""Strategies, allocators and fleet rules by their names, and the policy that they make together.
+"""Strategies, allocators and fleet rules by name, and the policy composed of them.
 
-One table for each kind: a new one is a line here. The names are those of experiment files, of the
-command line and of comparisons on recorded curves, and mean the same everywhere.
+One table per kind: a new one is a line here. The names mean the same in experiment files, on the
+command line and in comparisons on recorded curves.
 """
 
 import math
@@ -42,7 +42,7 @@ from cloudtune.strategies.successive_halving import Halving
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:
-    """Return what strategies with rungs are made from."""
+    """Return the arguments of strategies with rungs."""
     return {
         "min_epochs": context.min_epochs,
         "max_epochs": context.max_epochs,
@@ -67,7 +67,7 @@ def _median(context: BuildContext, sampler: Sampler) -> Strategy:
 
 
 def _halving(context: BuildContext, sampler: Sampler) -> Strategy:
-    """Return one bracket of `trials` trials; small brackets one by one if that isn't set."""
+    """Return one bracket of `trials` trials, or small brackets one by one if it isn't set."""
     smallest = context.eta ** (
         len(rung_epochs(context.min_epochs, context.max_epochs, context.eta)) - 1
     )
@@ -76,7 +76,7 @@ def _halving(context: BuildContext, sampler: Sampler) -> Strategy:
 
 
 def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
-    """Return PBT; the sampler perturbs clones if it can, else they take its next trials."""
+    """Return PBT; the sampler perturbs clones if it can, otherwise they are its next trials."""
     explore = getattr(sampler, "explore", None)
     if explore is not None and context.inherit:
         explore = partial(explore, inherit=True)
@@ -117,7 +117,7 @@ def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Alloca
     )
 
 
-# Strategies that need a sampler that learns, and the part of its asks that are random.
+# Strategies that need a sampler that learns, with the share of its asks that are random.
 MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
 
 STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
@@ -141,7 +141,7 @@ STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
     "seer-full": partial(_seer, full=True),
 }
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
-# Where strategies come from that stand for a paper without a public text; shown with the name.
+# The paper behind strategies reconstructed without a public text; shown with the name.
 WHOSE: dict[str, str] = {
     "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
     "seer": f"now called best: {_AIM}",
@@ -169,11 +169,11 @@ FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
 
 # Strategies that never pause a trial.
 STAYING = frozenset({"random", "grid", "sequential", "median", "asha-stopping"})
-# The default search, by its name and by the one that it had before 0.3.
+# The default search: its name, and its name before 0.3.
 SEARCHES = ("best", "seer")
-# The allocator and the fleet that see what the strategy of that name sees.
+# The allocator and the fleet rule that share the view of the strategy of that name.
 SEER = "seer"
-# The allocator and the fleet of strategies that "same" and "naive" don't suit.
+# The allocator and the fleet rule of strategies that "same" and "naive" don't suit.
 SUITED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
     "hypersched": ("hypersched", "constant"),
@@ -195,12 +195,12 @@ class Choice:
 
     @property
     def has_rules(self) -> bool:
-        """Whether the strategy or the allocator is HyperSched's, whose rules can be changed."""
+        """Whether the strategy or the allocator is HyperSched's, which has rules to set."""
         return any(name.startswith("hypersched") for name in (self.strategy, self.allocator))
 
     @property
     def planned(self) -> bool:
-        """Whether the widths or the fleet go by a plan of stages, so that there must be one."""
+        """Whether the widths or the fleet follow a plan of stages, so that there must be one."""
         return BY_PLAN in {self.allocator, self.fleet}
 
 
@@ -208,7 +208,7 @@ def named(kind: str, name: str, names: Collection[str]) -> str:
     """Return the name if it is one of `names`.
 
     Raises:
-        UsageError: it isn't; the message has the nearest.
+        UsageError: it isn't; the message suggests the nearest.
     """
     if name in names:
         return name
@@ -221,10 +221,10 @@ def named(kind: str, name: str, names: Collection[str]) -> str:
 
 
 def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
-    """Return the kind of sampler that a strategy gets, and which share of its asks is random.
+    """Return the sampler of a strategy, and the share of its asks that is random.
 
-    If none is asked for, BOHB gets TPE, since it needs a model, the search gets
-    "adaptive", and any other strategy "random".
+    By default BOHB gets "tpe", since it needs a model, the search gets "adaptive", and any other
+    strategy "random".
 
     Raises:
         UsageError: there is no such sampler, or the strategy needs one that learns.
@@ -241,9 +241,9 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
 
 
 def affordable_instances(context: BuildContext) -> int:
-    """Return how many of the cheapest instance the budget pays for from now to the deadline.
+    """Return how many of the cheapest instance the budget pays for until the deadline.
 
-    As many as there may be where there is no deadline.
+    Without a deadline, the maximum number of instances.
     """
     limits = context.limits
     price = context.cheapest.offer.usd_per_second
@@ -275,14 +275,14 @@ def _by_price(context: BuildContext) -> list[Offer]:
 
 
 def _back_to_spot(context: BuildContext, rule: FleetRule) -> FleetRule:
-    """Return the rule, with the way back to spot where there are both markets."""
+    """Return the rule, with the way back to spot if there are both markets."""
     offers = _by_price(context)
     both = len({offer.market for offer in offers}) > 1
     return BackToSpot(rule, offers) if both else rule
 
 
 def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
-    """Return the three names; where none is given, what suits the strategy, and the fleet.
+    """Return the three names; those left out are the ones that suit the strategy and the fleet.
 
     Raises:
         UsageError: a name is unknown, or goes with another strategy only.
@@ -290,7 +290,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
     named("strategy", strategy, STRATEGIES)
     suited = SUITED.get(strategy, ("same", "naive"))
     if BY_PLAN in suited and fleet not in {"", BY_PLAN}:
-        allocator = allocator or "same"  # a plan's widths are those for its own instances
+        allocator = allocator or "same"  # a plan's widths are for its own instances
     allocator = allocator or suited[0]
     fleet = fleet or suited[1]
     choice = Choice(strategy, allocator, fleet)
@@ -321,7 +321,7 @@ def components(
 ) -> Components:
     """Build the strategy, the allocator and the fleet rule of a choice.
 
-    A choice that goes by a plan needs one; its trials are then the first that the sampler gives.
+    A planned choice needs a plan; its trials are then the sampler's first.
     """
     if choice.planned:
         assert plan is not None, f"{choice} goes by a plan"
@@ -374,7 +374,7 @@ def run_policy(
     zones: Sequence[str] = (),
     **options: Any,
 ) -> RunPolicy:
-    """Return the policy that carries three choices out; `options` are `RunPolicy`'s."""
+    """Return the policy of the three choices; `options` are `RunPolicy`'s."""
     state = RunState(
         rentables=context.rentables,
         max_instances=context.max_instances,

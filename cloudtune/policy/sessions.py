@@ -161,7 +161,7 @@ class SessionKeeper:
         commands: list[Command] = []
         if not state.again:
             return commands
-        # On spot hundreds may wait, most of them alike, and the fleet is full most of the time.
+        # On spot hundreds of similar trials may wait for a full fleet: try each shape once.
         in_vain: set[tuple[Shape, ...]] = set()
         is_room = state.free.free_gpus > 0
         for trial in list(state.again.values()):
@@ -196,8 +196,8 @@ class SessionKeeper:
     def start(self, tasks: Sequence[Task]) -> tuple[list[Command], list[Sequence[Shape]]]:
         """Start the tasks that fit, in order.
 
-        A trial that goes on from a rung and doesn't fit keeps what is free: none that is wanted
-        less takes it, or the trial might wait until nothing new is left to start.
+        If a trial that continues from a rung doesn't fit, the free GPUs are kept for it. Otherwise
+        less wanted trials would take them, and it might wait until there is nothing new to start.
 
         Returns the commands, and the first choice of shape of each task that has to wait.
         """
@@ -205,7 +205,7 @@ class SessionKeeper:
         ready = [task for task in tasks if task.trial.id not in live]
         commands: list[Command] = []
         waiting: list[Sequence[Shape]] = []
-        in_vain: Sequence[Shape] = ()  # what didn't fit: nothing is given back meanwhile
+        in_vain: Sequence[Shape] = ()  # what didn't fit: no GPU becomes free meanwhile
         kept = False
         for task, shapes in zip(ready, self._shapes(ready), strict=True):
             fitting = None if kept or shapes == in_vain else self._first_fitting(shapes)

@@ -1,7 +1,7 @@
-"""What a run does where no plan keeps its limits any more: the best that they allow.
+"""What a run does when no plan keeps its limits any more: the best that they allow.
 
-Fewer trials go on, as many as leave the last one a full training; else one goes on, for as many
-epochs as possible.
+It continues with fewer trials, as many as still leave the last one a full training; if not even
+that fits, with one trial for as many epochs as possible.
 """
 
 import math
@@ -16,7 +16,7 @@ from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.policy.planned.remaining_work import Rest
 
-# Finds out how much can be done: it takes a planning for each number of trials that is tried.
+# Finds how many trials fit. Each number tried takes a planning, so this planner must be quick.
 _QUICK = GreedyPlanner()
 
 
@@ -24,7 +24,7 @@ _QUICK = GreedyPlanner()
 class BestEffort:
     """A plan for fewer trials, or fewer epochs of the last: what the limits still allow.
 
-    `members` train on, to `epochs` of the `full` ones that were asked for.
+    `members` train on, to epoch `epochs` of the `full` ones requested.
     """
 
     plan: Plan
@@ -41,10 +41,11 @@ class Effort:
         self._rest = rest
 
     def best(self) -> BestEffort | None:
-        """Return what the limits allow: the most trials of which one is trained in full.
+        """Return the most trials of which one can still be trained in full.
 
-        Else one trial, for as many epochs as possible. In the midst of a stage its trials train
-        on to the rung if that still leaves a full training, else the worst of them are cut now.
+        If not even one can, return one trial for as many epochs as possible. In the middle of a
+        stage all its trials train on to the rung if that leaves time and money for a full training;
+        otherwise the worst are cut now.
         """
         whole = None if self._rest.fresh else self._most_after_the_rung()
         if whole is not None and whole.epochs == whole.full:
@@ -115,7 +116,7 @@ class Effort:
     def _improved(
         self, quick: Explored, ask: Callable[[int, int], PlanRequest], most: int
     ) -> Explored:
-        """Return what the run's own planner makes of it: one more trial, or a better plan."""
+        """Return what the run's own planner adds: one more trial, or a better plan."""
         if (
             quick.epochs == ask(quick.trials, quick.epochs).work[-1].end_epoch
             and quick.trials < most
@@ -127,9 +128,9 @@ class Effort:
         return quick if plan is None else replace(quick, plan=plan)
 
     def _ranked(self) -> tuple[TrialId, ...]:
-        """Return the trials of the stage, the best first, by the last epoch that all have reported.
+        """Return the trials of the stage, best first, by the last epoch that all have reported.
 
-        Just behind a rung they are in order already; those that have yet to begin come last.
+        Right after a rung they are in order already. Trials that have yet to begin come last.
         """
         members = self._rest.members
         trials = self._rest.view.trials
@@ -144,7 +145,7 @@ class Effort:
 
 
 def _scaled(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
-    """Return the stages with `trials` in the first, and as much fewer in the others."""
+    """Return the stages with `trials` in the first, and proportionally fewer in the others."""
     most = stages[0].trials
     share = trials / most if most else 1.0
     return tuple(

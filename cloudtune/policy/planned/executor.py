@@ -1,13 +1,11 @@
 """How a plan is carried out: a strategy, an allocator and a fleet rule that read it.
 
-The three share an `Itinerary`: the plan, and how far the run has come in it. Strategy, allocator
-and fleet rule can each be replaced by another: the stages of a plan on a constant fleet, another
-allocator's widths on the plan's instances.
+The three share an `Itinerary`: the plan, and the run's position in it. Each can be replaced by
+another: a plan's stages on a constant fleet, or another allocator's widths on the plan's instances.
 
-A stage ends when all its trials have reached the rung or failed. Then the schedule says which go
-on, the instances that the next stage doesn't need are emptied, and trials with another width there
-stop and start again. Where the world isn't what the plan says, the rest may be replanned
-(`Replanner`).
+A stage ends when all its trials have reached the rung or failed. Then the schedule chooses the
+survivors, the instances that the next stage doesn't need are emptied, and trials whose width
+changes stop and restart. If reality differs from the plan, the rest may be replanned (`Replanner`).
 """
 
 import math
@@ -31,8 +29,8 @@ Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
 class PlannedStages:
     """The strategy of a planned run: stages with a barrier at each rung.
 
-    With `planned_widths` a trial whose width in the new stage is another one stops at the rung and
-    starts again; without, another allocator resizes it.
+    With `planned_widths`, a trial whose width changes in the new stage stops at the rung and
+    restarts; without, another allocator resizes it.
     """
 
     anytime = False
@@ -58,7 +56,7 @@ class PlannedStages:
         self._planned_fleet = planned_fleet
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the trials that have yet to train in the stage; those that stay come first."""
+        """Return the trials that have yet to train in the stage, those that stay in place first."""
         itinerary = self.itinerary
         if itinerary.stage:
             room = max(room, view.lookahead)
@@ -72,12 +70,12 @@ class PlannedStages:
         itinerary.heard[trial.id] = view.now
         if self._reacting is not None and self._reacting.unsettled(view, itinerary):
             itinerary.restless = True
-        if trial.epoch >= rung:  # on an instance that is to go it must not wait
+        if trial.epoch >= rung:  # it must not wait on an instance that is about to go
             return Verdict.PAUSE if self._leaves(view, trial) else Verdict.HOLD
         return Verdict.PAUSE if self._goes_elsewhere(view, trial) else Go(rung)
 
     def _leaves(self, view: View, trial: TrialProgress) -> bool:
-        """Whether a trial has saved its last epoch, and an instance that it sits on is to go."""
+        """Whether a trial has saved its last epoch, and one of its instances is about to go."""
         if trial.checkpoint_epoch < trial.epoch:
             return False
         instances = {piece.instance for piece in trial.placement}
@@ -85,10 +83,10 @@ class PlannedStages:
         return any(name in leaving or not view.fleet.of(name).usable for name in instances)
 
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
-        """Whether a trial's instance is to go, and only groups of another width have room for it.
+        """Whether a trial on an instance about to go finds room only in groups of another width.
 
-        Or none before that instance is gone, under the cap. Such a trial pauses, and starts
-        again; at its own width it would move at once (`_resized`).
+        Or, under the cap, in none before that instance is gone. Such a trial pauses and restarts;
+        if its own width had room it would move at once (`_resized`).
         """
         if not (self._planned_widths and self._leaves(view, trial)):
             return False
@@ -102,7 +100,7 @@ class PlannedStages:
         return bool(widths) and trial.width not in widths
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Do nothing: the stage doesn't wait for a trial that is over."""
+        """Do nothing: the stage doesn't wait for failed trials."""
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Close the stage if all its trials have reached the rung; return those that stop."""
@@ -114,7 +112,7 @@ class PlannedStages:
         return verdicts or {}
 
     def _react(self, reacting: Replanner, view: View) -> Mapping[TrialId, Verdict]:
-        """Review the plan in the midst of a stage; instances that a new one doesn't need go."""
+        """Review the plan in the middle of a stage; return instances a new plan doesn't need."""
         itinerary = self.itinerary
         before = itinerary.replanned
         cut = reacting.react(view, itinerary)
@@ -127,7 +125,7 @@ class PlannedStages:
         return {**{t.id: Verdict.PAUSE for t in there}, **cut}
 
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
-        """Return the trials that stop at the rung; None where the stage goes on."""
+        """Return the trials that stop at the rung; None while the stage continues."""
         itinerary = self.itinerary
         roster = itinerary.roster(view)
         # The barrier: every member has begun once, and all that didn't fail have reached the rung.
@@ -143,7 +141,7 @@ class PlannedStages:
         if not chosen:
             return self._finish(view, results)
         itinerary.next_stage(view, chosen)
-        # Before any trial is sent elsewhere: a plan that has just changed says where to.
+        # Before any trial is moved: a plan that has just changed says where to.
         if self._reacting is not None:
             self._reacting.react(view, itinerary)
         out = {
@@ -158,7 +156,7 @@ class PlannedStages:
     def _finish(
         self, view: View, results: Mapping[TrialId, float | None]
     ) -> Mapping[TrialId, Verdict]:
-        """End the run; it has failed if no trial reached the last rung that there was."""
+        """End the run; it failed if no trial reached the last rung."""
         finished = any(trial.status == "finished" for trial in view.trials.values())
         self.reason = EndReason.DONE if results or finished else EndReason.FAILED
         return dict.fromkeys(results, Verdict.FINISH)
@@ -176,15 +174,15 @@ class PlannedStages:
         for offer, count in view.held.items():
             group = itinerary.stage_plan.group(offer)
             extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
-            # Of equal worth the oldest go: they have paid their minimum charge.
+            # Ties go to the oldest: they have paid their minimum charge.
             held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
             held.sort(key=lambda r: (not r.at_risk, r.joined, staying[r.instance or ""]))
             yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:
-        """Yield trials that can't train on where they are; a group keeps no more than it takes.
+        """Yield trials that can't stay where they are: their group's width changed or it is full.
 
-        Never one that has saved nothing: started again, it would train all its epochs again.
+        Never one that has saved nothing: after a restart it would repeat all its epochs.
         """
         itinerary = self.itinerary
         usable = {r.instance for r in view.fleet.usable()} - itinerary.leaving
@@ -206,14 +204,14 @@ class PlannedStages:
                 room[trial.offer] -= 1
 
     def wake_at(self, view: View) -> float | None:
-        """Return when to look at the plan again: else a planned strategy decides at results."""
+        """Return when to review the plan, besides at results."""
         return None if self._reacting is None else self._reacting.wake_at(view)
 
     def done(self, view: View) -> bool:
         return self.reason is not None
 
     def more(self, view: View, trials: int) -> str:
-        """Replan the rest with newcomers; returns why that can't be, "" if it can."""
+        """Replan the rest with new trials; return why that isn't possible, "" if it is."""
         if self._joining is None:
             return f"{self.name} takes only as many trials as its limits pay for"
         schedule = self._joining(view, self.itinerary, trials)
@@ -226,9 +224,9 @@ class PlannedStages:
 
 
 class PlannedWidths:
-    """The allocator of a planned run: a trial is as wide as its group of the stage is planned.
+    """The allocator of a planned run: a trial has the width of its group in the stage.
 
-    On a fleet that isn't the plan's, a trial has its group's width wherever there is room for it.
+    On a fleet other than the plan's, it has that width wherever there is room.
     """
 
     name = "planned"
@@ -251,7 +249,7 @@ class PlannedWidths:
         sessions = -1
         shapes = list[Shape]()
         for _ in tasks:
-            if len(view.running) != sessions:  # else the last task waits, and nothing has changed
+            if len(view.running) != sessions:  # otherwise the last task waits: nothing changed
                 sessions = len(view.running)
                 groups = (
                     itinerary.groups(view) if self._planned_fleet else itinerary.stage_plan.groups
@@ -260,13 +258,13 @@ class PlannedWidths:
             yield shapes
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width of the trial's group; its own width where it sits in no group."""
+        """Return the width of the trial's group; its own width if it is in no group."""
         group = self._itinerary.stage_plan.group(trial.offer) if trial.offer else None
         return trial.width if group is None else group.width
 
 
 def _going(view: View) -> float:
-    """Return the GPUs of trials that stop, or sit on instances that are to go."""
+    """Return the GPUs of trials that stop or are on instances about to go."""
     usable = view.fleet.usable()
     if not view.running.stopping and len(usable) == sum([r.joined for r in view.fleet.alive()]):
         return 0.0
@@ -293,11 +291,10 @@ class PlannedFleet:
         return self._itinerary.stage
 
     def max_gpus(self, view: View) -> int:
-        """Return the GPUs of the stage, of what else is held, and those about to be free.
+        """Return the GPUs of the stage, of other held instances, and those about to be free.
 
-        Trials that stop for the new stage, or sit on instances that are to go, count besides the
-        stage's own GPUs: the next trials are asked for now, and take over as soon as those are
-        gone.
+        Trials that stop for the new stage, or are on instances about to go, count on top of the
+        stage's own GPUs: the next trials are requested now and take over as soon as they can.
         """
         fleet = self._itinerary.stage_plan.fleet
         held = view.held
@@ -305,9 +302,9 @@ class PlannedFleet:
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the stage's instances, or only those held, while the rest waits for room.
+        """Return the stage's instances, or only the held ones while the cap leaves no room.
 
-        Besides them those that are asked for while the plan goes on without (`probes`).
+        On top of them come `probes`: requested, while the plan does without them.
         """
         itinerary = self._itinerary
         wanted = itinerary.needed(view)
@@ -316,7 +313,7 @@ class PlannedFleet:
         return wanted + itinerary.probes if itinerary.probes else wanted
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return all that can be rented, as long as there may be another plan; else the stage's."""
+        """Return all offers as long as the run may replan; otherwise the stage's."""
         if self._itinerary.stuck:
             return tuple(group.offer for group in self._itinerary.stage_plan.groups)
         return tuple(rentable.offer for rentable in view.rentables)

@@ -1,4 +1,4 @@
-"""A plan, and how far a run has come in it: what strategy, allocator and fleet rule look at."""
+"""A plan and a run's position in it, shared by strategy, allocator and fleet rule."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from cloudtune.strategies.rungs import capped
 
 
 class Itinerary:
-    """A plan, and where a run is in it.
+    """A plan and a run's position in it.
 
-    `trials` are those of the first stage, in the order in which they start. `plan` may change as
-    the run goes on; `stage` counts from 0, `members` are its trials.
+    `trials` are those of the first stage, in the order in which they start. `plan` may change
+    during the run. `stage` counts from 0; `members` are its trials.
     """
 
     def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
@@ -29,14 +29,14 @@ class Itinerary:
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
-        self.stuck = False  # nothing of the stage is available, and no other plan
+        self.stuck = False  # nothing of the stage is available, and there is no other plan
         self.restless = False  # an epoch has shown that the rest may need another plan
         self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
         self.changes: list[tuple[float, PlanAnew]] = []
         self.unrecorded: list[PlanAnew] = []
         self.leaving: frozenset[str] = frozenset()
-        self.probes: Counter[Offer] = Counter()  # asked for besides the plan: it may go there
-        self.waiting: dict[TrialId, int] = {}  # that join at a later stage, and where it ends
+        self.probes: Counter[Offer] = Counter()  # requested on top of the plan
+        self.waiting: dict[TrialId, int] = {}  # join later: that stage's end
         self._disturbances = 0
         self._roster: Roster | None = None
         self._tasks: dict[TrialId, Task] = {}  # of the roster's trials
@@ -50,14 +50,14 @@ class Itinerary:
         return capped(trial, self.stage_plan.stage.end_epoch)
 
     def check(self, view: View) -> None:
-        """Raise AssertionError if what was counted trial by trial isn't what there is."""
+        """Raise AssertionError if the roster's counters differ from the trials themselves."""
         fresh = Roster(
             self.members, self.stage_plan.stage.end_epoch, view.trials, view.running.changes
         )
         assert vars(self.roster(view)) == vars(fresh), "a trial changed without being counted"
 
     def complete(self, trial: TrialProgress) -> bool:
-        """Whether a trial has trained to a last epoch of its own."""
+        """Whether a trial has a last epoch of its own and has reached it."""
         last = trial.trial.epochs
         return last is not None and trial.epoch >= last
 
@@ -65,7 +65,7 @@ class Itinerary:
         return [view.trials[name] for name in self.members if name in view.trials]
 
     def roster(self, view: View) -> Roster:
-        """Return how far the trials of the stage are."""
+        """Return the progress of the stage's trials."""
         roster = self._roster
         end_epoch = self.stage_plan.stage.end_epoch
         if roster is None or roster.members is not self.members or roster.end_epoch != end_epoch:
@@ -75,7 +75,7 @@ class Itinerary:
         return roster.follow()
 
     def task(self, name: TrialId) -> Task:
-        """Return what a trial is to train in the stage; what waits is asked for at every event."""
+        """Return a trial's task in the stage, cached: waiting tasks are read at every event."""
         task = self._tasks.get(name)
         if task is None:
             trial = self.trials[name]
@@ -83,7 +83,7 @@ class Itinerary:
         return task
 
     def disturbed(self, view: View) -> bool:
-        """Whether an instance was refused, lost or taken back in this stage."""
+        """Whether an instance was refused, lost or interrupted in this stage."""
         return view.disturbances > self._disturbances
 
     def begin(self, view: View) -> None:
@@ -106,9 +106,9 @@ class Itinerary:
         members: tuple[TrialId, ...],
         waiting: Mapping[TrialId, int],
     ) -> None:
-        """End the present stage now, and go on by a plan that begins now, with newcomers.
+        """End the present stage now and follow a plan that begins now, with new trials.
 
-        `members` begin, and those that are `waiting` join at the stage that ends at their epoch.
+        `members` begin; `waiting` ones join at the stage that ends at their epoch.
         """
         self.begin(view)
         self.trials.update((trial.id, trial) for trial in newcomers)
@@ -121,7 +121,7 @@ class Itinerary:
         self.probes.clear()
 
     def splice(self, rest: Plan, kept: int, view: View) -> None:
-        """Put a plan that begins now behind the first `kept` stages of the present one."""
+        """Append a plan that begins now to the first `kept` stages of the present one."""
         later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
         estimate = Estimate(
             view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
@@ -131,14 +131,14 @@ class Itinerary:
         self.replanned += 1
 
     def record(self, view: View, why: str, what: str) -> None:
-        """Put a change of the plan on record, and when the run ends by it."""
+        """Record a change of the plan, and when the run will end by it."""
         estimate = self.plan.estimate
         change = PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars)
         self.changes.append((view.now, change))
         self.unrecorded.append(change)
 
     def pop_changes(self) -> list[PlanAnew]:
-        """Return the changes of the plan that aren't on record yet, each once."""
+        """Return the recorded changes of the plan, each once."""
         changes = self.unrecorded
         self.unrecorded = []
         return changes
@@ -146,16 +146,16 @@ class Itinerary:
     # ---- instances ---------------------------------------------------------------------------
 
     def missing(self, view: View) -> Counter[Offer]:
-        """Return the instances of the stage that are neither held nor asked for, by offer."""
+        """Return the instances of the stage that are neither held nor requested, by offer."""
         needed = self.needed(view)
         held = view.held
         return Counter() if needed.items() == held.items() else needed - held
 
     def needed(self, view: View) -> Counter[Offer]:
-        """Return the instances that the stage is to have, by offer.
+        """Return the instances that the stage should have, by offer.
 
-        As many as were planned; where trials have failed, or instances were refused or lost, only
-        as many as the trials need that still have to train.
+        As many as planned; after failed trials, refusals or lost instances, only as many as the
+        trials need that still have to train.
         """
         plan = self.stage_plan
         roster = self.roster(view)
@@ -164,10 +164,10 @@ class Itinerary:
         return self._needed_for(roster, view)
 
     def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
-        """Return the instances for what has to train: where it sits, or a group has room."""
+        """Return the instances for the trials that have to train: in place, or in a group."""
         placed = roster.placed_to_train
         needed: Counter[Offer] = Counter()
-        # A trial on an offer that has no group any more waits for a place as well.
+        # A trial on an offer that no longer has a group waits for a place too.
         waiting = roster.to_train - sum(placed[group.offer] for group in self.stage_plan.groups)
         for group in self.stage_plan.groups:
             joining = max(0, min(group.trials - placed[group.offer], waiting))
@@ -177,7 +177,7 @@ class Itinerary:
         return needed
 
     def held_back(self, view: View) -> bool:
-        """Whether missing instances have to wait, under the cap, until others are gone."""
+        """Whether the cap makes missing instances wait until others are gone."""
         if len(view.fleet.alive()) == len(view.fleet.wanted()):
             return False
         alive = Counter(rented.offer for rented in view.fleet.alive())

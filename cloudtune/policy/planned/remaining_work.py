@@ -1,7 +1,7 @@
-"""Replanning the rest of a job, from what a run has by then.
+"""The planning problem of the rest of a job, at one moment of its run.
 
-The work that is left, the instances that are held, the speeds that were measured, the time and the
-money that are left, and the offers without those that the cloud refuses.
+It has the remaining work, time and money, the held instances, the speeds measured so far, and the
+offers that the cloud doesn't refuse.
 """
 
 import heapq
@@ -26,13 +26,13 @@ from cloudtune.strategies.base import StagedStrategy, View
 from cloudtune.strategies.seer_barrier import SeerBarrier
 
 Place: TypeAlias = tuple[Offer, Width]
-# An instance that takes this many times as long as expected to join calls for another look.
+# An instance is late once joining takes this many times the expected time: review the plan.
 LATE = 1.25
 _EXACT = ExactPlanner()
 
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
-    """Return the seconds and dollars that a plan for the rest may take, from now on."""
+    """Return the seconds and dollars, from now on, that a plan for the rest may take."""
     deadline = view.limits.deadline
     budget = view.limits.budget
     time = None if deadline is None else deadline - view.now - reserve.seconds
@@ -49,9 +49,9 @@ def request_for_rest(
     trials: Sequence[TrialId],
     barred: Callable[[Offer], bool],
 ) -> PlanRequest:
-    """Return the planning problem of the rest: `work` that these trials are to do from now on.
+    """Return the planning problem of the rest: the `work` of these trials from now on.
 
-    A plan may use the held instances of an offer that is `barred`, and no more of them.
+    A plan may use no more instances of a `barred` offer than are held.
     """
     plan = itinerary.plan
     return PlanRequest(
@@ -66,10 +66,10 @@ def request_for_rest(
 
 
 def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
-    """Return the instances that are to stay, with their ages in seconds.
+    """Return the instances that stay, with their ages in seconds.
 
-    An instance carries the width of these trials only if every trial sits on GPUs. If some are
-    parked to let others train, the plan mustn't count on any trial to train on where it is.
+    An instance carries the width of these trials only if every trial holds GPUs. If some are
+    parked to let others train, the plan can't count on any trial staying in place.
     """
     begun = [view.trials[name] for name in trials if name in view.trials]
     settled = len(begun) == len(trials) and all(trial.live for trial in begun)
@@ -90,7 +90,7 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
 def _rentables_for(
     view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
 ) -> tuple[Rentable, ...]:
-    """Return the rentables at these trials' speeds; of a barred offer only what is held."""
+    """Return the rentables at these trials' speeds; barred offers only as far as held."""
     held = view.held
     rentables = []
     for rentable in view.rentables:
@@ -104,15 +104,15 @@ def _rentables_for(
 
 
 def _may_start(view: View, width: Width, offer: Offer) -> bool:
-    """Whether trials may start at a width: none has failed for it."""
+    """Whether trials may start at a width: none has run out of memory at it."""
     return view.width_for(None, width, offer) == width
 
 
 @dataclass(frozen=True)
 class GoingOn:
-    """What the present plan's rest comes to from now on, at realised figures.
+    """What the rest of the present plan will take from now on, at measured speeds.
 
-    `estimate` are the seconds from now to the end of training, and the dollars, the wait included.
+    `estimate` has the seconds from now to the end of training and the dollars, including the wait.
     """
 
     plan: Plan
@@ -122,11 +122,11 @@ class GoingOn:
 
 
 class Rest:
-    """One look at what is left of a run: its work, what going on comes to, what else there is.
+    """One look at the rest of a run: its work, what the present plan will take, and alternatives.
 
-    `training` are the trials that still have to train in the present stage, `members` with those
-    that wait at its rung; `fresh` says that none has trained in it yet. `refused`: something of the
-    stage is unavailable just now; `out_of_reach`: nothing of what is missing is available at all.
+    `training` are the trials that still have to train in the present stage; `members` includes
+    those that wait at its rung. `fresh`: no trial has trained in the stage yet. `refused`: part of
+    the stage's instances is unavailable now; `out_of_reach`: all that are missing are.
     """
 
     def __init__(
@@ -140,9 +140,7 @@ class Rest:
         self._real: dict[Offer, Rentable] = {}
         self.training = tuple(itinerary.roster(view).names_to_train())
         missing = itinerary.missing(view)
-        self.shuns: Collection[
-            Offer
-        ] = ()  # what another plan is to do without, but for what is held
+        self.shuns: Collection[Offer] = ()  # another plan gets no more of these than is held
         self.refused = any(map(view.avoided, missing))
         self.out_of_reach = bool(missing) and all(map(view.refused, missing))
         first = itinerary.stage_plan.stage.start_epoch
@@ -159,7 +157,7 @@ class Rest:
 
     @cached_property
     def members(self) -> tuple[TrialId, ...]:
-        """The trials of the stage that aren't over, those that wait at its rung included."""
+        """The trials of the stage that aren't over, including those that wait at its rung."""
         trials = self.view.trials
         return tuple(
             n for n in self.itinerary.members if n not in trials or trials[n].status not in OVER
@@ -167,8 +165,8 @@ class Rest:
 
     @cached_property
     def later(self) -> tuple[Stage, ...]:
-        """Return the stages after this one, as they were planned first, for those that are left."""
-        # A plan in need has fewer trials. With room again, as many as first planned go on.
+        """Return the later stages as first planned, for the trials that are left."""
+        # A best-effort plan has fewer trials. With room again, as many as first planned continue.
         itinerary = self.itinerary
         most = len(self.members) + len(self.itinerary.waiting)
         same = len(itinerary.first_plan.stages) == len(itinerary.plan.stages)
@@ -181,7 +179,7 @@ class Rest:
         return any(group.waves > 1 for group in self.itinerary.stage_plan.groups)
 
     def real(self, offer: Offer) -> Rentable:
-        """Return what can be rented, at the speeds that the stage's trials have there."""
+        """Return an offer's rentable at the speeds of the stage's trials."""
         if offer not in self._real:
             self._real[offer] = self.view.corrected(self.view.profiled(offer), self.members)
         return self._real[offer]
@@ -197,9 +195,9 @@ class Rest:
 
     @cached_property
     def work(self) -> tuple[Stage, ...]:
-        """Return the stages that are left; of the present one what its trials have yet to train.
+        """Return the remaining stages; of the present one, what its trials have yet to train.
 
-        Where they take turns that is the mean, else what is left of the one that is furthest back.
+        That is the mean if they take turns on the GPUs, otherwise the rest of the slowest trial.
         """
         left = self._epochs_left
         later = self.later
@@ -211,9 +209,9 @@ class Rest:
 
     @cached_property
     def rounded(self) -> float:
-        """Seconds by which `work` says too much of trials that take turns: it has whole epochs.
+        """Seconds by which `work`, in whole epochs, overstates trials that take turns.
 
-        No more than that on as many instances at once as there may be.
+        Divided by the maximum number of instances.
         """
         groups = self.itinerary.stage_plan.groups
         left = self._epochs_left
@@ -230,9 +228,9 @@ class Rest:
     # ---- going on -----------------------------------------------------------------------------
 
     def going_on(self) -> GoingOn | None:
-        """Return what the present plan comes to; None where its instances are unavailable.
+        """Return what the rest of the present plan takes; None if it can't be carried out.
 
-        Or where trials ran out of memory at its widths.
+        Its instances may be unavailable, or trials ran out of memory at its widths.
         """
         view = self.view
         missing = self.itinerary.missing(self.view)
@@ -249,10 +247,10 @@ class Rest:
         return GoingOn(plan, wait, estimate, self._keeps(estimate))
 
     def _overlap(self, plan: Plan) -> float:
-        """Return the seconds by which trials that take turns are through before whole rounds are.
+        """Return the seconds by which trials that take turns finish before whole rounds would.
 
-        A plan prices whole rounds. In the midst of one, some trials are almost done, and the next
-        takes the GPUs of each that ends: counted so, a trial in its last second is no round.
+        A plan prices whole rounds. In the middle of one, some trials are almost done, and the next
+        takes over the GPUs of each that ends; a trial in its last second isn't a whole round.
         """
         view = self.view
         stage = self.itinerary.stage_plan
@@ -279,14 +277,14 @@ class Rest:
         return max(0.0, plan.stages[0].seconds - max(ends))
 
     def present(self) -> Plan:
-        """Return the rest of the present plan at realised figures, as if all were available."""
+        """Return the rest of the present plan at measured speeds, as if all were available."""
         stages = self.itinerary.plan.stages[self.itinerary.stage :]
         offers = {group.offer for stage in stages for group in stage.groups}
         request = self.request(self.work, self.training, lambda offer: offer not in offers)
         return price(request, choices_for(stages, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
-        """Whether going on keeps the limits, less the share of them that `tight` keeps back."""
+        """Whether continuing keeps the limits, less the share that `tight` holds in reserve."""
         view = self.view
         share = 1 - self.tight.share
         deadline = view.limits.deadline
@@ -298,19 +296,19 @@ class Rest:
 
     @property
     def _rate(self) -> float:
-        """Dollars a second of what is held."""
+        """Dollars per second of the held instances."""
         held = sum(offer.held_usd_per_second * n for offer, n in self.view.held.items())
         return held + self.itinerary.plan.charges.usd_per_second
 
     def _wait(self) -> float:
-        """Return the seconds until those that are held train; negative in the midst of epochs."""
+        """Return the seconds until all held instances train; negative in the middle of epochs."""
         view = self.view
         boot = 0.0
         for rented in view.fleet.wanted():
             if not rented.joined:
                 gone = view.now - rented.requested_at
                 left = joins_in(view, rented.offer) - gone
-                # One that is late may come at any moment, or never: the later, the longer it takes.
+                # A late one may come at any moment, or never: the later it is, the longer the wait.
                 late = gone * (LATE - 1)
                 boot = max(boot, left, min(left + late, late))
         begun = [view.trials[name] for name in self.training if name in view.trials]
@@ -332,7 +330,7 @@ class Rest:
         barred: Callable[[Offer], bool],
         reserve: Reserve | None = None,
     ) -> PlanRequest:
-        """Return the planning problem of some work from now on; with a `reserve` in need."""
+        """Return the planning problem of some work from now on; `reserve` is for best effort."""
         request = request_for_rest(
             self.view,
             self.itinerary,
@@ -345,7 +343,7 @@ class Rest:
         deadline = request.limits.deadline
         budget = request.limits.budget
         if reserve is not None and deadline is not None:
-            # In need the run's own end is late enough: it already allows for the returns.
+            # Best effort may train until the run winds down, which leaves time for the returns.
             deadline += reserve.seconds * (1 - reserve.share)
         limits = Limits(
             None if deadline is None else max(0.0, deadline - wait),
@@ -354,7 +352,7 @@ class Rest:
         return replace(request, limits=limits, objective=self.itinerary.plan.objective)
 
     def other(self) -> Plan | None:
-        """Return the best plan for the rest, by what the run has seen; None: none is within."""
+        """Return the best plan for the rest by what the run has seen; None if none fits."""
         request = self.request(self.work, self.training, self.not_now)
         planner = quick_form(self.planner)
         wished = self._in_wished_time(request)
@@ -366,11 +364,11 @@ class Rest:
         return plan_within(planner, request)
 
     def not_now(self, offer: Offer) -> bool:
-        """Whether another plan is to do without any more of an offer."""
+        """Whether another plan must not add instances of an offer."""
         return offer in self.shuns or self.view.avoided(offer)
 
     def _in_wished_time(self, request: PlanRequest) -> PlanRequest | None:
-        """Return a request that also keeps the time for which the plan was chosen, if any was."""
+        """Return a request that also keeps the time that the plan was chosen for, if any."""
         wished = self.itinerary.first_plan.wished
         if wished is None:
             return None
@@ -379,7 +377,7 @@ class Rest:
         return replace(request, limits=in_wished_time(request.limits, seconds))
 
     def reached(self, going_on: GoingOn) -> float:
-        """Return the epoch to which going on trains the last trial before a limit ends the run."""
+        """Return the epoch that the last trial reaches before a limit ends the run."""
         limits = limits_left(self.view, replace(self.reserve, share=0.0))
         time = math.inf if limits.deadline is None else limits.deadline - going_on.wait
         money = math.inf if limits.budget is None else limits.budget
@@ -398,9 +396,9 @@ class Rest:
 
 
 def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
-    """Put a plan that begins now in the midst of the present stage.
+    """Follow a plan that begins now, in the middle of the present stage.
 
-    What the stage has taken so far counts to it, as far as its plan went.
+    The stage keeps what its plan said up to now.
     """
     old = itinerary.stage_plan
     began = itinerary.stage_began[-1]
@@ -421,23 +419,23 @@ def follow_from_now(itinerary: Itinerary, rest: Plan, view: View) -> None:
 
 
 def places(itinerary: Itinerary) -> set[Place]:
-    """Return wherever the rest of the plan trains."""
+    """Return every place where the rest of the plan trains."""
     stages = itinerary.plan.stages[itinerary.stage :]
     return {(group.offer, group.width) for stage in stages for group in stage.groups}
 
 
 def joins_in(view: View, offer: Offer) -> float:
-    """Return the seconds from a request until the instance joins, by what was seen."""
+    """Return the seconds from a request until the instance joins, as seen in this run."""
     return view.delay(offer, "launch") + view.delay(offer, "boot")
 
 
 def choices_for(stages: Sequence[StagePlan], work: Sequence[Stage]) -> list[tuple[Group, ...]]:
-    """Return what planned stages do for some work, stage by stage."""
+    """Return the groups of planned stages, filled for some work, stage by stage."""
     return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
 
 
 def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
-    """Return the groups with `trials` in all, in as many rounds as that takes."""
+    """Return the groups with `trials` in total, in as many rounds as that takes."""
     filled = []
     left = trials
     for number, group in enumerate(groups):
@@ -450,9 +448,9 @@ def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
 
 
 class HalvingSchedule:
-    """Successive halving by its own stages: the plan is kept, whatever the results.
+    """Successive halving by its own stages: the results never change the plan.
 
-    The first of them is the itinerary's stage `begins`.
+    Its first stage is the itinerary's stage `begins`.
     """
 
     def __init__(self, strategy: StagedStrategy, name: str = "sha", begins: int = 0) -> None:
@@ -468,14 +466,14 @@ class HalvingSchedule:
 
 
 class SeerSchedule:
-    """Keeps the most trials at each rung of which the best can still be trained in full.
+    """Keeps the most trials at each rung that still leave the best one a full training.
 
-    The reconstruction of SEER's run (docs/seer.md): the rest is replanned at each rung. If
-    the limits don't pay for one trial in full, the best is trained as far as they go; the run ends
+    The reconstruction of SEER's run (docs/seer.md): the rest is replanned at each rung. If the
+    limits don't pay for one full training, the best trial trains as far as they go; the run ends
     at the rung from which not one more epoch fits.
 
-    All trials of a stage on one offer have one width, so survivors don't differ in width by their
-    rank; a stage is wider where the rest of the job meets its deadline in no cheaper way.
+    All trials of a stage on one offer have the same width, whatever their rank; a stage is wider
+    if the rest of the job can't meet its deadline in a cheaper way.
     """
 
     name = "seer-barrier"
@@ -487,7 +485,7 @@ class SeerSchedule:
     def promote(
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...] | EndReason:
-        """Return as many of the best trials as can go on; their plan becomes the itinerary's."""
+        """Return as many of the best trials as can continue; the itinerary takes their plan."""
         ranked = self._strategy.ranked(results)
         rung = itinerary.stage_plan.stage.end_epoch
         left = self._strategy.max_epochs - rung
@@ -517,9 +515,9 @@ class SeerSchedule:
         return ranked[: explored.trials]
 
     def _unreserved(self, request: PlanRequest) -> Plan | None:
-        """Return the plan of training one trial to its end with all that is left.
+        """Return the plan of training one trial to its end with everything that is left.
 
-        Its last seconds are those in which everything is given back.
+        Everything is returned in its last seconds.
         """
         share = 1 - self._reserve.share
         deadline = request.limits.deadline
@@ -532,7 +530,7 @@ class SeerSchedule:
 
 
 def binding(error: InfeasibleError, limits: Limits) -> EndReason:
-    """Return which limit leaves no plan; where nothing could be rented it is the offers."""
+    """Return which limit leaves no plan, or NO_CAPACITY if nothing could be rented."""
     if error.fastest is None:
         return EndReason.NO_CAPACITY
     late = limits.deadline is not None and error.fastest.estimate.seconds > limits.deadline

@@ -1,10 +1,10 @@
-"""When the rest of a planned run is replanned, and what it does where no plan keeps the limits.
+"""When the rest of a planned run is replanned, and what it does if no plan keeps the limits.
 
-At every rung, and whenever the forecast of the rest leaves what the plan expected or the limits,
-the present plan and the best other plan are both priced by what the run has seen by then: speeds,
-delays, instances, refusals (`View.corrected`). The run follows the other one where the present one
-breaks the limits, or where the other is better by more than noise, its boots included. So nothing
-flaps, and a run that goes as planned keeps its plan.
+At every rung, and whenever the forecast of the rest departs from the plan or breaks the limits, the
+present plan and the best other plan are both priced by what the run has seen so far: speeds,
+delays, instances, refusals (`View.corrected`). The run switches if the present plan breaks the
+limits, or if the other is better by more than noise, boots included. So nothing flaps, and a run
+that goes as planned keeps its plan.
 """
 
 import math
@@ -33,9 +33,9 @@ from cloudtune.policy.planned.remaining_work import (
 from cloudtune.policy.planned.safety_net import MarketWatch
 from cloudtune.strategies.base import Verdict, View
 
-# The part of the time left in which no other search is made, after one found nothing.
+# After a search that found nothing, the share of the remaining time without another.
 QUIET = 0.02
-# The part of the time left for which speeds that differ call for no other look, after one.
+# After a look at differing speeds, the share of the remaining time without another.
 CALM = 0.01
 _TOO_MUCH = "no plan keeps the limits any more"
 
@@ -43,10 +43,10 @@ Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
 
 
 class Replanner:
-    """Replans the rest of a run where the world isn't what its plan says.
+    """Replans the rest of a run when reality differs from its plan.
 
-    `heeds` what: "all"; only "shocks", as offers that are refused and instances that are lost; or
-    only "refusals", where nothing of the plan is available any more.
+    `heeds` says which causes count: "all"; "shocks", such as refused offers and lost instances; or
+    "refusals", when nothing of the plan is available any more.
     """
 
     def __init__(self, planner: Planner, reserve: Reserve, heeds: Heeds = "all") -> None:
@@ -66,7 +66,7 @@ class Replanner:
     # ---- when ---------------------------------------------------------------------------------
 
     def unsettled(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether what an epoch takes has become another by more than noise since the last look."""
+        """Whether the seconds of an epoch have changed by more than noise since the last look."""
         if self._heeds != "all":
             return False
         for offer, width in places(itinerary):
@@ -79,16 +79,16 @@ class Replanner:
         return False
 
     def wake_at(self, view: View) -> float | None:
-        """Return when to look again: at an instance that should have joined by then, at markets."""
+        """Return when to look again: when an instance should have joined, or at the markets."""
         if self.markets is None:
             return None
         at = min(self._late_at(view), self.markets.look_at)
         return at if at < math.inf else None
 
     def _late_at(self, view: View) -> float:
-        """Return when to look next at an instance that has yet to join; inf where there is none.
+        """Return when to look next at an instance that has yet to join; inf if there is none.
 
-        Where not all is heeded, there is no such look.
+        There is no such look unless all causes are heeded.
         """
         if self._heeds != "all":
             return math.inf
@@ -96,7 +96,7 @@ class Replanner:
         return min([self._overdue_at(view, *instance) for instance in asked], default=math.inf)
 
     def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
-        """Return when to look next at an instance that is late already, or will be."""
+        """Return when to look next at an instance that is or may become late."""
         expected = max(1.0, joins_in(view, offer))
         times = 1.0
         while asked_at + expected * LATE * times <= view.now:
@@ -104,7 +104,7 @@ class Replanner:
         return asked_at + expected * LATE * times
 
     def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
-        """Change the plan where that is called for; returns the trials that are cut for it."""
+        """Change the plan if necessary; return the trials that are cut for it."""
         cause = self._cause(view, itinerary)
         if cause is not None and cause != "market":
             itinerary.restless = False
@@ -122,7 +122,7 @@ class Replanner:
         return _Look(self, rest, cause).decide()
 
     def _cause(self, view: View, itinerary: Itinerary) -> str | None:
-        """Return what has happened that may call for another plan; "" at a rung."""
+        """Return the cause to review the plan; "" at a rung, None if there is none."""
         shock = view.shocks != self._shocks
         rung = itinerary.stage != self._stage
         late = view.now >= self._look_at
@@ -149,10 +149,10 @@ class Replanner:
     # ---- for a look ---------------------------------------------------------------------------
 
     def note_fruitless(self, view: View, itinerary: Itinerary) -> None:
-        """Search no more for a while unless trials or instances change: nothing was found.
+        """Stop searching for a while, unless trials or instances change: nothing was found.
 
-        Where no plan keeps the limits, or a pool refuses again and again, every event would call
-        for one more search.
+        If no plan keeps the limits, or a pool refuses repeatedly, every event would otherwise
+        trigger another search.
         """
         self._fruitless = self._state_of(view, itinerary)
         self._quiet_until = view.now + QUIET * _time_left(view, itinerary)
@@ -169,21 +169,21 @@ class Replanner:
         return self._heeds
 
     def record(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
-        """Put a change of the plan, or that none is left, on record; the same only once."""
+        """Record a change of the plan, or that none is left; the same only once."""
         if why + what not in self._recorded:
             self._recorded.add(why + what)
             itinerary.record(view, why, what)
 
 
 def _time_left(view: View, itinerary: Itinerary) -> float:
-    """Return the seconds until the deadline; without one what the plan's stages still take."""
+    """Return the seconds until the deadline; without one, until the plan's last stage ends."""
     if math.isfinite(view.seconds_left):
         return view.seconds_left
     return sum(stage.seconds for stage in itinerary.plan.stages[itinerary.stage :])
 
 
 class _Look:
-    """What is done about the rest of a run, for a cause."""
+    """One review of the rest of a run, for one cause."""
 
     def __init__(self, by: Replanner, rest: Rest, cause: str) -> None:
         self._by = by
@@ -193,7 +193,7 @@ class _Look:
     # ---- what is done -------------------------------------------------------------------------
 
     def decide(self) -> Mapping[TrialId, Verdict]:
-        """Follow another plan where that is better; returns the trials that are cut for it."""
+        """Follow another plan if it is better; return the trials that are cut for it."""
         markets = self._by.markets
         turn = None if markets is None else markets.look(self._rest)
         if turn is not None:
@@ -212,25 +212,25 @@ class _Look:
             and self._as_planned(going_on)
         ):
             return {}
-        # Only now: the search is the costly part of a look.
+        # Only now, because the search is the expensive part of a look.
         plan = self._rest.other()
         if plan is not None:
             if self._rest.refused or not within or going_on is None or self._beats(plan, going_on):
                 self._follow(plan, self._why(going_on))
             return {}
-        # With shocks alone, another allocator sets the widths: its pace may still keep the limits.
+        # If only shocks count, another allocator sets the widths: its pace may keep the limits.
         if within or (self._by.heeds == "shocks" and not self._rest.out_of_reach):
             return {}
         return self._do_what_can_be_done(going_on)
 
     def _as_planned(self, going_on: GoingOn) -> bool:
-        """Whether going on comes to what the plan says, but for noise."""
+        """Whether continuing takes what the plan said, within noise."""
         itinerary = self._rest.itinerary
         estimate = going_on.estimate
         rest = itinerary.plan.stages[itinerary.stage :]
         if self._cause == "shock":
             return True
-        # The present stage has run for a while: only that share of it is still to come.
+        # The present stage has run for a while: only the rest of it is still to come.
         gone = max(0.0, self._rest.view.now - max(itinerary.planned_at, rest[0].begin))
         share = max(0.0, 1 - gone / rest[0].seconds) if rest[0].seconds > 0 else 0.0
         seconds = share * rest[0].seconds + sum(stage.seconds for stage in rest[1:])
@@ -258,7 +258,7 @@ class _Look:
     # ---- where no plan keeps the limits --------------------------------------------------------
 
     def _do_what_can_be_done(self, going_on: GoingOn | None) -> Mapping[TrialId, Verdict]:
-        """Follow the best that the limits allow, if that is more than going on brings."""
+        """Follow the best that the limits allow, if that achieves more than continuing."""
         why = self._why(going_on)
         best = Effort(self._rest).best()
         self._rest.itinerary.stuck = best is None and self._rest.out_of_reach
@@ -282,7 +282,7 @@ class _Look:
         return {name: Verdict.CUT for name in cut if name in trials}
 
     def _brought(self, best: BestEffort, instead_of: int) -> str:
-        """Return in words what the limits allow; `instead_of` counts the trials if some are cut."""
+        """Return in words what the limits allow; `instead_of` is the number of trials before."""
         parts = []
         if instead_of:
             parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
@@ -296,7 +296,7 @@ class _Look:
     # ---- why ----------------------------------------------------------------------------------
 
     def _why(self, going_on: GoingOn | None) -> str:
-        """Return in words what differs from the plan, and what going on would come to."""
+        """Return in words what differs from the plan, and what continuing would take."""
         view = self._rest.view
         itinerary = self._rest.itinerary
         parts = []

@@ -1,11 +1,11 @@
-"""Spot with a net below it: there is always time and money left to finish on demand.
+"""Spot with a safety net: there is always time and money left to finish on demand.
 
-As long as that still fits after one more loss, spot may be used, and a pool that is away may be
-waited for: while nothing is rented, waiting costs nothing but time. At the last moment the rest is
-done on demand. From there a run goes back to spot as soon as some can be had, if it could lose that
-as well; what is held on demand trains on until the other is there. ("Can't Be Late", Wu et al.,
-NSDI 2024, has such rules for one job; here it is a whole tuning run, whose rest is planned at each
-look.)
+As long as that still fits after one more loss, the run may use spot and may wait for a pool that is
+unavailable: while nothing is rented, waiting costs only time. At the last moment the rest moves to
+on-demand. From there the run returns to spot as soon as some is available, if it could afford to
+lose that too; its on-demand instances train on until the spot ones have joined. ("Can't Be Late",
+Wu et al., NSDI 2024, has such rules for one job; here they apply to a whole tuning run, whose rest
+is planned at each look.)
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from cloudtune.policy.planned.remaining_work import Rest
     from cloudtune.strategies.base import View
 
-# Finishing on demand at the last moment may cost this many times what it costs with time to
-# spare: a run that waits pays no more than that for having waited.
+# The price of waiting: finishing on demand at the last moment may cost at most this many times
+# what it costs with time to spare.
 DEARER = 1.1
-# The share of its slack for which a run waits for spot that is away, if it can come back from
-# on-demand while that trains on: the rest is for later losses. Where the cap on instances lets it
-# hold only one of both, coming back costs time too, and it waits as long as it can.
+# The share of its slack for which a run waits for unavailable spot; the rest is for later losses.
+# This holds if on-demand instances can train until spot is back. If the cap on instances leaves no
+# room for both, coming back costs time too, and the run waits as long as it can.
 PATIENCE = 0.5
-# Another pool of spot is taken at once in place of one that is away, if it costs no more than this
-# share of the way from that one to on-demand. Whether a pool comes back in time is unknown: at even
-# odds a wait that saves less than it may cost isn't worth the slack that it takes.
+# Another spot pool replaces an unavailable one at once if it costs no more than this share of the
+# way from that one to on-demand. Whether a pool comes back in time is unknown: at even odds, a wait
+# isn't worth its slack if it saves less than it may cost.
 NEXT_BEST = 0.5
-# Under the cap a run leaves on-demand for spot if this many times what that takes is left.
+# Under the cap a run leaves on-demand for spot if this many times the needed slack is left.
 DETOURS = 4.0
-# Seconds after which a run on demand looks again whether it may go back to spot; under the cap,
-# where that costs time, twice as many each time.
+# Seconds after which a run on demand looks again for spot; under the cap, where going back costs
+# time, the pause doubles each time.
 AGAIN = 300.0
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What becomes of the plan: another one (`plan`), or none; `why`, and `what` is done instead.
+    """What the markets change: a new `plan`, or None to keep the present one.
 
-    Without a plan the present one stays. A plan without a `why` isn't reported: it was before.
+    `why` is the cause; a plan without one was reported before. `what` is done instead of a plan.
     """
 
     plan: Plan | None = None
@@ -65,35 +65,32 @@ class Turn:
 
 
 class MarketWatch:
-    """Says, look by look, when a run waits for spot, leaves it, and comes back to it.
+    """Decides, look by look, when a run waits for spot, leaves it, and returns to it.
 
-    `look_at` is the run second at which to look again, though nothing has happened.
+    `look_at` is the run second of the next look, even if nothing happens before.
     """
 
     def __init__(self) -> None:
-        self.look_at = 0.0  # before anything is asked for
+        self.look_at = 0.0  # the first look comes before the first request
         self._waits_until: float | None = None
         self._waits_since = 0.0
-        self._dry: set[Offer] = set()  # refused when it was asked last
-        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: reported once
+        self._dry: set[Offer] = set()  # refused at their last request
+        self._stood_in: set[tuple[str, str]] = set()  # since the last epoch: report each once
         self._back_at = 0.0
         self._detours = 0
         self._first = True
         self._answers = Answers()
 
     def calls(self, view: View, itinerary: Itinerary) -> bool:
-        """Whether a look is due: it is time, or spot that was asked for besides the plan is there.
-
-        Before anything is asked for it is, where there are several markets.
-        """
+        """Whether a look is due: it is time, or spot requested on top of the plan has joined."""
         return view.now >= self.look_at or any(
             r.joined for r in view.fleet.wanted() if r.offer in itinerary.probes
         )
 
     def look(self, rest: Rest) -> Turn | None:
-        """Return what becomes of the plan; None where the markets don't change it.
+        """Return what the markets change; None if the plan stays.
 
-        `rest.shuns` then has the offers that no other plan should turn to just now.
+        `rest.shuns` then has the offers that no other plan should use now.
         """
         net = SafetyNet(rest, self._answers)
         first = self._first
@@ -110,8 +107,8 @@ class MarketWatch:
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
         self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
         if rest.refused and net.room_for_both:
-            # Another plan may finish on demand, but it isn't at hand here. Under the cap a way
-            # back so soon costs time which slow trials turn out to need.
+            # Another plan may finish on demand; look soon, because it isn't known here. Not under
+            # the cap: going back so soon costs time that slow trials turn out to need.
             self.look_at = min(self.look_at, self._again_at(rest.view, net))
         return Turn() if first and turn is None else turn
 
@@ -137,7 +134,7 @@ class MarketWatch:
         return self._back(rest, net)
 
     def _over(self, rest: Rest) -> None:
-        """Record that the run turns to on-demand."""
+        """Record that the run moves to on-demand."""
         rest.itinerary.probes.clear()
         self._waits_until = None
         self._back_at = rest.view.now + AGAIN * 2**self._detours
@@ -145,7 +142,7 @@ class MarketWatch:
     # ---- on spot ----------------------------------------------------------------------------
 
     def _wait(self, rest: Rest, net: SafetyNet) -> Turn | None:
-        """Wait for spot that is away, while nothing is rented; None if there is no wait."""
+        """Wait for unavailable spot while nothing is rented; None if there is no wait."""
         view = rest.view
         missing = rest.itinerary.missing(view)
         if not missing or max(rest.itinerary.heard.values(), default=0.0) > self._waits_since:
@@ -178,7 +175,7 @@ class MarketWatch:
     # ---- on demand --------------------------------------------------------------------------
 
     def _back(self, rest: Rest, net: SafetyNet) -> Turn | None:
-        """Go back to spot where some is there, or may be; None where the run goes on on demand."""
+        """Go back to spot if some is available, or may be; None to stay on demand."""
         view = rest.view
         itinerary = rest.itinerary
         asked = [r for r in view.fleet.wanted() if r.offer in itinerary.probes]
@@ -189,10 +186,10 @@ class MarketWatch:
         may = asked or net.may_try(view.now >= self._back_at)
         settled = whole and all(rented.joined for rented in view.fleet.wanted())
         spot = [rentable.offer for rentable in view.rentables if rentable.offer.market == "spot"]
-        if asked:  # that pool is there; whether others are is unknown
+        if asked:  # that pool has instances; whether others have is unknown
             rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
         plan = rest.other() if may and settled else None
-        # Whatever else is done now, it isn't done on spot.
+        # Whatever else is planned now, it doesn't use spot.
         if net.can_finish:
             rest.shuns = spot
         if plan is None:
@@ -211,17 +208,17 @@ class MarketWatch:
 
 
 class Answers:
-    """The exact planner, which remembers its last plan for each objective.
+    """The exact planner with a memory of its last plan for each objective.
 
-    While a run waits for spot, each look asks the same with a little less time. A plan that was the
-    best within wider limits is the best within narrower ones, as long as they admit it.
+    While a run waits for spot, each look asks the same question with a little less time. A plan
+    that was best within wider limits is best within narrower ones, as long as it fits them.
     """
 
     def __init__(self) -> None:
         self._last: dict[Objective, tuple[PlanRequest, Plan]] = {}
 
     def within(self, request: PlanRequest) -> Plan | None:
-        """Return the best plan within the limits; None where there is none."""
+        """Return the best plan within the limits; None if there is none."""
         last = self._last.get(request.objective)
         if last is not None and _answers(last, request):
             return last[1]
@@ -231,9 +228,9 @@ class Answers:
         return plan
 
     def in_hand(self, request: PlanRequest) -> Plan | None:
-        """Return what is left of the last fastest or cheapest plan that still fits: no search.
+        """Return the rest of the last fastest or cheapest plan, if it still fits: no search.
 
-        The fastest is none where it has become too dear beside the cheapest.
+        The fastest doesn't count once it has become too expensive beside the cheapest.
         """
         cheapest = self._left_of("cost", request)
         if cheapest is None:
@@ -244,7 +241,7 @@ class Answers:
         return next((plan for plan in fitting if plan.estimate.dollars <= most), None)
 
     def _left_of(self, objective: Objective, request: PlanRequest) -> Plan | None:
-        """Return the last plan of an objective from now on, at the speeds and prices of now."""
+        """Return the rest of the last plan for an objective, at present speeds and prices."""
         if objective not in self._last:
             return None
         _, plan = self._last[objective]
@@ -271,9 +268,9 @@ def _within(limits: Limits, wider: Limits) -> bool:
 
 
 class SafetyNet:
-    """What a look at the rest of a run finds about finishing on demand.
+    """Whether and how the rest of a run can be finished on demand, in seconds and dollars.
 
-    Seconds and dollars. All plans leave the reserve and the margin that every plan leaves.
+    All its plans leave the usual reserve and margin.
     """
 
     def __init__(self, rest: Rest, answers: Answers) -> None:
@@ -283,7 +280,7 @@ class SafetyNet:
 
     @cached_property
     def applies(self) -> bool:
-        """Whether there are both markets and a deadline, and no time that is to be saved."""
+        """Whether there are both markets and a deadline, and the objective isn't time."""
         plan = self._rest.itinerary.first_plan
         rentables = self._view.rentables
         if self._view.limits.deadline is None or plan.objective != "cost":
@@ -297,17 +294,17 @@ class SafetyNet:
 
     @cached_property
     def fallback(self) -> Plan | None:
-        """The best plan for the rest on demand; None where none keeps the limits (any more)."""
+        """The best plan for the rest on demand; None if none keeps the limits."""
         request = self._request
         return self._answers.within(request) if request.rentables else None
 
     @cached_property
     def slack(self) -> float:
-        """For how many seconds the run can wait so that finishing on demand still fits.
+        """Seconds that the run can wait so that finishing on demand still fits.
 
-        Even if what spot puts at stake is lost by then. Below 0 where it doesn't fit; -inf if it
-        never does. Computed with the fastest plan that is hardly dearer than the best, and with
-        boots as late as they may be.
+        It fits even if everything on spot is lost by then. Negative if it doesn't fit now; -inf if
+        it never does. Computed with the fastest plan that is hardly more expensive than the best,
+        and with boots as late as they may be.
         """
         request = self._request
         best = self.fallback
@@ -318,14 +315,14 @@ class SafetyNet:
         if budget is not None:
             most = min(most, budget - self.dollars)
         limits = Limits(request.limits.deadline, max(0.0, most))
-        # The cheapest plan uses up the time it is given, so the slack is that of a faster one.
+        # The cheapest plan uses up the time it is given, so take the slack of a faster one.
         fastest = self._answers.within(replace(request, limits=limits, objective="time"))
         if fastest is None:
             return -math.inf
         return request.limits.deadline - fastest.estimate.seconds - self._late
 
     def spares(self, seconds: float) -> bool:
-        """Whether there is that much slack, with as little of a search as shows it."""
+        """Whether there is that much slack, with as little search as possible."""
         return any(slack() >= seconds for slack in self._slacks)
 
     @property
@@ -335,7 +332,7 @@ class SafetyNet:
 
     @property
     def _slacks(self) -> tuple[Callable[[], float], ...]:
-        """The slack as plans show it: no more than there is, but for the last, which is exact."""
+        """Lower bounds of the slack, in order of their cost; the last one is exact."""
         return (
             lambda: self._left_by(self._in_hand),
             lambda: self._left_by(self.fallback),
@@ -347,7 +344,7 @@ class SafetyNet:
         return self._answers.in_hand(self._request)
 
     def _left_by(self, plan: Plan | None) -> float:
-        """Return the slack that a plan on demand leaves; -inf without one."""
+        """Return the slack that an on-demand plan leaves; -inf without one."""
         deadline = self._request.limits.deadline
         budget = self._request.limits.budget
         if plan is None or deadline is None:
@@ -371,7 +368,7 @@ class SafetyNet:
 
     @cached_property
     def _request(self) -> PlanRequest:
-        """The planning problem of the rest, as if all spot instances were lost just now."""
+        """The planning problem of the rest, as if all spot instances were lost now."""
         rest = self._rest
         request = request_for_rest(
             rest.view,
@@ -390,7 +387,7 @@ class SafetyNet:
 
     @cached_property
     def _late(self) -> float:
-        """Seconds by which an instance on demand, and its first trial, may be late."""
+        """Seconds by which an on-demand instance and its first trial may be late."""
         spans = (
             sum(delay.high - delay.mean for delay in (p.launch, p.boot, p.start))
             for p in (rentable.profile for rentable in self._request.rentables)
@@ -401,20 +398,20 @@ class SafetyNet:
 
     @property
     def on_spot(self) -> bool:
-        """Whether anything of the present stage is on spot, or is to be."""
+        """Whether anything of the present stage is, or will be, on spot."""
         return any(group.offer.market == "spot" for group in self._rest.itinerary.stage_plan.groups)
 
     @property
     def step(self) -> float:
-        """Seconds of an epoch on spot: what is lost with an instance that trains."""
+        """Seconds of an epoch on spot: what an instance that trains loses at most."""
         spans = (rentable.profile.epoch_seconds(width) for rentable, width in self._on_spot())
         return max(spans, default=0.0)
 
     @property
     def loss(self) -> float:
-        """Seconds until a spot instance that is asked for now has trained an epoch, and one more.
+        """Seconds until a spot instance requested now has trained an epoch, plus one epoch.
 
-        That is lost with one that is taken back at the worst moment.
+        An interruption at the worst moment loses that much.
         """
         spans = [0.0]
         for rentable, width in self._on_spot():
@@ -426,16 +423,16 @@ class SafetyNet:
 
     @cached_property
     def dollars(self) -> float:
-        """What spot instances cost that are lost at the worst moment: as many as may be rented."""
+        """What spot instances lost at the worst moment cost: as many as may be rented."""
         groups = [group for stage in self._rest.itinerary.plan.stages for group in stage.groups]
         most = max((group.instances for group in groups), default=1)
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return most * max((offer.charge(self.loss) for offer in spot), default=0.0)
 
     def _on_spot(self) -> Sequence[tuple[Rentable, float]]:
-        """Return what can be rented on spot as it really is, with its widths of the present plan.
+        """Return the spot rentables at real speeds, with the widths of the present plan.
 
-        Of what isn't in that plan, its narrowest width.
+        Those that aren't in the plan come with their narrowest width.
         """
         rest = self._rest
         spot = []
@@ -465,7 +462,7 @@ class SafetyNet:
 
     @property
     def looks_at(self) -> float:
-        """The run second at which the last moment may have come, if nothing happens until then."""
+        """The earliest run second at which the last moment may come, if nothing happens before."""
         least = max(self.step, 1.0)
         for shown in self._slacks:
             slack = shown()
@@ -474,7 +471,7 @@ class SafetyNet:
         return self._view.now + max(slack - self.step, least)
 
     def patience(self) -> float:
-        """Return for how many seconds to wait for spot that has just gone, at most."""
+        """Return the longest wait, in seconds, for spot that has just become unavailable."""
         share = PATIENCE if self.room_for_both else 1.0
         return share * max(0.0, self.slack - self.blind)
 
@@ -483,17 +480,17 @@ class SafetyNet:
         return self.spares(self.blind + pause + self.loss)
 
     def instead(self) -> Plan | None:
-        """Return the best plan for the rest with what is available now, where nothing is held.
+        """Return the best plan for the rest with what is available now, if nothing is held.
 
-        Another pool of spot may be available while one is away.
+        Another spot pool may be available.
         """
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         return self.fallback if all(map(self._view.avoided, spot)) else self._rest.other()
 
     def stands_in(self, plan: Plan, present: float) -> bool:
-        """Whether a plan on other spot is followed at once, in place of waiting for `present` ones.
+        """Whether to follow a plan on another spot pool at once instead of waiting.
 
-        `present` is in dollars: what the rest costs on the pool that is away.
+        `present` is what the rest costs, in dollars, on the unavailable pool.
         """
         if any(group.offer.market != "spot" for group in plan.stages[0].groups):
             return False
@@ -501,17 +498,17 @@ class SafetyNet:
         return plan.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
 
     def may_try(self, patient: bool) -> bool:
-        """Whether to look for spot, by a run on demand: `patient` where that may cost time too."""
+        """Whether a run on demand looks for spot; `patient`: even if that may cost time."""
         spot = (r.offer for r in self._view.rentables if r.offer.market == "spot")
         if all(map(self._view.avoided, spot)) or not (patient or self.room_for_both):
             return False
         return self.spares(self.loss)
 
     def may_leave(self, plan: Plan) -> bool:
-        """Whether another plan, on spot, is worth leaving what is held on demand for it.
+        """Whether a plan on spot is worth leaving the held on-demand instances.
 
-        Not where what both cost while the one boots is as much as it saves; and only if finishing
-        on demand still fits if that is lost again.
+        It must save more than both cost while spot boots, and finishing on demand must still fit if
+        the spot instances are lost again.
         """
         if not self.wanted(plan):
             return False
@@ -522,23 +519,23 @@ class SafetyNet:
         return worth and self.spares(detour)
 
     def wanted(self, plan: Plan) -> Counter[Offer]:
-        """Return the spot instances that a plan begins with, and that aren't held."""
+        """Return the spot instances that a plan begins with and that aren't held."""
         groups = (group for group in plan.stages[0].groups if group.offer.market == "spot")
         return Counter({g.offer: g.instances for g in groups}) - Counter(self._view.held)
 
     def takes(self, plan: Plan) -> bool:
-        """Whether a plan is to be followed that goes over to spot which is there."""
+        """Whether to follow a plan that moves to spot instances which have joined."""
         spot = any(group.offer.market == "spot" for group in plan.stages[0].groups)
         saves = plan.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
         return spot and saves and self.spares(self.loss)
 
     def admitted(self, plan: Plan) -> bool:
-        """Whether the cap admits a plan's spot instances besides all that is alive."""
+        """Whether the cap admits a plan's spot instances on top of all that are alive."""
         alive = Counter(rented.offer for rented in self._view.fleet.alive())
         return self._view.admits(alive + self.wanted(plan))
 
     @cached_property
     def room_for_both(self) -> bool:
-        """Whether the cap admits as many instances on demand as are planned on spot, besides."""
+        """Whether the cap admits the planned spot instances and as many on-demand ones at once."""
         stages = self._rest.itinerary.plan.stages[self._rest.itinerary.stage :]
         return 2 * max(stage.instances for stage in stages) <= self._view.max_instances

@@ -1,7 +1,6 @@
-"""Strategies with stages that are planned beforehand, by their names.
+"""Strategies with planned stages, by name: how each is planned and what carries its plan out.
 
-How each of them is planned, and what carries its plan out: the same in `plan`, `run` and
-`simulate`.
+`plan`, `run` and `simulate` all use this table.
 """
 
 import bisect
@@ -38,9 +37,9 @@ _T = TypeVar("_T")
 class Planning:
     """How the stages of a strategy are planned.
 
-    `planner` by its name. With `in_time` alone the plan is the cheapest within the deadline and the
-    budget ends the run; where no plan keeps the deadline, the fastest is followed as far as that
-    lets it. With `explores` the planner also finds how many trials the limits pay for.
+    `planner` is a name. With `in_time` the plan is the cheapest within the deadline, or the fastest
+    if no plan keeps it; the budget only ends the run. With `explores` the planner also finds how
+    many trials the limits pay for.
     """
 
     planner: str
@@ -49,11 +48,11 @@ class Planning:
 
     @property
     def replans(self) -> bool:
-        """Whether the rest is replanned when speeds aren't the profile's."""
+        """Whether the rest is replanned when speeds differ from the profile."""
         return not (self.in_time or self.explores)
 
 
-# Strategies with stages. All are successive halving, but for SEER's reconstruction.
+# Strategies with stages. All are successive halving, except SEER's reconstruction.
 PLANNED: Mapping[str, Planning] = {
     "sha": Planning("exact"),
     "rubberband": Planning("greedy", in_time=True),
@@ -62,7 +61,7 @@ PLANNED: Mapping[str, Planning] = {
     "seer-barrier": Planning("exact", explores=True),
 }
 
-# Planners that are quick enough to plan the rest of a job while it runs.
+# Planners quick enough to plan the rest of a job while it runs.
 PLANNERS: Mapping[str, Planner] = {
     planner.name: planner
     for planner in (ExactPlanner(), GreedyPlanner(), NaivePlanner(), StaticPlanner())
@@ -70,7 +69,7 @@ PLANNERS: Mapping[str, Planner] = {
 
 
 def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:
-    """Return the stages of a strategy for some trials: the work that is to be planned."""
+    """Return the stages of a strategy for some trials: the work to plan."""
     kind = SeerBarrier if PLANNED[name].explores else SuccessiveHalving
     return _made(kind, context, trials).stages()
 
@@ -80,12 +79,12 @@ def _made(kind: Callable[..., _T], context: BuildContext, trials: int) -> _T:
 
 
 def reserve_of(brakes: Brakes) -> Reserve:
-    """Return what a plan leaves of the limits for a run with these brakes."""
+    """Return what a plan must leave of the limits for a run with these brakes."""
     return Reserve(brakes.tick + brakes.drain)
 
 
 def in_time_or_fastest(planner: Planner, request: PlanRequest) -> Plan:
-    """Return the plan, or the fastest that there is where none keeps the limits.
+    """Return the plan, or the fastest one if none keeps the limits.
 
     Raises:
         InfeasibleError: no offer can train a trial.
@@ -100,10 +99,10 @@ def in_time_or_fastest(planner: Planner, request: PlanRequest) -> Plan:
 
 @dataclass(frozen=True)
 class Newcomers:
-    """Takes more trials into a run of successive halving by a plan, which goes on after its end.
+    """Adds trials to a planned run of successive halving that is resumed after its end.
 
-    They begin at epoch 0 and are halved among themselves at each rung up to the one that the run's
-    own trials were training to. From there on all compete. One plan is made for both.
+    They begin at epoch 0 and compete among themselves at each rung, up to the one that the run's
+    own trials were training to. From there on all compete. One plan covers both.
     """
 
     name: str
@@ -112,9 +111,9 @@ class Newcomers:
     reserve: Reserve
 
     def join(self, view: View, itinerary: Itinerary, trials: int) -> Schedule | str:
-        """Put a plan of what is left and of the new trials in the place of the present one's rest.
+        """Replace the rest of the present plan by one that includes the new trials.
 
-        It is the fastest there is where none keeps the limits. Returns why not, if there is none.
+        It is the fastest plan if none keeps the limits. If there is none at all, return why.
         """
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
@@ -138,7 +137,7 @@ class Newcomers:
     def _joining(
         self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
     ) -> Mapping[int, tuple[TrialId, ...]]:
-        """Return the trials that join the newcomers, by the stage: where their own one ends."""
+        """Return the run's own trials by the stage at which they join the new ones."""
         rungs = [stage.end_epoch for stage in newcomers.stages()]
         trials = view.trials
         end = itinerary.stage_plan.stage.end_epoch
@@ -171,15 +170,14 @@ def follow(
     planned_widths: bool = True,
     planned_fleet: bool = True,
 ) -> Components:
-    """Return what carries a plan of a strategy out; the first of the trials are trained.
+    """Return what carries out the plan of a strategy, for the first of the trials.
 
-    The `sampler` gives those that a run may be given more of, once it has ended.
+    The `sampler` provides the trials that may be added after the run's end.
 
-    With `planned_fleet` the rest is replanned where the world isn't what the plan says; of a
-    run whose widths are another allocator's, where the cloud refuses an offer or takes an instance
-    back. Strategies that are only planned for their deadline (`in_time`) keep their first plan, as
-    published, and SEER's reconstruction plans at its rungs: both deviate only where nothing of
-    what a stage takes is available any more.
+    With `planned_fleet` the rest is replanned when reality differs from the plan; if another
+    allocator sets the widths, only when the cloud refuses an offer or takes an instance. Strategies
+    planned for their deadline alone (`in_time`) keep their first plan, as published, and SEER's
+    reconstruction plans at its rungs: both deviate only if nothing that a stage needs is available.
     """
     planning = PLANNED[name]
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
