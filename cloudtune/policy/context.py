@@ -1,4 +1,4 @@
-"""What strategies, allocators and fleet rules are made from."""
+"""The arguments of strategies, allocators and fleet rules."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Switches
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The facts of a job that strategies, allocators and fleet rules are made from.
+    """The facts of a job from which strategies, allocators and fleet rules are built.
 
-    `trials` caps how many trials are started. Trials train from `min_epochs`, where they are first
-    compared, to `max_epochs` at most. `switches` are HyperSched's. With `inherit` a clone may have
-    another network than its parent.
+    `trials` caps the trials that are started. Trials are first compared at `min_epochs` and train
+    to `max_epochs` at most. `switches` are HyperSched's. With `inherit` a clone may have another
+    network than its parent.
     """
 
     rentables: tuple[Rentable, ...]
@@ -59,7 +59,7 @@ class BuildContext:
 
 
 def epoch_dollars(rentable: Rentable) -> float:
-    """Return the dollars that an epoch costs at the narrowest width of 1 or more."""
+    """Return the dollars of an epoch at the narrowest width of 1 or more."""
     widths = [width for width in rentable.profile.widths if width >= 1] or rentable.profile.widths
     seconds = rentable.epoch_seconds(widths[0])
     return seconds * widths[0] / rentable.gpus * rentable.offer.usd_per_second

@@ -1,13 +1,13 @@
-"""How fast a run really goes, learned as it goes on: epochs, by width and trial, and delays.
+"""The real speed of a run, learned while it runs: epochs, by width and trial, and delays.
 
     seconds of an epoch = the profile's at the width  x  the width's factor  x  the trial's pace
 
-The paces are learned at the width that a run first trains at, and there take up whatever the
-profile has wrong; the factors, where trials go on at another width or begin there. The profile is
-the prior: a width that was measured replaces the profile's; between two such widths the factor is
-interpolated; and beyond the widest (or narrowest) each doubling is expected to be wrong by as much
-as those that were seen, times d / (d + 1) after d doublings. Published figures are of another
-program: they count as wrong by `DOUBT` in one doubling more.
+The paces are learned at the width that a run first trains at, and absorb the profile's error there.
+The factors are learned when trials continue or begin at another width. The profile is the prior: a
+measured width replaces the profile's; between two measured widths the factor is interpolated; and
+beyond the widest (or narrowest) each doubling is expected to be off by as much as those that were
+seen, times d / (d + 1) after d doublings. Published figures are of another program: they count as
+off by `DOUBT` in one more doubling.
 
 Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
@@ -31,17 +31,17 @@ Place: TypeAlias = tuple[str, Width]  # instance type and width
 # How many times longer an epoch of another program's profile may take at each doubling of the
 # width. A share of 1 % more dollars insures a run against that (docs/benchmarks.md).
 DOUBT = 1.15
-# What the newest ratio counts in an average, once there are more than five.
+# The weight of the newest ratio in an average, once there are more than five.
 WEIGHT = 0.2
 # The usual time of saving is the median of this many epochs, of all trials.
 _SAVINGS = 15
-# How much trials' paces differ, as a relative deviation: it separates a pace from noise.
+# How much the paces of trials differ, as a relative deviation: it separates pace from noise.
 APART = 0.1
 
 
 @dataclass
 class _Average:
-    """The exponentially weighted mean of ratios; of the first few the plain mean."""
+    """The exponentially weighted mean of ratios; for the first few, the plain mean."""
 
     value: float = 1.0
     count: int = 0
@@ -53,15 +53,15 @@ class _Average:
 
 
 def _believed(own: float, trust: float, mean: float) -> float:
-    """Return the pace that a trial is believed to have, which is `mean` for all of them."""
+    """Return a trial's estimated pace: between its own and the `mean` of all trials."""
     return mean + (own - mean) * trust
 
 
 class _Slowest:
-    """The slowest pace among some trials, kept up to date as their epochs come in.
+    """The slowest pace among some trials, updated as their epochs come in.
 
-    Each epoch changes the mean, and with it every pace that is believed. But of trials that are
-    trusted alike, the slowest is the one whose own pace is, whatever the mean.
+    Each epoch changes the mean, and with it every estimated pace. But among trials with the same
+    trust, the one with the slowest own pace is the slowest, whatever the mean.
     """
 
     def __init__(self, trials: tuple[TrialId, ...]) -> None:
@@ -91,7 +91,7 @@ class _Slowest:
 
 
 class SpeedEstimates:
-    """The paces of trials and the factors of widths, kept up to date epoch by epoch."""
+    """The paces of trials and the factors of widths, updated epoch by epoch."""
 
     def __init__(self) -> None:
         self._all = _Average()
@@ -114,13 +114,13 @@ class SpeedEstimates:
         seconds: float,
         saving: float = 0.0,
     ) -> None:
-        """Record the seconds that an epoch took, `saving` of them for its checkpoint.
+        """Record the seconds of an epoch, `saving` of them for its checkpoint.
 
-        A storage that stalls says nothing of how fast a trial trains: what an epoch took longer
-        than expected counts without the saving beyond the usual.
+        A storage that stalls says nothing about how fast a trial trains: if the epoch took longer
+        than expected, saving beyond the usual doesn't count.
         """
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
-        if expected <= 0 or seconds <= 0:  # what it took is unknown
+        if expected <= 0 or seconds <= 0:  # its time is unknown
             return
         self._asked = None
         usual = median(self._savings) if self._savings else 0.0
@@ -136,7 +136,7 @@ class SpeedEstimates:
         if home != place and pace is not None and pace.value > 0:
             self._note_factor(place, ratio / pace.value)
         elif place != self._reference:
-            # One that begins elsewhere: that it is slower there is the place's doing, on average.
+            # A trial that begins at another place: on average the place explains the difference.
             self._note_factor(place, ratio / self._all.value)
         self._all.note(ratio / self._factor(place))
         if home == place:
@@ -165,10 +165,10 @@ class SpeedEstimates:
     def pace(self, trials: Sequence[TrialId]) -> float:
         """Return the slowest pace of some trials, for which the others wait; 1 if unknown.
 
-        A trial that was seen to be slow in few noisy epochs is believed to be so in part. Trials
-        that have yet to begin are as fast as all those that have.
+        A few noisy epochs count only in part. Trials that have yet to begin have the mean pace of
+        those that have.
         """
-        if trials is not self._asked:  # a look at the rest asks for each offer
+        if trials is not self._asked:  # a look at the rest asks once per offer
             self._asked = trials
             self._answer = max(map(self._pace, trials), default=1.0)
         return self._answer
@@ -185,7 +185,7 @@ class SpeedEstimates:
     def slowest_epoch(
         self, trials: tuple[TrialId, ...], profile: ScalingProfile, width: Width
     ) -> float:
-        """Return the seconds of an epoch of the slowest of these trials, as `corrected` has it."""
+        """Return the seconds of an epoch of the slowest of these trials, as in `corrected`."""
         if self._slowest.trials is not trials:
             self._slowest = _Slowest(trials)
             for trial in self._slowest.unseen & self._paces.keys():
@@ -194,7 +194,7 @@ class SpeedEstimates:
         return profile.epoch[width].mean * (pace * self._curve_at(profile, width))
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
-        """Return a rentable with the epochs that these trials can be expected to have there."""
+        """Return a rentable with the expected epochs of these trials."""
         profile = rentable.profile
         pace = self.pace(trials)
         epoch = {
@@ -215,7 +215,7 @@ class SpeedEstimates:
         return curve[width]
 
     def _seen(self, kind: str) -> dict[Width, float]:
-        """Return the factors of the widths that were trained at on an instance type, ascending."""
+        """Return the factors of the widths used so far on an instance type, ascending."""
         factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
         if self._reference is not None and self._reference[0] == kind:
             factors[self._reference[1]] = 1.0
@@ -226,7 +226,7 @@ class SpeedEstimates:
             return seen[width]
         narrower = max((trained for trained in seen if trained < width), default=None)
         wider = min((trained for trained in seen if trained > width), default=None)
-        if narrower is None and wider is None:  # a type that nothing has trained on
+        if narrower is None and wider is None:  # nothing has trained on this type
             reference = 1.0 if self._reference is None else self._reference[1]
             return _beyond(1.0, reference, width, self._steepness(doubt))
         if narrower is None or wider is None:
@@ -237,17 +237,17 @@ class SpeedEstimates:
         return math.exp((1 - share) * math.log(seen[narrower]) + share * math.log(seen[wider]))
 
     def _steepness(self, doubt: float) -> float:
-        """Return by how much the logarithm of the factor grows with a doubling of the width.
+        """Return the growth of the factor's logarithm per doubling of the width.
 
-        Of the widest span of whole GPUs that was seen on any type, with `doubt` as one doubling
-        more.
+        Taken from the widest span of whole GPUs seen on any type, with `doubt` as one more
+        doubling.
         """
         spans = [self._span(kind) for kind in sorted({name for name, _ in self._factors})]
         rise, doublings = max(spans, key=lambda span: span[1], default=(0.0, 0.0))
         return (rise + doubt) / (doublings + 1)
 
     def _span(self, kind: str) -> tuple[float, float]:
-        """Return the rise of the factor's logarithm on a type, and over how many doublings."""
+        """Return the rise of the factor's logarithm on a type, and the doublings it spans."""
         whole = {width: f for width, f in self._seen(kind).items() if width >= 1}
         if len(whole) <= 1:
             return 0.0, 0.0
@@ -263,7 +263,7 @@ def _beyond(factor: float, edge: Width, width: Width, steepness: float) -> float
 
 
 class DelayEstimates:
-    """What launching, booting, starting and resizing really take, by instance type.
+    """The real delays of launching, booting, starting and resizing, by instance type.
 
     A start is timed from `asks`, a resize from `stops` to the end and again from `asks`.
     """
@@ -292,21 +292,21 @@ class DelayEstimates:
         self._stopping[trial] = at
 
     def note_stopped(self, trial: TrialId, at: float) -> None:
-        """Record that they have ended."""
+        """Record that a trial's workers have ended."""
         self._stopped[trial] = at - self._stopping.pop(trial, at)
 
     def note_started(self, trial: TrialProgress, at: float) -> float:
-        """Record that a trial trains; return the seconds since it was asked for."""
+        """Record that a trial trains; return the seconds since its start was requested."""
         setup = at - self._asked[trial.id]
         stopped = self._stopped.pop(trial.id, None)
         if trial.offer is not None:
-            # What was lost with its instance, or failed, saved and stopped nothing: it starts.
+            # A trial that was lost or failed had no stop, so this is a start and not a resize.
             delay: Delay = "start" if stopped is None or not trial.epoch else "resize"
             self.note(trial.offer.instance_type.name, delay, setup + (stopped or 0.0))
         return setup
 
     def corrected(self, rentable: Rentable) -> Rentable:
-        """Return a rentable with the delays that can be expected there."""
+        """Return a rentable with the expected delays."""
         profile = rentable.profile
         changed = {
             delay: replace(getattr(profile, delay), mean=self.mean(profile, delay))
@@ -316,7 +316,7 @@ class DelayEstimates:
         return replace(rentable, profile=replace(profile, **changed)) if changed else rentable
 
     def mean(self, profile: ScalingProfile, delay: Delay) -> float:
-        """Return the seconds of a delay that can be expected, given an instance type's profile."""
+        """Return the expected seconds of a delay, given an instance type's profile."""
         prior: float = getattr(profile, delay).mean
         total, count = self._seen.get((profile.instance_type, delay), (0.0, 0))
         return (prior + total) / (count + 1)

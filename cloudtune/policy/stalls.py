@@ -1,9 +1,8 @@
-"""Trials that report nothing any more: noticed in time, and ended, so that the run goes on.
+"""Trials that hang: noticed in time and ended, so that the run goes on.
 
-Only the time it takes separates a script that hangs from one that is slow: a trial is ended when it
-has reported nothing for `factor` times as long as its epoch is expected to take, and not
-before `least` seconds. What is expected is the profile's, corrected by what the run has seen; where
-neither knows the script, nothing is.
+Only time tells a script that hangs from a slow one: a trial is ended if it has reported nothing for
+`factor` times the expected seconds of its epoch, and at least `least` seconds. The expectation is
+the profile's, corrected by what the run has seen; if neither knows the script, there is none.
 """
 
 import math
@@ -26,31 +25,31 @@ from cloudtune.policy.state import RunState
 
 TIMER = "stall"
 _BEGINS = (StartTrial, ExtendTrial)
-# The commands from which on a trial is to report, and the events by which it does.
+# The commands after which a trial must report, and the events by which it does.
 _REPORTS = (EpochDone, TrialStarted)
 
 
 class StallWatch:
-    """Knows since when each session has reported nothing; wakes the policy when it's too long."""
+    """Tracks when each session last reported; wakes the policy when that is too long ago."""
 
     def __init__(self, state: RunState, rules: TrialRules) -> None:
         self._state = state
         self._rules = rules
         self._since: dict[str, float] = {}  # by session
         self._due = math.inf  # what the timer is set to
-        # Whether trials that haven't just reported may be due though no timer is set.
+        # Whether trials other than the one that just reported may be due with no timer set.
         self._is_open = True
         self._seen: set[str] = set()  # instance types on which this run has seen an epoch
 
     def follow(self, event: Event, commands: Iterable[Command]) -> list[Command]:
-        """Record reports and commands; returns what sets the timer, if it must."""
+        """Record reports and commands; return the command that sets the timer, if necessary."""
         if math.isinf(self._rules.stall_factor):
             return []
         fresh = [c.session for c in commands if isinstance(c, _BEGINS)]
         if isinstance(event, _REPORTS):
             self._note(event.session, event.at)
             fresh.append(event.session)
-        elif isinstance(event, RunResumed | RunContinued):  # reports of the meantime are lost
+        elif isinstance(event, RunResumed | RunContinued):  # reports in between are lost
             self._since = dict.fromkeys(self._since, event.at)
             self._is_open = True
         elif isinstance(event, TimerFired) and event.name == TIMER:
@@ -66,7 +65,7 @@ class StallWatch:
         return self._timer(trial for trial in reporting if trial is not None)
 
     def end(self, sessions: SessionKeeper) -> list[Command]:
-        """Return what ends the trials that have reported nothing for too long."""
+        """Return the commands that end the trials which have been silent for too long."""
         now = self._state.now
         commands = []
         for trial in list(self._state.live):
@@ -90,7 +89,7 @@ class StallWatch:
                 self._seen.add(kind)
 
     def _timer(self, trials: Iterable[TrialProgress]) -> list[Command]:
-        """Return what has the policy look at the first of these trials in time."""
+        """Return the command that wakes the policy for the first of these trials."""
         first = min(map(self._due_at, trials), default=math.inf)
         if first >= self._due or self._state.ended:
             return []
@@ -98,7 +97,7 @@ class StallWatch:
         return [SetTimer(TIMER, first)]
 
     def _due_at(self, trial: TrialProgress) -> float:
-        """Return when a trial will have reported nothing for too long; inf if it needn't report."""
+        """Return when a trial will have been silent for too long; inf if it needn't report."""
         since = self._since.get(trial.session)
         if since is None or trial.status not in {"starting", "training"}:
             return math.inf
@@ -106,7 +105,7 @@ class StallWatch:
         return since + max(rules.stall_least, rules.stall_factor * self._expected(trial))
 
     def _expected(self, trial: TrialProgress) -> float:
-        """Return the seconds in which a trial should report: inf where nothing says how many."""
+        """Return the seconds in which a trial should report; inf if unknown."""
         state = self._state
         offer = trial.offer
         width = trial.width
@@ -116,7 +115,7 @@ class StallWatch:
         if not has_profile or width not in profile.epoch:
             return math.inf
         measured = profile.epoch[width]
-        # A trial without an epoch so far may be as slow as any that was measured.
+        # A trial without an epoch so far may be as slow as the slowest measured one.
         spread = 1 + 2 * profile.error
         if not trial.epoch_seconds and measured.mean:
             spread *= measured.high / measured.mean

@@ -1,4 +1,4 @@
-"""What a run does about widths that don't work: too little memory, or several models at once."""
+"""Widths that don't work: too little memory, or workers that train separate models."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,12 +9,12 @@ from cloudtune.model.trial import Width
 
 
 def wider(width: Width, widths: Iterable[Width]) -> Width:
-    """Return the next of the measured widths up to one GPU; twice the width where there is none."""
+    """Return the next of the measured widths up to one GPU; twice the width if there is none."""
     return min((w for w in widths if width < w <= 1), default=min(1.0, 2 * width))
 
 
 def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
-    """Return rentables at no more than one GPU a trial; those that can't do that are left out."""
+    """Return rentables limited to one GPU per trial, without those measured only wider."""
     narrow = []
     for rentable in rentables:
         widths = [width for width in rentable.profile.widths if width <= 1]
@@ -24,12 +24,12 @@ def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
 
 
 def trial_of(event: TrialFailed) -> str:
-    """Return the trial that an event is of."""
+    """Return the id of an event's trial."""
     return event.session.rpartition(".")[0]
 
 
 def unsynced_text(event: TrialFailed) -> str:
-    """Return the message where a trial's workers don't train one model, and what to do."""
+    """Return the message that a trial's workers don't train one model, and what to do."""
     return (
         f"the workers of {trial_of(event)} don't train one model: {event.error}. Give the model to "
         "cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one GPU each "

@@ -1,13 +1,13 @@
-"""What a run asks of a strategy: which trials train, how far, and what becomes of them.
+"""The interface of strategies: which trials train, how far, and what becomes of them.
 
-To add a strategy is to write one class with the methods of `Strategy` in a file of its own beside
-this one, and one line in `STRATEGIES` (cloudtune/policy/registry.py). The contract suite
+To add a strategy, write one class with the methods of `Strategy` in its own file beside this one,
+and one line in `STRATEGIES` (cloudtune/policy/registry.py). The contract suite
 tests/contracts/strategy.py then runs it through everything that a run can do to it.
 
-A strategy asks for work by groups of tasks, so that any `Allocator` (how wide is each trial) and
-any `FleetRule` (how many instances) serves any strategy. All three read the run through a `View`
-and are pure: the same events, the same decisions. A schedule whose stages are known beforehand
-(`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
+A strategy requests work as groups of tasks, so that any `Allocator` (how wide is each trial) and
+any `FleetRule` (how many instances) works with any strategy. All three read the run through a
+`View` and are pure: the same events lead to the same decisions. A schedule whose stages are known
+beforehand (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
 (policy/planned/executor.py).
 """
 
@@ -35,7 +35,7 @@ class StagedStrategy(Protocol):
         """Return the forecast of the work: what each stage trains if nothing fails."""
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
-        """Return the trials that go on from the rung at the end of a stage, best first.
+        """Return the trials that continue from the rung at the end of a stage, best first.
 
         `results` holds the metric that each trial reached at the rung; nan and None rank last.
         """
@@ -43,13 +43,13 @@ class StagedStrategy(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """A trial and its budget: it is to train until the end of epoch `until`.
+    """A trial and its budget: it should train until the end of epoch `until`.
 
     A trial that has never run begins at epoch 0; with `clone_of` it begins from that trial's last
     checkpoint and epoch.
 
     Raises:
-        ValueError: no epoch to train.
+        ValueError: there is no epoch to train.
     """
 
     trial: Trial
@@ -66,7 +66,7 @@ class TrialGroup:
     """Tasks that are wanted together, the most wanted first (Fluid's TrialGroup).
 
     Raises:
-        ValueError: no task.
+        ValueError: there is no task.
     """
 
     name: str
@@ -79,61 +79,60 @@ class TrialGroup:
 
 @dataclass(frozen=True)
 class Go:
-    """Train on, until the end of epoch `until` (never less than was granted before)."""
+    """Continue until the end of epoch `until` (never less than was granted before)."""
 
     until: int
 
 
 class Verdict(enum.Enum):
-    """What becomes of a trial that doesn't train on for now."""
+    """What becomes of a trial that doesn't continue for now."""
 
-    HOLD = "hold"  # wait on its GPUs, until it is wanted again or they are wanted by others
-    PAUSE = "pause"  # give its GPUs up; it may be wanted again
+    HOLD = "hold"  # wait on its GPUs, until it continues or others need them
+    PAUSE = "pause"  # give up its GPUs; it may continue later
     CUT = "cut"  # end it: it is not good enough
-    FINISH = "finish"  # end it: it has trained as long as it is to
+    FINISH = "finish"  # end it: it has trained to its last epoch
 
 
 Decision: TypeAlias = Go | Verdict
 
 
 class View(Protocol):
-    """What strategies, allocators and fleet rules may look at: the state of the run.
+    """The state of a run as strategies, allocators and fleet rules see it, read-only.
 
-    Times are seconds since the run began, prices US dollars. A view is for reading: whoever gets it
-    changes nothing.
+    Times are seconds since the run began, prices US dollars.
     """
 
     @property
     def now(self) -> float:
-        """The time of the event that is being decided about."""
+        """The time of the present event."""
 
     @property
     def mode(self) -> Mode:
-        """Whether more or less of the metric is better."""
+        """Whether larger or smaller metrics are better."""
 
     @property
     def limits(self) -> Limits:
-        """The deadline and the budget, from the run's begin."""
+        """The deadline and the budget, counted from the start of the run."""
 
     @property
     def ahead(self) -> float:
-        """By when all could be given back, if that were decided only at the next tick (run s)."""
+        """When everything could be returned, if decided only at the next tick (run seconds)."""
 
     @property
     def lookahead(self) -> int:
-        """How many tasks of a group the allocator chooses among, whatever room there is."""
+        """How many tasks of a group the allocator wants to choose among."""
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the run must begin to give back; inf without a deadline."""
+        """Seconds until the run must wind down; inf without a deadline."""
 
     @property
     def dollars_left(self) -> float:
-        """The dollars left if everything were given back now; inf without a budget."""
+        """The dollars left if everything were returned now; inf without a budget."""
 
     @property
     def committed(self) -> float:
-        """Dollars spent, or bound to be spent whatever is done; of what is held, until now."""
+        """Dollars that are spent, or will be whatever is decided; held instances until now."""
 
     @property
     def best(self) -> BestResult | None:
@@ -141,15 +140,15 @@ class View(Protocol):
 
     @property
     def trials(self) -> Mapping[TrialId, TrialProgress]:
-        """Every trial that ever ran, in the order of their first start."""
+        """Every trial that ever ran, in order of first start."""
 
     @property
     def running(self) -> LiveTrials:
-        """The trials that have sessions, those that wait at a rung or are stopping included."""
+        """The trials with sessions, including those that wait at a rung or are stopping."""
 
     @property
     def rentables(self) -> Sequence[Rentable]:
-        """The offers that may be rented, each with the script's speed there."""
+        """The offers that may be rented, each with the script's speed on it."""
 
     @property
     def max_instances(self) -> int:
@@ -157,11 +156,11 @@ class View(Protocol):
 
     @property
     def fleet(self) -> FleetBook:
-        """Every instance that was ever asked for, and what has become of it."""
+        """Every instance ever requested, with its state."""
 
     @property
     def held(self) -> Counter[Offer]:
-        """Instances that are to stay, those that still boot included."""
+        """Instances that stay, including those still booting."""
 
     @property
     def gpus(self) -> int:
@@ -169,48 +168,48 @@ class View(Protocol):
 
     @property
     def free_gpus(self) -> float:
-        """GPUs of usable instances on which nothing runs, with the free shares of the others."""
+        """Empty GPUs of usable instances, plus the free shares of GPUs partly in use."""
 
     @property
     def setups(self) -> Sequence[float]:
-        """The seconds that each session took to be set up, in order; more are added at the end."""
+        """The set-up seconds of each session, in order; new ones are appended."""
 
     @property
     def disturbances(self) -> int:
-        """How often an instance was refused, lost, taken back or never joined."""
+        """How often an instance was refused, lost, interrupted or never joined."""
 
     @property
     def shocks(self) -> int:
-        """How often the cloud began to refuse an offer, or took an instance that trials sat on."""
+        """How often the cloud began to refuse an offer, or took an instance with trials on it."""
 
     @property
     def backoffs(self) -> Mapping[Offer, LaunchBackoff]:
-        """What has gone wrong with the launches of each offer."""
+        """The failed launches of each offer, and when it may be requested again."""
 
     def until(self, trial: TrialId) -> int:
-        """Return the epoch that a trial may train to for now; 0 for one that never began."""
+        """Return the epoch that a trial may train to for now; 0 if it never began."""
 
     def width_for(self, trial: TrialProgress | None, width: Width, offer: Offer) -> Width:
-        """Return the width that a trial gets on an offer where it is to have this one.
+        """Return the width that a trial gets on an offer when it should have `width`.
 
-        It is wider where trials ran out of memory, unless this one trains at that width already.
-        None is a trial that never began.
+        It is wider if trials ran out of memory, unless this one trains at that width already. None
+        stands for a trial that never began.
         """
 
     def fits(self, width: Width, offer: Offer) -> bool:
         """Whether a trial of `width` GPUs could start now on the instances of an offer."""
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether `alive` instances of each offer at once keep the cap and the vCPU quotas."""
+        """Whether `alive` instances of each offer keep the cap and the vCPU quotas."""
 
     def refused(self, offer: Offer) -> bool:
-        """Whether asking for such an instance is pointless: it was refused again and again."""
+        """Whether requesting an offer is pointless: it was refused repeatedly."""
 
     def avoided(self, offer: Offer) -> bool:
-        """Whether such an instance isn't asked for now: it was refused a short while ago."""
+        """Whether an offer is left alone for now: it was refused a short while ago."""
 
     def barred(self, offer: Offer) -> bool:
-        """Whether such an instance will never be asked for again."""
+        """Whether an offer is refused for good."""
 
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured.
@@ -219,40 +218,37 @@ class View(Protocol):
         """
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
-        """Return the seconds of an epoch of the slowest of these trials: as `corrected` has it.
+        """Return the seconds of an epoch of the slowest of these trials, as in `corrected`.
 
-        To be asked at every epoch about the same tuple: that takes no look at each of its trials.
+        Cheap to call at every epoch with the same tuple: it doesn't look at each trial.
         """
 
     def delay(self, offer: Offer, kind: Delay) -> float:
-        """Return the mean seconds of a delay on an offer: as `corrected` has it."""
+        """Return the mean seconds of a delay on an offer, as in `corrected`."""
 
     def profiled(self, offer: Offer) -> Rentable:
-        """Return an offer's rentable as it was before the run, without its measurements."""
+        """Return an offer's rentable as it was before the run, without the run's timings."""
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
-        """Return a rentable at the speed that these trials can be expected to have on it.
-
-        Delays are those that are to be expected too.
-        """
+        """Return a rentable with the speeds and delays expected of these trials."""
 
 
 class Strategy(Protocol):
     """Decides which trials train and how far, as results come in.
 
-    The run asks, in this order, whenever something has happened:
+    After each event the run calls, in this order:
 
-    1. `on_result`, for the trial that has just finished an epoch: train on (`Go`), or what becomes
-       of it (`Verdict`). Every epoch is reported once, in the order of the events.
+    1. `on_result`, for the trial that has just finished an epoch: it continues (`Go`) or not
+       (`Verdict`). Every epoch is reported once, in the order of the events.
     2. `on_failure`, for a trial that failed for good.
     3. `preempt`: which other trials stop, though they haven't reported.
     4. `done`: whether the run is over.
-    5. `requests`: which trials begin, or go on from a rung, as far as there is room.
+    5. `requests`: which trials begin, or continue from a rung, as far as there is room.
 
-    A trial moves between instances, is lost with one, or changes its width without being asked
-    about: a strategy sees trials, epochs and metrics, and never GPUs. Trials that were lost come
-    back by themselves. Epochs count from 1, times are seconds of the run, prices US dollars.
-    `rungs.py` has what strategies with rungs share; `asha.py` is a good model.
+    The run moves trials between instances, changes their widths and restarts lost ones by itself: a
+    strategy sees trials, epochs and metrics, never GPUs. Epochs count from 1, times are seconds of
+    the run, prices US dollars. `rungs.py` has what strategies with rungs share; `asha.py` is a good
+    model.
     """
 
     @property
@@ -261,54 +257,54 @@ class Strategy(Protocol):
 
     @property
     def anytime(self) -> bool:
-        """Whether the strategy uses up its limits, so that to end at one is a success."""
+        """Whether the strategy uses up its limits, so that ending at one is a success."""
 
     @property
     def reason(self) -> EndReason | None:
-        """Why the strategy is done; None leaves it to the run: done if there is a result."""
+        """Why the strategy is done; None: as usual (done if there is a result)."""
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the work that may begin now, in order, none that trains: there is room for `room`.
+        """Return up to `room` tasks that may begin now, in order, none of which trains already.
 
-        Of a group of which more is known already up to `view.lookahead`, for the allocator.
-        Asked again whenever there is room, so an answer isn't a promise: a task counts as begun
-        when `view.trials` shows its trial starting.
+        If more of a group is known, up to `view.lookahead` tasks of it, for the allocator to choose
+        from. Called whenever there is room, so the answer isn't a promise: a task has begun when
+        `view.trials` shows its trial starting.
         """
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Return what becomes of a trial that has just finished an epoch (`trial.epoch`)."""
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Record that a trial failed, and won't come back."""
+        """Record that a trial failed for good."""
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
-        """Return trials that are to stop now, or to be over, though they haven't reported."""
+        """Return trials that stop now, or are over, though they haven't reported."""
 
     def wake_at(self, view: View) -> float | None:
-        """Return the run second at which to ask again though nothing has happened; None: never."""
+        """Return the run second of the next call even if nothing happens; None: never."""
 
     def done(self, view: View) -> bool:
-        """Whether the strategy waits for no trial, and will never ask for one again."""
+        """Whether the strategy waits for no trial and will never request one again."""
 
     def more(self, view: View, trials: int) -> str:
-        """Try more trials than it was to; returns why it can't, "" if it can.
+        """Add trials; return why that isn't possible, "" if it is.
 
-        Asked as a run that has ended goes on, with the new limits in `view`. A strategy that was
-        done isn't any more.
+        Called when an ended run is resumed, with the new limits in `view`. A strategy that was done
+        no longer is.
         """
 
 
 @runtime_checkable
 class Breeds(Protocol):
-    """A strategy in which a trial may begin from the checkpoint of another."""
+    """A strategy whose trials may begin from the checkpoint of another."""
 
     def parents(self, view: View) -> Collection[TrialId]:
-        """Return the trials from which others may begin, over or not. Another thread may ask."""
+        """Return the trials from which others may begin, over or not. Must be thread-safe."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """GPUs for one trial, on instances of an offer; None: wherever there is room."""
+    """A width for one trial, on instances of an offer; None: wherever there is room."""
 
     width: Width
     offer: Offer | None = None
@@ -326,16 +322,16 @@ class Allocator(Protocol):
 
     @property
     def lookahead(self) -> int:
-        """How many tasks of a group it chooses among; 0 where it takes them as they come."""
+        """How many tasks of a group it chooses among; 0: it takes them in order."""
 
     def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the tasks of a group in the order in which they start."""
+        """Return the tasks of a group in the order in which they should start."""
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
-        """Give for each task that is to start what it may have, the best first; none: it waits.
+        """Yield for each task the shapes that it may have, best first; none: it waits.
 
-        The run takes one answer at a time: when it asks for the next task's, the task before has
-        its GPUs or waits, as `view` then shows.
+        The run takes one answer at a time: when it asks for the next, the previous task has its
+        GPUs or waits, as `view` then shows.
         """
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
@@ -343,16 +339,16 @@ class Allocator(Protocol):
 
 
 class ByWidth:
-    """The base of allocators that say how wide, and leave it to the run on which instances."""
+    """The base of allocators that set widths and leave the choice of instances to the run."""
 
     lookahead = 0
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return the width for each of the tasks that are to start; 0 for one that is to wait."""
+        """Return the width of each task; 0 if it must wait."""
         raise NotImplementedError
 
     def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the tasks as the strategy gave them."""
+        """Return the tasks in the strategy's order."""
         return tasks
 
     def shapes(self, view: View, tasks: Sequence[Task]) -> Iterator[Sequence[Shape]]:
@@ -371,45 +367,45 @@ class FleetRule(Protocol):
 
     @property
     def stage(self) -> int:
-        """The number of the present stage; with each new one the cloud's refusals are forgotten."""
+        """The number of the present stage; each new one forgets the cloud's refusals."""
 
     def max_gpus(self, view: View) -> int:
-        """Return the GPUs to ask the strategy for work for: those held, and those it might rent."""
+        """Return the GPUs to request work for: those held, and those it might rent."""
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the instances that should be there, when trials have or want `needed` GPUs.
+        """Return the instances that there should be when trials have or want `needed` GPUs.
 
-        Empty instances beyond that are given back, never one with a trial on it.
+        Empty instances beyond that are returned, never one with a trial on it.
         """
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return the offers that it might ask for, now or where others are refused."""
+        """Return the offers that it might request, now or if others are refused."""
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
         """Whether these instances are enough to train a single trial."""
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return instances that are to go though trials may sit on them.
+        """Return instances that should go though trials may be on them.
 
-        Nothing starts there any more, and they are given back once they are empty. `needed` are the
-        GPUs that trials have or want; inf before that is known, in the same round.
+        Nothing more starts there, and they are returned once they are empty. `needed` are the GPUs
+        that trials have or want; inf in the same round before that is known.
         """
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
-        """Return the dollars that the run will cost from second `at` on; None where unknown."""
+        """Return the dollars that the run will cost from second `at` on; None if unknown."""
 
 
 class Sampler(Protocol):
-    """Gives new configurations, and learns from how they did."""
+    """Provides new configurations, and learns from their results."""
 
     def ask(self) -> Trial | None:
-        """Return the next trial to try; None when there is none left."""
+        """Return the next trial; None when there is none left."""
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; None where it failed."""
+        """Learn the metric of a trial after an epoch; None if it failed."""
 
     def more(self, trials: int) -> int:
-        """Add trials after those that there were; returns how many more there are.
+        """Add trials after the existing ones, which stay the same; return how many were added.
 
-        The same trials come first as without; a grid may have fewer than are asked for.
+        A grid may have fewer than requested.
         """

@@ -355,15 +355,15 @@ class SafetyNet:
 
     @cached_property
     def blind(self) -> float:
-        """Seconds that the rest may take longer on demand, as long as no epoch has shown its speed.
+        """Extra seconds that the rest may take on demand while no epoch has shown its speed.
 
-        For waits, in which time goes by and nothing is learned.
+        For waits, in which time passes and nothing is learned.
         """
         plan = self.fallback
         if plan is None or any(trial.history for trial in self._view.trials.values()):
             return 0.0
         error = max(rentable.profile.error for rentable in self._request.rentables)
-        # Two standard deviations: the profile may be wrong by that much without any epoch's word.
+        # Two standard deviations of the profile's error.
         return 2 * error * plan.estimate.seconds
 
     @cached_property
@@ -450,13 +450,13 @@ class SafetyNet:
 
     @property
     def due(self) -> bool:
-        """Whether it is the last moment: from now on there is only time for on-demand.
+        """Whether this is the last moment: from now on there is only time for on-demand.
 
-        Not where finishing on demand doesn't fit any more: then any means is as good.
+        False if finishing on demand no longer fits: then it has no advantage over spot.
         """
         missing = self._rest.itinerary.missing(self._view)
         asks = any(o.market == "spot" and not self._view.avoided(o) for o in missing)
-        # Spot that is yet to be launched puts its boot at stake too, spot that trains one epoch.
+        # Spot yet to be launched risks its boot too; spot that trains, one epoch.
         stake = self.loss if asks else self.step
         return self.on_spot and not self.spares(stake) and self.fallback is not None
 
