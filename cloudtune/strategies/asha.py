@@ -1,8 +1,8 @@
 """Asynchronous successive halving (ASHA), of the promotion and of the stopping type.
 
 Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020), whose
-Algorithm 2 is the promotion type. The stopping type never pauses a trial: Ray Tune and Syne Tune
-have one as well, whose cut-off is a percentile: benchmarks/decisions.py shows where they differ.
+Algorithm 2 is the promotion type. The stopping type never pauses a trial. Ray Tune and Syne Tune
+have one too, with a percentile as the cut-off: benchmarks/decisions.py shows where they differ.
 """
 
 import bisect
@@ -18,11 +18,11 @@ Kind: TypeAlias = Literal["promotion", "stopping"]
 
 
 class Asha(Judging):
-    """Promotes a trial as soon as it is among the best 1/eta of its rung; no rung is waited for.
+    """Promotes a trial as soon as it is among the best 1/eta of its rung, without barriers.
 
-    The best 1/eta are the best floor(n / eta) of the n results so far. At the stopping type a
-    trial that isn't among them when it arrives is cut, but goes on where fewer than eta arrived;
-    at the promotion type it is paused, and promoted when it is.
+    The best 1/eta are the best floor(n / eta) of the n results so far. A trial that isn't among
+    them on arrival is cut by the stopping type, unless fewer than eta have arrived; the promotion
+    type pauses it, and promotes it once it is among them.
     """
 
     anytime = True
@@ -45,7 +45,7 @@ class Asha(Judging):
         self._rungs = [Rung(mode) for _ in self._epochs]
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return promotions, those to the highest rung first, and then new trials."""
+        """Return promotions, those to the highest rung first, then new trials."""
         groups: list[TrialGroup] = []
         for level, name in self._promotable(view):
             if len(groups) == room:
@@ -67,17 +67,17 @@ class Asha(Judging):
                 if status == "parked":
                     yield level, trial
                 elif status != "stopping":
-                    rung.leave(trial)  # it has begun to train on, or has failed
+                    rung.leave(trial)  # it continues already, or has failed
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Record a trial at its rung; it goes on if it would be the next to be promoted."""
+        """Record a result; the trial continues if it would be the next to be promoted."""
         self._new.learn(trial)
         level = bisect.bisect_left(self._epochs, trial.epoch)
         rung = self._rungs[level]
         goal = capped(trial.trial, self._epochs[level])
         if trial.epoch < goal:
             return Go(goal)
-        again = trial.id in rung  # it fell back behind a rung from which it had gone on
+        again = trial.id in rung  # it fell back behind a rung that it had passed
         if not again:
             self._record(level, trial)
         if trial.epoch >= capped(trial.trial, self._epochs[-1]):
@@ -95,7 +95,7 @@ class Asha(Judging):
             self._rungs[level - 1].leave(trial.id)
 
     def _goes_on(self, view: View, level: int, trial: TrialId) -> bool:
-        """Whether a trial is among the best 1/eta, and no paused trial comes before it."""
+        """Whether a trial is among the best 1/eta, with no paused trial ahead of it."""
         rung = self._rungs[level]
         if rung.place(trial) >= len(rung) // self._eta:
             return self._stops and len(rung) < self._eta
@@ -105,11 +105,11 @@ class Asha(Judging):
         return first[0] == level and rung.place(first[1]) > rung.place(trial)
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Learn that a trial failed; it leaves no result at the rung that it didn't reach."""
+        """Record that a trial failed; it leaves no result at the rung that it didn't reach."""
         self._new.learn_failure(trial)
 
     def done(self, view: View) -> bool:
-        """Whether nothing runs, nothing new is left and no trial can be promoted any more."""
+        """Whether nothing runs, no new trial is left and none can be promoted any more."""
         if view.running or not self._new.dry(view) or not at_rest(view):
             return False
         return next(self._promotable(view), None) is None

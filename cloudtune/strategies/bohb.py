@@ -11,8 +11,8 @@ from cloudtune.strategies.successive_halving import Bracket
 class Bohb(Hyperband):
     """Hyperband with a sampler that learns: brackets begin as there is room.
 
-    Source: Falkner et al., "BOHB" (ICML 2018). The sampler is to be model-based, with a part of
-    its asks left to chance; what it learns from at which epoch, it decides itself
+    Source: Falkner et al., "BOHB" (ICML 2018). The sampler should be model-based, with a share of
+    its asks left to chance; it decides itself which epochs it learns from
     (`cloudtune.strategies.samplers.learner`).
     """
 
@@ -20,10 +20,7 @@ class Bohb(Hyperband):
 
 
 class SyncBohb(Bohb):
-    """BOHB one bracket at a time: the next begins when no trial runs any more.
-
-    So the model knows the whole of a bracket before the next one is sampled.
-    """
+    """BOHB one bracket at a time, so that the model knows a whole bracket before the next one."""
 
     name = "sync-bohb"
     _quiet = True

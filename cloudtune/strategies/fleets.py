@@ -1,4 +1,4 @@
-"""How many instances there should be: by a plan, or while a run decides as it goes."""
+"""Fleet rules of runs without planned stages: how many instances there should be."""
 
 import math
 from collections import Counter, defaultdict
@@ -8,35 +8,35 @@ from dataclasses import dataclass
 from cloudtune.model.catalog import Offer
 from cloudtune.strategies.base import FleetRule, View
 
-# Spot takes over from on-demand where this many times what it takes is left, of time and money.
+# Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
 
 
 class Unplanned:
-    """The base of rules without stages: they don't know what a run will cost in the end."""
+    """The base of rules without stages, which don't know what a run will cost in the end."""
 
     stage = 0
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        """Return none but what is the target now."""
+        """Return nothing beyond the present target."""
         return ()
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
-        """Whether there is any instance: a trial that doesn't fit goes on with fewer GPUs."""
+        """Whether there is any instance: a trial that doesn't fit gets fewer GPUs."""
         return any(instances.values())
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return none: an instance goes when it is empty."""
+        """Return nothing: an instance goes when it is empty."""
         return ()
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
-        """Return None: what trains, and for how long, is decided as results come in."""
+        """Return None: results decide what trains, and for how long."""
         return None
 
 
 @dataclass(frozen=True)
 class ConstantFleet(Unplanned):
-    """The same instances from the begin of a run to its end.
+    """The same instances from the start of a run to its end.
 
     If the cloud refuses the offer, the first of `standins` that isn't refused takes its place.
     """
@@ -60,10 +60,9 @@ class ConstantFleet(Unplanned):
 
 @dataclass(frozen=True)
 class NaiveFleet(ConstantFleet):
-    """A constant fleet whose idle instances are given back, and rented again when needed.
+    """A constant fleet whose idle instances are returned, and rented again when needed.
 
-    With `consolidates` trials move together when their next epoch is done, so that instances get
-    empty.
+    With `consolidates`, trials move together after their next epoch to empty instances.
     """
 
     name: str = "naive"
@@ -75,7 +74,7 @@ class NaiveFleet(ConstantFleet):
         return stood_in_for(view, (self.offer, *self.standins), wanted)
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return the emptiest instances that are too many, if their trials fit elsewhere."""
+        """Return the emptiest surplus instances, if their trials fit elsewhere."""
         return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
 
 
@@ -118,8 +117,8 @@ def _loads(view: View) -> defaultdict[str, float]:
 def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
     """Return how many instances of each offer make up `gpus` GPUs.
 
-    Held instances count first, in the order of `offers`; the GPUs that are missing come from the
-    first offer that isn't refused now, or from the very first if all are.
+    Held instances count first, in the order of `offers`; missing GPUs come from the first offer
+    that isn't refused now, or from the very first if all are.
     """
     target: dict[Offer, int] = {}
     for offer in offers:
@@ -135,11 +134,11 @@ def _instances(offer: Offer, gpus: float) -> int:
 
 
 class BackToSpot:
-    """Another rule's fleet, in which spot takes over again from what stands in for it on demand.
+    """Another rule's fleet, in which spot takes over again from its on-demand stand-ins.
 
-    For the GPUs that are held on demand spot is asked for besides, where it isn't refused just
-    now, and the cap admits both. What is held on demand stays until the other takes trials, which
-    then move with their next epoch. Not where what is left pays for no more than a few such moves.
+    For the GPUs held on demand, spot is requested too if it isn't refused now and the cap admits
+    both. The on-demand instances stay until the spot ones take trials, which then move after their
+    next epoch. Nothing is done if the limits pay for no more than a few such moves.
     """
 
     def __init__(self, rule: FleetRule, offers: Sequence[Offer]) -> None:
@@ -161,7 +160,7 @@ class BackToSpot:
         return self._rule.could_ask(view)
 
     def max_gpus(self, view: View) -> int:
-        """Return the rule's: no more trains at once, whatever is held besides."""
+        """Return the rule's number: the extra instances let no more trials train at once."""
         return self._rule.max_gpus(view)
 
     def can_train(self, view: View, instances: Mapping[Offer, int]) -> bool:
@@ -171,7 +170,7 @@ class BackToSpot:
         return self._rule.dollars_to_come(view, at)
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the rule's fleet, but on spot what can be: held, booting, or asked for besides."""
+        """Return the rule's fleet, plus the spot instances that can replace on-demand ones."""
         wanted = self._rule.target(view, needed)
         if not any(view.held.get(offer, 0) for offer in self._others if offer.market != "spot"):
             return wanted
@@ -194,16 +193,16 @@ class BackToSpot:
         return {offer: count for offer, count in fleet.items() if count > 0}
 
     def _willing(self, view: View) -> Offer | None:
-        """Return spot that may be asked for now, in place of what is held on demand."""
+        """Return the spot offer that may be requested now to replace on-demand instances."""
         if any(not rented.joined for rented in view.fleet.wanted()):
             return None
         willing = next((offer for offer in self._spot if not view.avoided(offer)), None)
         return willing if willing is not None and self._pays(view, willing) else None
 
     def _pays(self, view: View, offer: Offer) -> bool:
-        """Whether time and money are left for several moves to an offer and back.
+        """Whether there is time and money for several moves to an offer and back.
 
-        After the epochs that trials are granted now: the rest of the work is unknown.
+        That is after the epochs that trials are granted now: further work is unknown.
         """
         rentable = next(candidate for candidate in view.rentables if candidate.offer == offer)
         profile = view.corrected(rentable, ()).profile

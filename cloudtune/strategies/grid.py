@@ -1,4 +1,4 @@
-"""Grid search, and groups of trials one after the other."""
+"""Grid search, and groups of trials one after another."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,21 @@ from cloudtune.strategies.rungs import capped
 class GridSearch(RandomSearch):
     """The points of a grid in one group, each trained to its end.
 
-    A grid that is cut short hasn't answered what it was asked, so it isn't anytime.
+    A grid that is cut short hasn't given its answer, so it isn't anytime.
     """
 
     name = "grid"
     anytime = False
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return more of the group than there is room for: an allocator may choose."""
+        """Return more of the group than there is room for, so that an allocator may choose."""
         return super().requests(view, max(room, view.lookahead))
 
 
 class Sequential(RandomSearch):
-    """Ordered groups of `size` trials: the next is sampled once the one before is over.
+    """Ordered groups of `size` trials: the next is sampled once the previous one is over.
 
-    So a sampler that learns knows all of one group when it is asked for the next.
+    So a sampler that learns knows all of one group before it samples the next.
     """
 
     name = "sequential"
@@ -38,7 +38,7 @@ class Sequential(RandomSearch):
         self._groups = 0
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return what of the current group hasn't begun."""
+        """Return the trials of the current group that haven't begun."""
         if all(self._over(view, trial) for trial in self._group):
             taken = (self._new.take(view) for _ in range(self._size))
             self._group = [trial for trial in taken if trial is not None]
@@ -53,5 +53,5 @@ class Sequential(RandomSearch):
         return trial.id in view.trials and view.trials[trial.id].status in OVER
 
     def done(self, view: View) -> bool:
-        """Whether the last group is over and there is no other."""
+        """Whether the last group is over and there is no next one."""
         return all(self._over(view, trial) for trial in self._group) and super().done(view)

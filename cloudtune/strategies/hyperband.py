@@ -26,10 +26,10 @@ def bracket_shapes(
 
 
 class Hyperband(Brackets):
-    """The brackets of Hyperband over and over, while the sampler has trials.
+    """The brackets of Hyperband, repeated while the sampler has trials.
 
-    Every bracket is synchronous in itself. The next bracket begins when there is room, and the
-    brackets under way have nothing to begin.
+    Each bracket is synchronous. The next one begins when there is room and the brackets under way
+    have nothing to start.
     """
 
     name = "hyperband"

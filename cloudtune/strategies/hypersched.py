@@ -1,8 +1,8 @@
 """HyperSched: exploit more and more as a deadline comes near, and give the best the most GPUs.
 
 Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
-Deadline" (SoCC 2019), by notes on its published code. Here stands the half that says which trials
-train; `planners/allocators/hypersched.py` says how wide.
+Deadline" (SoCC 2019), by notes on its published code. This half decides which trials train;
+`allocators/hypersched.py` decides how wide.
 """
 
 import itertools
@@ -23,23 +23,23 @@ from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 
 
 class HyperSched(Judging):
-    """Pausing ASHA with one bracket, whose trials are judged again at each of their results.
+    """Pausing ASHA with one bracket, whose trials are judged again at each result.
 
-    At every result each rung that the trial has passed is looked at, the highest first: the trial
-    is paused where its score there is below what the rung asks for by now. A new score is compared
-    with the others, and counts from then on (`_Rung.check_to_kill` of the published code,
-    ucbrise/hypersched at 8b5435e).
+    At every result, each rung that the trial has passed is checked, highest first: the trial is
+    paused if its score there is below the rung's present cut-off. A new score is compared with the
+    others, and counts from then on (`_Rung.check_to_kill` of the published code, ucbrise/hypersched
+    at 8b5435e).
 
-    Room goes to paused trials that no rung would pause any more (the highest rung first), then to
-    new ones, then to any that are paused; a paused one goes on only where as many atoms are free as
-    it had. Once there is too little time for anything that doesn't run (`Admission`), whatever
-    doesn't run has ended. `atom` is how many GPUs a trial starts with.
+    Room goes to paused trials that no rung would pause any more (highest rung first), then to new
+    ones, then to any paused ones; a paused trial resumes only if as many atoms are free as it had.
+    Once there is too little time for trials that don't run (`Admission`), all of these are over.
+    `atom` is how many GPUs a trial starts with.
 
-    As published a paused trial is promoted where the rung at which it was paused would let it go
-    on, though another may pause it at its next result; and once there is nothing new, any paused
-    trial begins again, in the order of their first start, to be paused at its next result.
-    `patient` is ours: a new score counts at once, a trial is promoted where every rung that it has
-    passed lets it, and another paused one begins only where nothing else trains.
+    As published, a paused trial is promoted if the rung that paused it would let it continue,
+    though another rung may pause it at its next result; and once there are no new trials, every
+    paused trial resumes, in order of first start, only to be paused at its next result. `patient`
+    is ours: a new score counts at once, a trial is promoted if every rung that it has passed allows
+    it, and another paused trial resumes only if nothing else trains.
     """
 
     anytime = True
@@ -75,7 +75,7 @@ class HyperSched(Judging):
         self._rests: dict[TrialId, Cutoff] = {}
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return promotions, then new trials, then others that are paused; or nothing, for good."""
+        """Return promotions, then new trials, then other paused ones; or nothing, for good."""
         if not self._open(view):
             return ()
         atoms = max(room, view.free_gpus / self._atom)
@@ -96,9 +96,9 @@ class HyperSched(Judging):
     def _fitting(
         self, view: View, paused: Iterable[TrialId], room: int, atoms: float
     ) -> tuple[list[TrialId], float]:
-        """Return the first `room` that have no more atoms than are left, and how many then are.
+        """Return the first `room` trials whose atoms fit, and how many atoms are left then.
 
-        As published those that have more are passed over. The first may where nothing trains.
+        As published, trials that don't fit are skipped. If nothing trains, the first always fits.
         """
         fitting: list[TrialId] = []
         if room > 0:
@@ -120,7 +120,7 @@ class HyperSched(Judging):
         return not self._closed
 
     def _promotable(self, view: View) -> Iterator[TrialId]:
-        """Yield paused trials that no rung would pause now, those of the highest rung first."""
+        """Yield paused trials that no rung would pause now, highest rung first."""
         for rung in reversed(self._rungs):
             for trial in self._resting(view, rung):
                 if not rung.passes(trial):
@@ -129,7 +129,7 @@ class HyperSched(Judging):
                     yield trial
 
     def _others(self, view: View) -> Iterator[TrialId]:
-        """Yield all that are paused: as published the first that began first, else the best."""
+        """Yield all paused trials: as published in order of first start, otherwise best first."""
         paused = self._paused(view)
         if self._patient:
             return paused
@@ -141,22 +141,22 @@ class HyperSched(Judging):
             yield from self._resting(view, rung)
 
     def _resting(self, view: View, rung: Cutoff) -> Iterator[TrialId]:
-        """Yield those that wait at a rung, the best first; those that have just begun don't."""
+        """Yield the trials that wait at a rung, best first, without those that have just begun."""
         return (name for name in rung.resting() if view.trials[name].status == "parked")
 
     def more(self, view: View, trials: int) -> str:
-        """Try more trials, where the deadline admits new ones again."""
+        """Add trials, if the deadline admits new ones again."""
         self._closed = False
         return super().more(view, trials)
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Pause a trial that a rung which it has passed would hold back now."""
+        """Pause a trial that isn't good enough any more at a rung that it has passed."""
         self._new.learn(trial)
         self._admission.note(trial)
         last = capped(trial.trial, self._last)
         self._leave(trial.id)
         if trial.epoch <= self._furthest.get(trial.id, 0):
-            return Go(last)  # it trains again what was lost, and was judged then
+            return Go(last)  # it repeats lost epochs, and was judged at them before
         self._furthest[trial.id] = trial.epoch
         if trial.epoch >= last:
             self._arrives(trial)
@@ -185,7 +185,7 @@ class HyperSched(Judging):
         return None
 
     def _arrives(self, trial: TrialProgress) -> bool:
-        """Record a trial at the rungs that it has now passed; says whether there are any."""
+        """Record a trial at the rungs that it has now passed; return whether there are any."""
         arrived = False
         for rung in self._rungs:
             if rung.epoch <= trial.epoch:
@@ -193,7 +193,7 @@ class HyperSched(Judging):
         return arrived
 
     def _arrive(self, trial: TrialProgress, rung: Cutoff) -> bool:
-        """Record a trial at a rung where it has no record yet; says whether that was so."""
+        """Record a trial at a rung; return False if it has a record there already."""
         if trial.id in rung:
             return False
         assert trial.metric is not None
@@ -202,13 +202,13 @@ class HyperSched(Judging):
         return True
 
     def _held_back(self, trial: TrialId) -> Cutoff | None:
-        """Return the highest rung at which a trial isn't good enough now; judged once, its last."""
+        """Return the highest rung where a trial isn't good enough; its last if judged once."""
         passed = (rung for rung in reversed(self._rungs) if trial in rung)
         judging = itertools.islice(passed, 1) if self._once else passed
         return next((rung for rung in judging if not rung.passes(trial)), None)
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Learn that a trial failed; the records that it made stay."""
+        """Record that a trial failed; its records stay."""
         self._new.learn_failure(trial)
         self._leave(trial.id)
 
@@ -217,7 +217,7 @@ class HyperSched(Judging):
             self._rests.pop(trial).leave(trial)
 
     def done(self, view: View) -> bool:
-        """Whether nothing runs and nothing may start, or nothing is left to start."""
+        """Whether nothing runs, and nothing may start or nothing is left to start."""
         if view.running or not at_rest(view):
             return False
         if not self._open(view):

@@ -17,17 +17,17 @@ from cloudtune.strategies.base import View
 
 @dataclass(frozen=True)
 class Switches:
-    """Rules that can be changed one by one; as they stand they are as published.
+    """HyperSched's rules, which can be changed one by one; the defaults are as published.
 
-    `use_pausing`: a trial that isn't good enough is paused, else it is ended. `atom`: GPUs of an
-    atom, with which a trial starts and by which it grows; None: one, or the narrowest width.
-    `allocation_grid`: above this many atoms a trial has only multiples of it.
+    `use_pausing`: a trial that isn't good enough is paused, not ended. `atom`: the GPUs with which
+    a trial starts and by which it grows; None: one, or the narrowest width. `allocation_grid`:
+    above this many atoms a trial has only multiples of it.
 
     The others are the paper's ablations, to see what each rule is worth. `no_speculation`: a trial
-    is judged once a rung, when it arrives, as in ASHA (the best floor(n / eta) go on).
-    `ignore_overhead`: set-ups are taken to cost nothing. `no_job_limit`:
-    something new may always start. `fixed_exploration`: it may until `exploration_ratio` of the
-    deadline. `assume_linear`: k GPUs are taken to be k times as fast.
+    is judged once per rung, on arrival, as in ASHA (the best floor(n / eta) continue).
+    `ignore_overhead`: set-ups count as free. `no_job_limit`: new trials may always start.
+    `fixed_exploration`: they may until `exploration_ratio` of the deadline. `assume_linear`: k GPUs
+    count as k times as fast.
     """
 
     use_pausing: bool = True
@@ -63,8 +63,8 @@ def open_rungs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile of ascending numbers, to the last digit as numpy.percentile does.
 
-    The published code asks for 66.66666666666667, so the fourth of 10 scores fails its own cut-off.
-    To decide as that code does, a cut-off has to round as it does.
+    The published code uses 66.66666666666667, so the fourth of 10 scores fails its own cut-off. To
+    decide as that code does, a cut-off has to round as it does.
     """
     at = (len(ordered) - 1) * (percent / 100)
     below = int(at)
@@ -133,7 +133,7 @@ class Cutoff:
             del self._resting[at]
 
     def resting(self) -> Iterator[TrialId]:
-        """Yield the trials that wait here, the best first; none may come or leave meanwhile."""
+        """Yield the trials that wait here, best first; none may come or leave meanwhile."""
         return (trial for _, _, trial in self._resting)
 
 
@@ -168,7 +168,7 @@ class Overhead:
         self._seen = 0
 
     def seconds(self, view: View) -> float:
-        """Return the estimate; 0 before the first set-up, and where it is to be ignored."""
+        """Return the estimate; 0 before the first set-up and with `ignore_overhead`."""
         if self._ignored:
             return 0.0
         setups = view.setups
@@ -179,12 +179,11 @@ class Overhead:
 
 
 class Admission:
-    """Whether something that doesn't run may start now: if it could still become a winner.
+    """Whether a trial that doesn't run may start now: if it could still become the winner.
 
-    The time left has to be at least what the trial that trained longest has trained (`L`, Tune's
-    `time_total_s`, which has no set-up in it), a set-up taken off (`s`), times eta; or what all
-    `max_epochs` take on one atom (t1, the median epoch), if that is less:
-    time_left >= min((L - s) * eta, max_epochs * t1).
+    It may if time_left >= min((L - s) * eta, max_epochs * t1). L are the seconds of the trial that
+    has trained longest (Tune's `time_total_s`, without set-ups), s a set-up, and t1 the median
+    epoch on one atom.
     """
 
     def __init__(self, *, max_epochs: int, eta: int, atom: Width, switches: Switches) -> None:
@@ -206,13 +205,13 @@ class Admission:
             self._epoch.add(trial.epoch_seconds)
 
     def admits(self, view: View) -> bool:
-        """Whether something may start now."""
+        """Whether a trial may start now."""
         if self._switches.no_job_limit:
             return True
         return view.seconds_left >= self._least(view)
 
     def _least(self, view: View) -> float:
-        """Return how much time has to be left."""
+        """Return the seconds that must be left."""
         if self._switches.fixed_exploration:
             return (view.limits.deadline or 0.0) * (1 - self._switches.exploration_ratio)
         longest = (self._longest - self._overhead.seconds(view)) * self._eta

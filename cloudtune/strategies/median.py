@@ -13,9 +13,9 @@ from cloudtune.strategies.rungs import capped
 class MedianStopping(RandomSearch):
     """Cuts a trial whose best so far is worse than the median of the others' running averages.
 
-    Source: Golovin et al., "Google Vizier" (KDD 2017), section 3.2.2. The others are those that
-    reached the epoch, whatever became of them. Nothing is cut before epoch `min_epochs`, nor by
-    fewer than `least` others.
+    Source: Golovin et al., "Google Vizier" (KDD 2017), section 3.2.2. The others are all trials
+    that reached the epoch, over or not. Nothing is cut before epoch `min_epochs`, nor with fewer
+    than `least` others.
     """
 
     name = "median"
@@ -31,7 +31,7 @@ class MedianStopping(RandomSearch):
         self._averages: dict[int, list[float]] = {}  # by epoch, in order
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Note the running average; cut a trial that falls behind, let the others go on."""
+        """Record the running average; cut the trial if it falls behind."""
         self._new.learn(trial)
         last = capped(trial.trial, self._max_epochs)
         behind = self._falls_behind(trial)
@@ -40,11 +40,11 @@ class MedianStopping(RandomSearch):
         return Verdict.CUT if behind else Go(last)
 
     def _falls_behind(self, trial: TrialProgress) -> bool:
-        """Record an epoch, and say whether the rule ends the trial there."""
+        """Record an epoch; return whether the rule ends the trial there."""
         assert trial.metric is not None
         epoch, total, best = self._sums.get(trial.id, (0, 0.0, trial.metric))
         if trial.epoch <= epoch:
-            return False  # trained a second time: it was judged then
+            return False  # a repeated epoch: it was judged before
         best = trial.metric if better(self._mode, trial.metric, best) else best
         total += trial.metric
         self._sums[trial.id] = (trial.epoch, total, best)

@@ -1,4 +1,4 @@
-"""Population based training: the worst go on as copies of the best, changed a little."""
+"""Population based training: the worst continue as slightly changed copies of the best."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +12,13 @@ from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 
 
 class PopulationBased(Judging):
-    """A population in which each `interval` epochs a bad trial makes room for a good one's clone.
+    """A population in which, every `interval` epochs, bad trials make room for clones of good ones.
 
-    A trial that is among the worst quarter then, by the latest results of all, is cut. A clone of a
-    trial of the best quarter goes on from the parent's checkpoint with the configuration that
-    `explore` gives; if that is None, the trial itself goes on. No member waits for another; where
-    there isn't room for all, the least trained come first. A failed trial is replaced as well. Once
-    all have come to their end the next population begins, while there are new trials.
+    A trial that is then among the worst quarter, by everyone's latest results, is cut. A clone of a
+    trial of the best quarter continues from the parent's checkpoint with the configuration that
+    `explore` returns; if that is None, the trial itself continues. No member waits for another; if
+    there isn't room for all, the least trained come first. A failed trial is replaced too. Once all
+    have reached their end, the next population begins, while there are new trials.
     Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017), section 3 with
     truncation selection. Without `explore` a clone takes the next new configuration.
     """
@@ -56,11 +56,11 @@ class PopulationBased(Judging):
         ] = {}  # the trial that a clone without a result replaces
 
     def more(self, view: View, trials: int) -> str:
-        """Return why not: a trial that is new to a population is a clone of a member."""
+        """Return why not: every trial that joins a population is a clone of a member."""
         return "pbt makes new trials from those that it has, and takes no others"
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return the members that wait and new ones, those that have trained least first."""
+        """Return waiting members and new ones, least trained first."""
         self._notice(view)
         self._begin_population(view)
         self._fill_vacancies(view, room)
@@ -103,7 +103,7 @@ class PopulationBased(Judging):
         return not self._spare and self._new.dry(view)
 
     def _waiting(self, view: View) -> Iterator[tuple[int, Task]]:
-        """Yield what may begin, with the epochs that it has trained."""
+        """Yield the tasks that may begin, with the epochs trained so far."""
         for trial, parent in self._unborn.values():
             epoch = self._begins(view, parent)
             yield epoch, Task(trial, self._goal(trial, epoch), parent)
@@ -120,7 +120,7 @@ class PopulationBased(Judging):
         return capped(trial, min(epoch + self._interval, self._max_epochs))
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Replace a bad trial after each interval; a good one goes on, or lets others catch up."""
+        """Replace a bad trial after each interval; a good one continues or lets others catch up."""
         self._notice(view)
         self._new.learn(trial)
         self._forget(trial.id)
@@ -137,7 +137,7 @@ class PopulationBased(Judging):
         return Verdict.PAUSE if self._in_the_way(view, trial) else Go(goal)
 
     def _in_the_way(self, view: View, trial: TrialProgress) -> bool:
-        """Whether others wait that have trained less, more than there are GPUs about to be free."""
+        """Whether more trials that have trained less wait than there are GPUs about to be free."""
         waiting = sum(epoch < trial.epoch for epoch, _ in self._waiting(view)) + self._vacant
         return waiting > sum(other.status == "stopping" for other in view.running)
 
@@ -151,10 +151,10 @@ class PopulationBased(Judging):
         return trial in ranked[len(ranked) - len(ranked) // 4 :]
 
     def _clone(self, view: View, replaced: TrialId) -> bool:
-        """Let a clone of one of the best begin; False if none of them can have one.
+        """Begin a clone of one of the best; return False if none of them can have one.
 
-        Until the clone has a result, the replaced trial's counts: otherwise trials of the middle
-        would be the worst of the rest, and cut too.
+        Until the clone has a result, the replaced trial's counts: otherwise average trials would
+        become the worst of the rest, and be cut too.
         """
         parents = [name for name in self._best() if self._has_more(view.trials[name])]
         if not parents:
@@ -174,7 +174,7 @@ class PopulationBased(Judging):
         return ranked[: len(ranked) // 4]
 
     def parents(self, view: View) -> set[TrialId]:
-        """Return the parents of clones that wait, and all that may become one."""
+        """Return the parents of waiting clones, and all trials that may become parents."""
         waiting = {parent for _, parent in list(self._unborn.values()) if parent is not None}
         return waiting | {name for name in list(self._latest) if self._has_more(view.trials[name])}
 
@@ -189,7 +189,7 @@ class PopulationBased(Judging):
             self._latest.pop(replaced, None)
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
-        """Learn that a trial failed; a clone takes its place, or a new one."""
+        """Replace a failed trial by a clone, or by a new trial."""
         self._notice(view)
         self._new.learn_failure(trial)
         self._forget(trial.id)
@@ -199,7 +199,7 @@ class PopulationBased(Judging):
             self._vacant += 1
 
     def done(self, view: View) -> bool:
-        """Whether all members have come to their end, and there are none for another population."""
+        """Whether all members have reached their end, with no trials for another population."""
         if not at_rest(view):
             return False
         self._notice(view)

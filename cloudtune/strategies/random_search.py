@@ -1,4 +1,4 @@
-"""Random search: every trial is trained to its end, in the order in which a sampler gives them."""
+"""Random search: every trial is trained to its end, in the sampler's order."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What strategies with rungs share: where the rungs stand, and the results of trials there."""
+"""What strategies with rungs share: where the rungs are, and the results of trials there."""
 
 import bisect
 import itertools
@@ -22,14 +22,14 @@ def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
 
 
 def capped(trial: Trial, epoch: int) -> int:
-    """Return the epoch, or the trial's own last one where that comes before it."""
+    """Return the epoch, or the trial's own last one if that is earlier."""
     return epoch if trial.epochs is None else min(epoch, trial.epochs)
 
 
 class Rung:
-    """The results at one rung, the best first; ties go by which came first.
+    """The results at one rung, best first; ties go to the earlier result.
 
-    The trials that rest at a rung are the ones that may still be promoted.
+    The trials that rest at a rung are those that may still be promoted.
     """
 
     def __init__(self, mode: Mode) -> None:
@@ -48,7 +48,7 @@ class Rung:
         return (trial for _, _, trial in self._sorted)
 
     def record(self, trial: TrialId, metric: float | None) -> None:
-        """Record a result; a second one of the same trial takes the first one's place."""
+        """Record a result; a second one of the same trial replaces the first."""
         order = len(self._keys)
         if trial in self._keys:
             old = self._keys[trial]
@@ -59,7 +59,7 @@ class Rung:
         bisect.insort(self._sorted, key)
 
     def place(self, trial: TrialId) -> int:
-        """Return how many did better."""
+        """Return how many trials did better."""
         return bisect.bisect_left(self._sorted, self._keys[trial])
 
     def rest(self, trial: TrialId) -> None:
@@ -67,13 +67,13 @@ class Rung:
         bisect.insort(self._resting, self._keys[trial])
 
     def leave(self, trial: TrialId) -> None:
-        """Take a trial off that may rest here: it was promoted, or won't ever be."""
+        """Remove a trial that may rest here: it was promoted, or never will be."""
         at = bisect.bisect_left(self._resting, self._keys[trial])
         if at < len(self._resting) and self._resting[at][2] == trial:
             del self._resting[at]
 
     def promotable(self, count: int) -> list[TrialId]:
-        """Return those that rest and are among the best `count`, the best first."""
+        """Return the resting trials among the best `count`, best first."""
         promotable: list[TrialId] = []
         for key in self._resting:
             if bisect.bisect_left(self._sorted, key) >= count:
@@ -83,11 +83,11 @@ class Rung:
 
 
 class Standing:
-    """The best result of each trial, greater being better, and which trial is ahead.
+    """The best result of each trial (greater is better), and which trial is ahead.
 
-    In `_order` are all trials with a result that may still train, the best first; one that is over
-    is dropped when that is seen. Of equal results the one trained longer comes first, which is
-    looked at then as well: trials fall back to their checkpoints.
+    `_order` has all trials with a result that may still train, best first; trials that are over are
+    dropped on the next look. Of equal results, the trial with more epochs comes first; that is
+    checked on each look too, because trials fall back to their checkpoints.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Standing:
                 del self._order[at]
 
     def ranked(self, trials: Mapping[TrialId, TrialProgress]) -> Iterator[TrialId]:
-        """Yield those that could train on, the best first."""
+        """Yield the trials that could continue, best first."""
         order = self._order
         at = 0
         while at < len(order):
@@ -138,11 +138,11 @@ class Standing:
 
 
 class NewTrials:
-    """Trials that a sampler gave and that haven't begun; they are asked for as they are needed.
+    """Trials that haven't begun, drawn from a sampler as needed.
 
-    None of those that wait was among the first `_begun` trials of the run when it was looked at.
-    The tasks are those of the first that wait, one each and in the same order, all until `_until`:
-    what waits is asked for again and again.
+    No waiting trial was among the first `_begun` trials of the run at the last look. The tasks are
+    cached, because they are requested repeatedly: one for each of the first waiting trials, in
+    order, all until `_until`.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -159,7 +159,7 @@ class NewTrials:
         return list(itertools.islice(self._waiting, max(0, count)))
 
     def tasks(self, view: View, count: int, until: int) -> tuple[Task, ...]:
-        """Return the next `count` trials as tasks, to train until that epoch or their own last."""
+        """Return the next `count` trials as tasks until that epoch, or their own last one."""
         self._fetch(view, count)
         if until != self._until:
             self._until = until
@@ -169,12 +169,12 @@ class NewTrials:
         return tuple(itertools.islice(self._tasks, max(0, count)))
 
     def take(self, view: View) -> Trial | None:
-        """Return the next trial, which is the caller's from then on; None if there is none."""
+        """Return the next trial and hand it over to the caller; None if there is none."""
         self._fetch(view, 1)
         return self._drop_first() if self._waiting else None
 
     def _fetch(self, view: View, count: int) -> None:
-        """Have `count` trials wait, or as many as there are; those that have begun wait no more."""
+        """Make `count` trials wait, or as many as there are; drop those that have begun."""
         if len(view.trials) != self._begun:
             self._drop_begun(view)
         while len(self._waiting) < count and not self._dry:
@@ -185,7 +185,7 @@ class NewTrials:
                 self._waiting.append(trial)
 
     def _drop_begun(self, view: View) -> None:
-        """Drop the trials that have begun: the first ones, but where others were started sooner."""
+        """Drop the trials that have begun: usually the first ones."""
         left = len(view.trials) - self._begun
         while self._waiting and self._waiting[0].id in view.trials:
             self._drop_first()
@@ -201,18 +201,18 @@ class NewTrials:
         return self._waiting.popleft()
 
     def more(self, trials: int) -> str:
-        """Add trials; returns why there aren't as many, "" if there are."""
+        """Add trials; return why there are fewer than requested, "" if there aren't."""
         count = self._sampler.more(trials)
         self._dry = False
         return why_fewer(count, trials)
 
     def dry(self, view: View) -> bool:
-        """Whether there will never be another one."""
+        """Whether there will never be another trial."""
         self._fetch(view, 1)
         return not self._waiting
 
     def learn(self, trial: TrialProgress) -> None:
-        """Tell the sampler of an epoch, but not again of one that is trained a second time."""
+        """Pass an epoch on to the sampler, unless it was trained before."""
         if trial.epoch > self._reported.get(trial.id, 0):
             self._reported[trial.id] = trial.epoch
             self._sampler.tell(trial.trial, trial.epoch, trial.metric)
@@ -222,7 +222,7 @@ class NewTrials:
 
 
 def why_fewer(count: int, asked: int) -> str:
-    """Return why there are only `count` more trials, not `asked`; "" if there are as many."""
+    """Return why there are only `count` more trials and not `asked`; "" if there are as many."""
     if count >= asked:
         return ""
     left = f"only {count} more" if count else "no more"
@@ -230,13 +230,13 @@ def why_fewer(count: int, asked: int) -> str:
 
 
 class Judging:
-    """A strategy that decides only at results: it takes nothing back and sets no alarm."""
+    """The base of strategies that decide only at results: no preemption and no timer."""
 
     reason: EndReason | None = None
     _new: NewTrials
 
     def more(self, view: View, trials: int) -> str:
-        """Try more of the sampler's trials; returns why there aren't as many, "" if there are."""
+        """Add more of the sampler's trials; return why there are fewer, "" if there aren't."""
         return self._new.more(trials)
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
@@ -248,5 +248,5 @@ class Judging:
 
 
 def at_rest(view: View) -> bool:
-    """Whether no trial runs, and none is to go on from where it was lost."""
+    """Whether no trial runs, and none is about to be restarted."""
     return not view.running and all(t.status != "waiting" for t in view.trials.values())

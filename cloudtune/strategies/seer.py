@@ -1,10 +1,10 @@
 """SEER, made stronger: the best metric within a deadline and a budget, without barriers.
 
 Of the SEER paper we know the abstract (Dunlap et al., "Elastic Hyperparameter Tuning on the Cloud",
-SoCC 2021): many configurations at first, fewer and fewer, more GPUs for those that remain, so that
-they are trained sufficiently before the deadline. The method here is our own, with that aim: it
-explores by asynchronous halving, and then plans the end (`seer_rules.py` has the rules and all
-constants, docs/seer.md the figures behind them).
+SoCC 2021): many configurations at first, then fewer and fewer with more GPUs each, so that they are
+trained sufficiently before the deadline. The method here is our own, with that aim: it explores by
+asynchronous halving, and then plans the end (`seer_rules.py` has the rules and all constants,
+docs/seer.md the figures behind them).
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 
 class Seer:
-    """Explores by asynchronous halving, then seats those that are ahead until their end.
+    """Explores by asynchronous halving, then seats the leaders until their end.
 
-    - Exploring takes a part of the money until a part of the time; it ends sooner where the best
-      could else not be trained to its end any more, or where nothing is left to explore.
-    - Which rung new trials are compared at first is learned: by how well each rung foretells the
-      next. How wide they explore follows from that and from the time.
-    - The end is planned, and once more when half of it is over: the best gets the cheapest width at
-      which it still reaches its last epoch, else the fastest, on as many instances as the money
-      pays; then the next, until all seats are taken. No other trial keeps a GPU.
+    - Exploring takes a share of the money and of the time. It ends sooner if the best trial could
+      otherwise no longer reach its last epoch, or if nothing is left to explore.
+    - The rung at which new trials are first compared is learned from how well each rung predicts
+      the next. The width of exploring follows from that and from the time.
+    - The end is planned, and planned again when half of it is over: the best trial gets the
+      cheapest width at which it still reaches its last epoch, or else the fastest, on as many
+      instances as the money pays for; then the next, until all seats are taken. No other trial
+      keeps a GPU.
     """
 
     anytime = True
@@ -76,16 +77,16 @@ class Seer:
         self._epoch_seconds = 0.0  # at that width, as expected when it was chosen
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
-        self._fresh = True  # whether what is reported isn't trained a second time
+        self._fresh = True  # whether the reported epoch wasn't trained before
         self._opening: seer_rules.Opening | None = None
         self._opened_for: Offer | None = None
         self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, seer_rules.Seat] = {}
         self._vacant = False
-        self._end = math.inf  # by when those with a seat are to be at their ends
+        self._end = math.inf  # when seated trials should have reached their ends
         self._leader: TrialId = ""
-        self._must = math.inf  # when the leader has to go on
+        self._must = math.inf  # when the leader has to continue
         self._reseat: set[TrialId] = set()
         self._leaving: dict[TrialId, Verdict] = {}
 
@@ -99,7 +100,7 @@ class Seer:
         return self._plans == 0
 
     def opening(self, view: View) -> seer_rules.Opening:
-        """Return how many instances explore, and until when; planned again for another offer."""
+        """Return how many instances explore, and until when; replanned for another offer."""
         offer = self.rentable(view).offer
         before = self._opening
         if before is not None and self._opened_for is offer:
@@ -110,7 +111,7 @@ class Seer:
         chosen = seer_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
             chosen = replace(chosen, instances=seer_rules.steady(*left, price, most))
-        # Once there is a result `_hurry` guards the end: it knows where the best trial is.
+        # Once there is a result, `_hurry` guards the end: it knows where the best trial is.
         if self._full and not self._best:
             chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
@@ -121,7 +122,7 @@ class Seer:
         return self.opening(view).instances if self.exploring or self.constant else self._nodes
 
     def horizon(self, view: View) -> float:
-        """Return the seconds that are left: the deadline's, or those that one instance is paid."""
+        """Return the remaining seconds: to the deadline, or those that pay for one instance."""
         price = self.rentable(view).offer.usd_per_second
         paid = view.dollars_left / price if price > 0 else math.inf
         return min(view.seconds_left, paid)
@@ -133,13 +134,13 @@ class Seer:
         return self._width
 
     def _look(self, view: View) -> None:
-        """Work out again at which rung, and how wide, new trials are compared first."""
+        """Recompute the rung at which new trials are first compared, and their width."""
         rentable = view.corrected(self.rentable(view), ())
         atom = seer_rules.cheapest_width(rentable)
         profile = rentable.profile
         until = self.opening(view).until
         epoch = profile.epoch_seconds(atom)
-        # Before the first instance is there, its boot takes time from exploring.
+        # Until the first instance is there, its boot takes time from exploring.
         span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
         if not math.isfinite(span):
             span = self._last * epoch * seer_rules.APART
@@ -151,13 +152,13 @@ class Seer:
         self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
         deep = max(seer_rules.DEEP * self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
-        # Exploring stays within an instance: a trial over several waits for all of them to be free.
+        # Explorers stay within one instance: a wider trial would wait until several are free.
         wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
 
     def requests(self, view: View, room: int) -> Sequence[TrialGroup]:
-        """Return what explores, or those that have a seat, and what there is room for besides."""
+        """Return the explorers, or the seated trials and what else there is room for."""
         self._advance(view)
         if self.exploring:
             tasks = list(itertools.islice(self._explorers(view, room), room))
@@ -167,7 +168,7 @@ class Seer:
                 return [TrialGroup("exploring", tuple(tasks))] if tasks else []
         self._fill_up(view)
         if not self.seats and self._none_left(view) and self._another(view):
-            # All are at their end: another season.
+            # All are at their end: explore for another season.
             self._plans = 0
             self._opening = None
             self._must = math.inf
@@ -181,7 +182,7 @@ class Seer:
         return reported and self._new.dry(view)
 
     def _explorers(self, view: View, room: int) -> Iterator[Task]:
-        """Yield promotions, the deepest first, then those below the first rung, then new trials."""
+        """Yield promotions, deepest first, then trials below the first rung, then new trials."""
         if self._first is None:
             self._look(view)
         assert self._first is not None
@@ -189,7 +190,7 @@ class Seer:
         count = 0
         for level in range(len(self._epochs) - 2, -1, -1):
             rung = self._rungs[level]
-            # Below the first rung results decide nothing yet, so all go on.
+            # Below the first rung results decide nothing yet, so all continue.
             share = len(rung) // seer_rules.APART if level >= first else len(rung)
             goal = self._epochs[max(level + 1, first)]
             for name in rung.promotable(share):
@@ -203,10 +204,10 @@ class Seer:
         yield from self._new.tasks(view, room - count, goal)
 
     def _seated(self, view: View) -> Iterator[Task]:
-        """Yield those with a seat that don't train, the best first, as far as they can start.
+        """Yield seated trials that don't train, best first, as far as they can start.
 
-        After the first for which there is no room no trial starts: else those that need few GPUs
-        would forever sit between those that a wide one waits for.
+        After the first without room no trial starts: narrow ones would otherwise keep taking the
+        GPUs that a wide one waits for.
         """
         offer = self.rentable(view).offer
         for seat in [s for name, s in self.seats.items() if view.trials[name].status == "parked"]:
@@ -216,7 +217,7 @@ class Seer:
                 break
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
-        """Record a trial; say whether it goes on to the next rung, or keeps its seat."""
+        """Record a result; decide whether the trial continues or keeps its seat."""
         self._new.learn(trial)
         self._note(trial)
         if self.exploring:
@@ -248,9 +249,9 @@ class Seer:
                 below.leave(trial.id)
 
     def _next(self, view: View, trial: TrialProgress) -> int | None:
-        """Return how far a trial goes on; None: no further for now, as it is at a rung.
+        """Return the epoch that a trial continues to; None if it waits at a rung.
 
-        A trial that repeats epochs lost with its instance was judged at them already.
+        A trial that repeats epochs lost with its instance was judged at them before.
         """
         if not self._fresh and trial.epoch < view.until(trial.id):
             return view.until(trial.id)
@@ -267,7 +268,7 @@ class Seer:
         above = capped(trial.trial, self._epochs[max(level + 1, first)])
         if level < first:
             return above
-        # One of another width must be set up again at this one, so it queues with the others.
+        # A trial of another width must restart at this one, so it queues with the others.
         good = (
             trial.width == self.width(view) and rung.place(trial.id) < len(rung) // seer_rules.APART
         )
@@ -277,7 +278,7 @@ class Seer:
         return None
 
     def _comes_before(self, task: Task | None, trial: TrialId, level: int) -> bool:
-        """Whether the next promotion is of a deeper rung than a trial's, or of a better one."""
+        """Whether the next promotion is of a deeper rung than a trial's, or of a better trial."""
         if task is None:
             return False
         rung = self._rungs[level]
@@ -287,10 +288,10 @@ class Seer:
         return other in rung and rung.place(other) < rung.place(trial)
 
     def _learn(self, view: View) -> None:
-        """Look at the rungs again where their results have become more by a quarter."""
+        """Learn from the rungs again once their results have grown by a quarter."""
         changed = self._first is None or self._speed_has_changed(view)
         for level, above in enumerate(self._results[1:]):
-            # A rank correlation of all results at each result would cost more than it tells.
+            # A rank correlation of all results at every result would cost more than it shows.
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
                 self._steps[level] = seer_rules.step(self._results[level], above)
@@ -299,7 +300,7 @@ class Seer:
             self._look(view)
 
     def _speed_has_changed(self, view: View) -> bool:
-        """Whether epochs at the width of exploring take clearly longer or shorter than believed."""
+        """Whether epochs at the width of exploring are clearly slower or faster than expected."""
         assert self._width is not None
         rentable = self.rentable(view)
         if self._width not in rentable.profile.epoch:  # another offer may lack the width
@@ -308,7 +309,7 @@ class Seer:
         return abs(seconds / self._epoch_seconds - 1) > seer_rules.NOISE
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
-        """Return whether a trial trains on to its end where it is."""
+        """Decide whether a trial continues to its end where it is."""
         last = capped(trial.trial, self._last)
         seat = self.seats.get(trial.id)
         if seat is None:
@@ -317,11 +318,11 @@ class Seer:
             self._reseat.discard(trial.id)
             if trial.width != seat.width:
                 return Verdict.PAUSE
-        # Seats are in order of rank. A better trial that waits for GPUs gets those of the next.
+        # Seats are in order of rank: a better trial that waits takes the GPUs of a worse one.
         for name in self.seats:
             if name == trial.id:
                 break
-            if view.trials[name].status == "parked":  # the trial ahead of it waits
+            if view.trials[name].status == "parked":  # a better trial waits for GPUs
                 complete = all(rented.joined for rented in view.fleet.wanted())
                 return Verdict.PAUSE if complete else Go(last)
         return Go(last)
@@ -336,7 +337,7 @@ class Seer:
         self._vacant = self.seats.pop(trial, None) is not None or self._vacant
 
     def _fill_up(self, view: View) -> None:
-        """Seat the next ones where seats have become free."""
+        """Fill seats that have become free."""
         if self._vacant:
             self._vacant = False
             rentable = view.corrected(self.rentable(view), ())
@@ -345,11 +346,11 @@ class Seer:
             self._nodes = min(self._nodes, seer_rules.nodes(widths, rentable.gpus))
 
     def _advance(self, view: View) -> None:
-        """Make a plan of the end where one is due."""
+        """Plan the end if a plan is due."""
         another = self.offers.look(view, self.instances(view))
         if another and not self.exploring:
-            # What was planned on an offer that is gone, or beaten by one that is back, is void.
-            self._plans -= 1  # the same part of the end once more
+            # A plan is void if its offer is gone, or a better offer is back.
+            self._plans -= 1  # plan the same part of the end again
             self._plan(view)
         elif self.exploring:
             if view.now >= self._ends(view) and self._best:
@@ -358,11 +359,11 @@ class Seer:
             self._plan(view)
 
     def _ends(self, view: View) -> float:
-        """Return when exploring ends: at the latest when the best must go on to reach its end."""
+        """Return when exploring ends: at the latest when the best must continue to its end."""
         return min(self.opening(view).until, self._must)
 
     def _hurry(self, view: View, trial: TrialProgress) -> None:
-        """Work out when the best has to go on, at its fastest, to reach its last epoch."""
+        """Compute when the best trial must continue, at its fastest, to reach its last epoch."""
         best = self._best.best
         if trial.id != self._leader and best(trial.id) <= best(self._leader):
             return
@@ -382,7 +383,7 @@ class Seer:
         self._must = view.now + spare if spare >= 0 else math.inf
 
     def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
-        """Yield the seconds and instances that a trial's last epoch takes, at each width."""
+        """Yield the seconds and instances that a trial needs to its last epoch, at each width."""
         profile = rentable.profile
         work = capped(trial.trial, self._last) - trial.epoch
         for width, epoch in profile.epoch.items():
@@ -391,7 +392,7 @@ class Seer:
                 yield work * epoch.mean * (1 + seer_rules.LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
-        """Rank by the results so far, and seat the best on what the rest of the money pays."""
+        """Rank by the results so far, and seat the best on what the rest of the money pays for."""
         part, share = seer_rules.PLANS[min(self._plans, len(seer_rules.PLANS) - 1)]
         self._plans += 1
         left = self.horizon(view)
@@ -404,7 +405,7 @@ class Seer:
         elif price > 0 and math.isfinite(view.dollars_left):
             paid = share * view.dollars_left / price
             count = 1
-            # Without a deadline one instance is the cheapest way to spend the money: none waits.
+            # Without a deadline, one instance is the cheapest way to spend the money.
             if math.isfinite(view.seconds_left):
                 count = seer_rules.paid_for(paid, part * view.seconds_left, self._max_instances)
                 count = self._enough(view, rentable, count, view.dollars_left / price)
@@ -433,7 +434,7 @@ class Seer:
                 self._leaving[name] = Verdict.PAUSE
 
     def _enough(self, view: View, rentable: Rentable, count: int, paid: float) -> int:
-        """Return `count`, or the instances that the best trial needs to end before the money does.
+        """Return `count`, or the instances that the best trial needs to end before the money ends.
 
         `paid` are the seconds of one instance that there is money for.
         """
@@ -462,8 +463,8 @@ class Seer:
             work = capped(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = seer_rules.width_for(work, seconds, rentable.profile.resize.mean, left)
-            # A winner that must reach its end isn't kept waiting by wider trials behind it. For
-            # `seer` this rule costs regret (docs/seer.md).
+            # A winner that must reach its end doesn't wait for wider trials behind it. For `seer`
+            # this rule costs regret (docs/seer.md).
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
             width = seer_rules.fitted(
                 [*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances
@@ -473,18 +474,18 @@ class Seer:
             self.seats[name] = seer_rules.Seat(name, width)
 
     def _ranked(self, view: View) -> Iterator[TrialId]:
-        """Yield those that could train on, the best first; those without a result come last."""
+        """Yield trials that could continue, best first; those without a result come last."""
         yield from self._best.ranked(view.trials)
         for trial in view.running:
             if trial.id not in self._best and trial.status != "stopping":
                 yield trial.id
 
     def _none_left(self, view: View) -> bool:
-        """Whether none that has begun could train on."""
+        """Whether no trial that has begun could continue."""
         return next(self._ranked(view), None) is None
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
-        """Return those that have no seat in a plan that was just made."""
+        """Return the trials without a seat in a plan just made."""
         self._advance(view)
         leaving = self._leaving
         self._leaving = {}
@@ -503,7 +504,7 @@ class Seer:
         return self._new.more(trials)
 
     def _another(self, view: View) -> bool:
-        """Whether something new could be tried, and there is time for an epoch of it."""
+        """Whether there is a new trial, and time for one of its epochs."""
         if self._new.dry(view):
             return False
         rentable = self.rentable(view)

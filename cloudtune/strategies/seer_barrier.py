@@ -12,15 +12,15 @@ class SeerBarrier(SuccessiveHalving):
     """Sequential elimination: the forecast keeps 1/eta (rounded up) at each rung, to `max_epochs`.
 
     A reconstruction, not the paper's algorithm: only the abstract of SEER (SoCC 2021) is public.
-    Rungs stand at min_epochs * eta**k and at max_epochs. How many really go on from a rung is
-    decided there, by a plan for the rest (`SeerSchedule`); `promote` is for a run without.
+    Rungs are at min_epochs * eta**k and at max_epochs. How many trials really continue from a rung
+    is decided there, by a plan for the rest (`SeerSchedule`); `promote` is for runs without a plan.
     """
 
     def stages(self) -> tuple[Stage, ...]:
         return self.rest(self.trials, 0, self.max_epochs)
 
     def rest(self, trials: int, begin: int, end: int) -> tuple[Stage, ...]:
-        """Return the stages that take `trials` trials, all at epoch `begin`, to epoch `end`."""
+        """Return the stages that train `trials` trials from epoch `begin` to epoch `end`."""
         stages: list[Stage] = []
         rung = self.min_epochs
         while begin < end:

@@ -1,6 +1,6 @@
 """The rules of `seer`: how to open, how much a rung says, which trials get a seat at the end.
 
-Every constant of the strategy stands here; docs/seer.md says how good it is with them. All
+It has every constant of the strategy; docs/seer.md shows how good the strategy is with them. All
 functions are pure.
 """
 
@@ -18,35 +18,35 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
 
-# The part of the money that exploring may take.
+# The share of the money that exploring may take.
 MONEY = 0.75
-# The part of the time that exploring may take.
+# The share of the time that exploring may take.
 TIME = 0.5
-# The plans of the end: each is for a part of the time left, with a part of the money left.
+# The plans of the end: each covers a share of the remaining time, with a share of the money.
 PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
-# From which fraction on another instance is taken, for a shorter time.
+# A fraction of an instance from which on a whole one is rented, for a shorter time.
 ROUND = 0.25
-# A rung has this many times the epochs of the one below, and one in this many trials goes on.
+# A rung has this many times the epochs of the one below, and one in this many trials continues.
 APART = 2
-# The rank correlation of a rung with the next that is assumed before there is evidence.
-# Near 1, so that rungs begin at the first epoch until results say that it predicts too little: 0.92
-# began later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/seer.md).
+# The assumed rank correlation of a rung with the next, before there is evidence. It is near 1, so
+# that rungs begin at the first epoch until results show that it predicts too little: 0.92 began
+# later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/seer.md).
 STEP = 0.98
-# How many trials `STEP` counts as.
+# The number of trials that `STEP` counts as.
 BELIEF = 4.0
-# Exploring is as wide as it takes to reach this multiple of the first rung in its time.
+# Exploring is wide enough to reach this multiple of the first rung in its time.
 DEEP = 2.0
-# And as wide as it takes to reach this part of the whole schedule in its time.
+# And wide enough to reach this share of the whole schedule in its time.
 SCHEDULE = 0.25
-# An offer that buys this share of the most training is good enough to go by its price.
+# An offer that buys this share of the most training is good enough: then its price decides.
 NEARLY = 0.9
 # Another season of exploring needs the time of this many epochs and starts.
 SEASON = 2.0
-# A plan's epochs may take longer by such a part.
+# The share by which a plan's epochs may take longer.
 LATE = 0.03
 # Epochs may take this much longer or shorter before the width of exploring is chosen again.
 NOISE = 0.1
-# By so large a part a profile may be wrong, and exploring still ends in time.
+# The share by which a profile may be wrong with exploring still ending in time.
 DOUBT = 0.35
 
 
@@ -54,8 +54,8 @@ DOUBT = 0.35
 class Opening:
     """How many instances explore, until which run second, and how many dollars the end keeps.
 
-    Where the limits pay for the whole schedule of one trial and for hardly more, there is no time
-    to move it: trials begin `straight` GPUs wide, and the first that is ahead goes on to its end.
+    If the limits pay for hardly more than one trial's whole schedule, there is no time to move it:
+    trials begin `straight` GPUs wide, and the first that is ahead continues to its end.
     """
 
     instances: int
@@ -73,10 +73,10 @@ def opening(
     *,
     before: Opening | None = None,
 ) -> Opening:
-    """Return how to explore with the seconds and dollars left; `price` is dollars a second.
+    """Return how to explore with the seconds and dollars left; `price` is dollars per second.
 
-    Where the money doesn't pay one instance for so long, one explores until its part is spent.
-    `before` is what another offer takes the place in: that it ends then, and what it keeps, stays.
+    If the money doesn't pay one instance for that long, one explores until its share is spent.
+    `before` is the opening that another offer takes over: its end and what it keeps stay the same.
     """
     span = TIME * seconds if before is None else max(0.0, before.until - now)
     kept = (1 - MONEY) * dollars if before is None else before.kept
@@ -92,8 +92,8 @@ def opening(
 def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
     """Return an opening after which one trial can still be trained to its last epoch.
 
-    Unchanged if the limits don't pay for one trial. Instances that explore are paid for
-    at least for their minimum, and until they can be gone.
+    Unchanged if the limits don't pay for one trial. Exploring instances bill at least their
+    minimum, and until they can be gone.
     """
     now = view.now
     left = (view.seconds_left, view.dollars_left)
@@ -138,7 +138,7 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
 
 
 def steady(seconds: float, dollars: float, price: float, most: int) -> int:
-    """Return how many instances `dollars` pay for until the end, at a `price` a second."""
+    """Return how many instances `dollars` pay for until the end, at a `price` per second."""
     if math.isinf(dollars) or price == 0:
         return most
     if math.isinf(seconds):
@@ -152,9 +152,9 @@ def paid_for(paid: float, span: float, most: int) -> int:
 
 
 def epoch_dollars(rentable: Rentable) -> float:
-    """Return the dollars of an epoch at its cheapest width, packed where that pays.
+    """Return the dollars of an epoch at its cheapest width, packed if that pays.
 
-    On spot with what losses add: each costs a boot, a start and half an epoch.
+    On spot that includes losses: each costs a boot, a start and half an epoch.
     """
     profile = rentable.profile
     offer = rentable.offer
@@ -168,8 +168,8 @@ def epoch_dollars(rentable: Rentable) -> float:
 def epochs_bought(rentable: Rentable, limits: Limits, max_instances: int) -> float:
     """Return how many epochs the limits buy on one offer, at its cheapest width.
 
-    The budget counts, and so does the time of as many instances as there may be: where these are
-    few, a cheap offer leaves money over that a larger one would have turned into training.
+    Both the budget and the time of the maximum number of instances limit it: if these are few, a
+    cheap offer leaves money over that a larger one would have turned into training.
     """
     epochs = math.inf
     if limits.budget is not None:
@@ -188,10 +188,10 @@ def epochs_bought(rentable: Rentable, limits: Limits, max_instances: int) -> flo
 def by_worth(
     rentables: Sequence[Rentable], limits: Limits, max_instances: int
 ) -> tuple[Rentable, ...]:
-    """Return the offers, the best for these limits first.
+    """Return the offers, best for these limits first.
 
-    Those that buy nearly the most training go by the price of an epoch, the others follow by how
-    much they buy.
+    Those that buy nearly the most training come first, by the price of an epoch; the others follow
+    by how much they buy.
     """
     bought = {
         rentable.offer: epochs_bought(rentable, limits, max_instances) for rentable in rentables
@@ -207,7 +207,7 @@ def by_worth(
 
 
 class Offers:
-    """The offers in the order of their worth within the limits, and the one planned with."""
+    """The offers in order of their worth within the limits, and the one planned with."""
 
     def __init__(self, rentables: Sequence[Rentable], limits: Limits, max_instances: int) -> None:
         self.rentables = by_worth(rentables, limits, max_instances)
@@ -219,10 +219,10 @@ class Offers:
         return self.rentables[self._places[offer]]
 
     def look(self, view: View, instances: int) -> bool:
-        """Say whether to plan with another offer from now on; `instances` are wanted of this one.
+        """Whether to plan with another offer now; `instances` are wanted of the present one.
 
-        One that is refused gives way to the next, unless all that is wanted of it is there. A
-        cheaper one is back once as many of its GPUs take trials as are held of the present one's.
+        A refused offer gives way to the next, unless all its wanted instances are there. A cheaper
+        offer is back once its GPUs that take trials equal those held of the present one.
         """
         before = self.chosen
         self.chosen = self._now(view, instances)
@@ -247,13 +247,13 @@ class Offers:
 def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
     """Return the rank correlation of a rung's results with the next one's, better being greater.
 
-    Those that went on are the better ones, among which the best is harder to recognise: the
-    correlation is corrected for that (Thorndike's case 2). Few trials are believed in part.
+    The trials that continued are the better ones, which are harder to tell apart: the correlation
+    is corrected for that (Thorndike's case 2). A few trials count only in part.
     """
     both = [name for name in upper if name in lower]
     correlation = 0.0
     count = len(both)
-    if count > 2:  # two are always in line
+    if count > 2:  # two points always correlate
         ranks = _ranks([*lower.values()])
         place = {name: ranks[n] for n, name in enumerate(lower)}
         below = np.array([place[n] for n in both])
@@ -275,11 +275,12 @@ def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.f
 
 
 def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup: float) -> int:
-    """Return the number of the rung at which new trials are to be compared first.
+    """Return the number of the rung at which new trials should first be compared.
 
-    The best of n is the better the larger n; picked by what agrees with the end by rho, it is
-    rho times as much better. So rho(rung) x m(n) is made the most of, m being the mean of the best
-    of n, and n as many as get there with `work` epochs of one trial; `setup` in epochs as well.
+    The best of n trials improves with n; chosen by a rung whose results correlate with the end by
+    rho, it gains only rho times as much. So this maximises rho(rung) x m(n), where m(n) is the mean
+    of the best of n, and n is how many trials get to the rung with `work` epochs of training;
+    `setup` is in epochs too.
     """
     best = -math.inf
     chosen = 0
@@ -297,22 +298,22 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
 
 
 def _best_of(count: float) -> float:
-    """Return the mean of the best of `count` draws of a normal distribution, nearly (Blom)."""
+    """Return the approximate mean of the best of `count` draws of a normal distribution (Blom)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A trial that is to train to its end, and how wide."""
+    """A trial that trains to its end, and its width."""
 
     trial: TrialId
     width: Width
 
 
 def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
-    """Return the cheapest width at which `work` epochs are done in the time left.
+    """Return the cheapest width at which `work` epochs are done in the remaining time.
 
-    The fastest where none is fast enough. `seconds` are an epoch's, by width.
+    The fastest width if none is fast enough. `seconds` are those of an epoch, by width.
     """
     fitting = [w for w, epoch in seconds.items() if setup + work * epoch * (1 + LATE) <= left]
     if fitting:
@@ -321,10 +322,10 @@ def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: f
 
 
 def nodes(widths: Iterable[Width], gpus: int) -> int:
-    """Return how many instances it takes to seat these widths: the wide ones take whole ones.
+    """Return how many instances it takes to seat these widths; wide ones take whole instances.
 
-    The widest first, each on the first instance that has room for it; instances with as much room
-    are filled together, so that it takes no longer for many seats than for few.
+    Widest first, each on the first instance with room for it. Instances with equal room are filled
+    together, so that many seats take no longer than a few.
     """
     whole = 0  # free GPUs, and how many instances have them
     rooms = list[tuple[float, float]]()
@@ -339,7 +340,7 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
 def _seated(
     width: Width, count: int, rooms: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the room that `count` more seats leave; of endless instances only those they take."""
+    """Return the room that `count` more seats leave, in as few instances as they take."""
     left = list[tuple[float, float]]()
     for free, many in rooms:
         per_room = math.floor((free + GPU_ROUNDING) / width)
@@ -355,7 +356,7 @@ def _seated(
 def fitted(
     taken: Sequence[Seat], width: Width, widths: Iterable[Width], gpus: int, instances: int
 ) -> Width | None:
-    """Return the width, or the widest below it, that there is room for besides; None for none."""
+    """Return the width, or the widest below it, that still fits beside `taken`; None if none."""
     used = [seat.width for seat in taken]
     if sum(used) + min(widths) > gpus * instances + GPU_ROUNDING:
         return None

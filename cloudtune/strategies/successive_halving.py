@@ -15,8 +15,8 @@ class SuccessiveHalving:
     """Train all trials to the first rung, keep the best 1/eta, and so on to `max_epochs`.
 
     Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter
-    Optimization" (AISTATS 2016). Rungs stand at min_epochs * eta**k and at max_epochs; at least
-    one trial always goes on.
+    Optimization" (AISTATS 2016). Rungs are at min_epochs * eta**k and at max_epochs; at least one
+    trial always continues.
     """
 
     trials: int
@@ -40,21 +40,21 @@ class SuccessiveHalving:
         return tuple(stages)
 
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
-        """Return the best of the rung, as many as the next stage takes; ties go by trial id."""
+        """Return the best of the rung, as many as the next stage takes; ties by trial id."""
         stages = self.stages()
         return self.ranked(results)[: stages[stage + 1].trials] if stage + 1 < len(stages) else ()
 
     def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
-        """Return all trials of a rung, the best first; ties go by trial id."""
+        """Return all trials of a rung, best first; ties by trial id."""
         return tuple(sorted(results, key=lambda name: (rank_key(self.mode, results[name]), name)))
 
 
 @dataclass(frozen=True)
 class JoinedHalving:
-    """A successive halving whose newcomers catch up with others, which join them on the way.
+    """A successive halving of new trials, which older ones join on the way.
 
-    Until then the newcomers are halved among themselves, from epoch 0; from then on all compete at
-    each rung. `joining` has, by the stage's number, the trials trained to its begin or further.
+    Until then the new trials compete among themselves, from epoch 0; from then on all compete at
+    each rung. `joining` has, by stage number, the trials that are trained to its begin or further.
     """
 
     newcomers: SuccessiveHalving
@@ -90,15 +90,15 @@ class _Rung:
 
 
 class Bracket:
-    """A successive halving: `trials` trials to the first rung, the best 1/eta to each next.
+    """A successive halving: `trials` trials to the first rung, the best 1/eta to each next one.
 
-    A rung is decided when all its trials have reported or failed. Of n trials that began the rung
-    the best floor(n / eta) go on, at least one, however many failed; ties go by trial id. A trial
-    that reached its own last epoch keeps its place among the best, though it can't train on.
+    A rung is decided when all its trials have reported or failed. Of the n trials that began the
+    rung the best floor(n / eta) continue, at least one, however many failed; ties by trial id. A
+    trial that reached its own last epoch keeps its place among the best, though it can't continue.
 
-    A trial that will be among the best even if all that the rung waits for do better goes on at
-    once, over several undecided rungs if need be (as in Fluid's code: early promotion). The same
-    trials go on; some go on sooner.
+    A trial that will be among the best even if all pending ones do better continues at once, over
+    several undecided rungs if possible (as in Fluid's code: early promotion). The same trials
+    continue; some do so sooner.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Bracket:
         self._rungs = self._of_size(trials)
         self._trials: dict[TrialId, Trial] = {}
         self._heading: dict[TrialId, int] = {}  # the rung that each trains for, or rests at
-        self._ready: dict[TrialId, Trial] = {}  # in order; begun ones leave when they are seen
+        self._ready: dict[TrialId, Trial] = {}  # in order; begun ones leave at the next look
         self._losers: list[TrialId] = []
 
     def _of_size(self, trials: int) -> list[_Rung]:
@@ -134,7 +134,7 @@ class Bracket:
 
     @property
     def wants(self) -> int:
-        """How many new trials it still takes."""
+        """The number of new trials that it still takes."""
         return self._rungs[0].places - len(self._trials) if self.level == 0 else 0
 
     @property
@@ -143,7 +143,7 @@ class Bracket:
         return not self._rungs[self.level].awaited
 
     def tasks(self, view: View, room: int, ask: Callable[[], Trial | None]) -> tuple[Task, ...]:
-        """Return what may begin: trials that go on, and then new ones."""
+        """Return the tasks that may begin: promoted trials, then new ones."""
         offered = self._offers(view, max(room, view.lookahead))
         while len(offered) < room and self.wants > 0:
             trial = ask()
@@ -180,7 +180,7 @@ class Bracket:
         return capped(trial, self._epochs[self._heading[trial.id]])
 
     def report(self, trial: TrialProgress) -> Decision:
-        """Record an epoch; a trial that has reached the rung holds till it is decided."""
+        """Record an epoch; a trial that has reached the rung waits until the rung is decided."""
         self._ready.pop(trial.id, None)
         if trial.epoch < self._goal(trial.trial):
             return Go(self._goal(trial.trial))
@@ -193,7 +193,7 @@ class Bracket:
         return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
 
     def drop(self, trial: TrialId) -> None:
-        """Record that a trial won't come back; a place that it was promoted to stays its own."""
+        """Record that a trial failed; if it was promoted, it keeps that place."""
         self._ready.pop(trial, None)
         rung = self._rungs[self._heading[trial]]
         rung.awaited.discard(trial)
@@ -201,7 +201,7 @@ class Bracket:
         self._decide()
 
     def close(self) -> None:
-        """Go on with the trials that it has: there are no more."""
+        """Continue with the present trials: there are no more."""
         if self.wants:
             first = self._rungs[0]
             self._rungs = self._of_size(len(self._trials))
@@ -209,7 +209,7 @@ class Bracket:
             self._decide()
 
     def losers(self) -> list[TrialId]:
-        """Return the trials that lost since this was last asked."""
+        """Return the trials that lost since the last call."""
         losers = self._losers
         self._losers = []
         return losers
