@@ -1,1 +1,1 @@
-"""How wide each trial is while a run decides as it goes."""
+"""Allocators of runs without planned widths: how wide each trial is."""

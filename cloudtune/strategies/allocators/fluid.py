@@ -9,7 +9,7 @@ from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
 from cloudtune.strategies.base import ByWidth, Task, View
 
-# The share by which a trial's epochs may differ from those it was planned with; then replan.
+# Replan once a trial's epochs differ by more than this share from those planned with.
 _DRIFT = 0.2
 # Fluid's code widens no trial that has fewer seconds left (docs/allocators.md, F20).
 _IDLE_SECONDS = 10.0
@@ -30,48 +30,48 @@ def offered(rentable: Rentable, width: Width) -> Width:
 
 
 def resize_seconds(view: View, rentable: Rentable) -> float:
-    """Return what a resize costs, to save, stop and start: the profile's, and then as it was seen.
+    """Return the seconds to save, stop and restart: the profile's, then as seen in the run.
 
-    Never by how long fresh trials take to start: these save nothing, stop nothing and load nothing.
+    Starts of fresh trials don't count: they save, stop and load nothing.
     """
     return view.corrected(rentable, ()).profile.resize.mean
 
 
 class StaticFluid(ByWidth):
-    """Shares the idle GPUs out among the trials of a group that are to start, by their budgets.
+    """Shares the idle GPUs among the trials of a group that are about to start, by their budgets.
 
-    A trial keeps its width until it goes on to another rung: those that do are a group of their
-    own, and are widened or narrowed where there is room at the end of an epoch. With `published` a
-    share below one GPU is rounded down to the narrowest width, as in the paper, and a trial of
-    which nothing was measured trains an epoch at one GPU before it gets its share; otherwise the
-    profile and the other trials' epochs are good enough for it.
+    A trial keeps its width until it continues to another rung: the trials that do form a new group,
+    and are resized at the end of an epoch if there is room. With `published`, a share below one GPU
+    is rounded down to the narrowest width, as in the paper, and a trial without measured epochs
+    trains one epoch at one GPU before it gets its share; otherwise the profile and the other
+    trials' epochs are good enough for it.
     """
 
     lookahead = 256
-    """To look at more of a group at every event would take long."""
+    """Looking at more of a group at every event would take too long."""
 
     def __init__(self, *, published: bool = False) -> None:
         self._published = published
         self.name = "static-fluid:published" if published else "static-fluid"
         self.plannings = 0
-        self._widths: dict[TrialId, Width] = {}  # of those that went on from a rung
-        self._members: set[TrialId] = set()  # what has started, and isn't done with its budget
+        self._widths: dict[TrialId, Width] = {}  # of trials that continued from a rung
+        self._members: set[TrialId] = set()  # trials that started and haven't used their budget
         self._rung_at = -math.inf
 
     def min_width(self, view: View) -> Width:
         return min(reference(view).profile.widths)
 
     def in_order(self, view: View, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Return the longest first, by their time at one GPU; as given where they are equal."""
+        """Return the longest first, by their time at one GPU; ties in the given order."""
         rentable = reference(view)
         return sorted(
             tasks, key=lambda task: -self._left(view, task.trial.id, task.until, rentable)
         )
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return each task's share of the idle GPUs, those of instances that still boot included.
+        """Return each task's share of the idle GPUs, including those of booting instances.
 
-        While nothing is rented, a task gets one GPU, if there is such a width.
+        While nothing is rented, a task gets one GPU if that width exists.
         """
         rentable = reference(view)
         idle = self._gpus(view) - sum(trial.width for trial in view.running)
@@ -85,7 +85,7 @@ class StaticFluid(ByWidth):
         ]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width of a trial from its last rung on; its own if none was planned."""
+        """Return the width planned at a trial's last rung; its own if none was."""
         if self._published:
             self._follow_trials(view)
         if trial.status == "at rung":
@@ -96,16 +96,16 @@ class StaticFluid(ByWidth):
         return self._widths.get(trial.id, trial.width)
 
     def _plan_rung(self, view: View) -> None:
-        """Share out GPUs among the trials that go on from a rung now, once for all of them."""
+        """Share GPUs among the trials that continue from a rung now, once for all of them."""
         group = [t for t in view.running if t.status == "at rung" and view.until(t.id) > t.epoch]
         if view.now != self._rung_at and group:
             self._rung_at = view.now
             self._widths |= self._group_widths(view, group)
 
     def _group_widths(self, view: View, group: Sequence[TrialProgress]) -> dict[TrialId, Width]:
-        """Share out the GPUs that these trials have and those that are idle.
+        """Share the GPUs of these trials and the idle ones.
 
-        The GPUs of trials that don't go on are about to be free.
+        The GPUs of trials that don't continue are about to be idle.
         """
         rentable = reference(view)
         members = {trial.id for trial in group}
@@ -117,7 +117,7 @@ class StaticFluid(ByWidth):
         return {t.id: offered(rentable, share) for t, share in zip(group, shares, strict=True)}
 
     def _follow_trials(self, view: View) -> None:
-        """Keep the members: what trains, and what is about to again (moved, or lost)."""
+        """Keep the members that train or are about to again (moved or lost)."""
         live = {t.id for t in view.running if t.status != "stopping" or t.after == "waiting"}
         away = {n for n in self._members - live if view.trials[n].status == "waiting"}
         self._members = live | away
@@ -134,31 +134,31 @@ class StaticFluid(ByWidth):
         return static_fluid(heights, gpus, packed, widest, repaired=not self._published)
 
     def _unknown(self, view: View, trial: TrialId) -> bool:
-        """Whether a trial has to train an epoch before a width can be planned for it."""
+        """Whether a trial must train an epoch before its width can be planned."""
         return self._published and not (trial in view.trials and view.trials[trial].history)
 
     @staticmethod
     def _left(
         view: View, trial: TrialId, until: int, rentable: Rentable, width: Width = 1.0
     ) -> float:
-        """Return the seconds that a trial's budget still takes at a width."""
+        """Return the remaining seconds of a trial's budget at a width."""
         epoch = view.trials[trial].epoch if trial in view.trials else 0
         measured = offered(rentable, width)
         return max(0, until - epoch) * view.epoch_seconds(trial, rentable.offer, measured)
 
 
 class DynamicFluid(StaticFluid):
-    """Shares all GPUs out again whenever trials or GPUs come or go, and resizes where it pays.
+    """Shares all GPUs again whenever trials or GPUs come or go, and resizes if it pays.
 
-    A trial grows if it is done sooner for it, the cost of a resize included, and shrinks if that
-    saves GPU-seconds. A trial is resized when its next epoch is done, for there it has a
-    checkpoint. As published that is all of it (F6, F7, F8), and nothing is planned for a trial
-    before its first epoch (F10); with `idle` an idle GPU goes to the trial with the longest time
-    left, one GPU at a time, within a rung, as in Fluid's code (F20). Ours differs in three things:
+    A trial grows if that ends it sooner, including the cost of the resize, and shrinks if that
+    saves GPU-seconds. It is resized after its next epoch, when it has a checkpoint. As published
+    that is all (F6, F7, F8), and nothing is planned for a trial before its first epoch (F10); with
+    `idle`, an idle GPU goes to the trial with the longest remaining time, one GPU at a time, within
+    a rung, as in Fluid's code (F20). Ours differs in three ways:
 
-    - a trial shrinks only where another one lacks GPUs, for else what it gives up would idle;
+    - a trial shrinks only if another lacks GPUs; otherwise the GPUs would idle;
     - GPUs that no trial waits for go where they save most time;
-    - a trial whose epochs turn out otherwise than planned is replanned with what was measured.
+    - if a trial's epochs differ from the plan, it is replanned with the measured ones.
     """
 
     def __init__(self, *, published: bool = False, idle: bool = False) -> None:
@@ -166,10 +166,10 @@ class DynamicFluid(StaticFluid):
         kind = ":published-idle" if idle else ":published"
         self.name = f"dynamic-fluid{kind if published else ''}"
         self._longest_first = idle
-        self._waiting: dict[TrialId, int] = {}  # what wants to start, and till which epoch
+        self._waiting: dict[TrialId, int] = {}  # trials that want to start, and their last epoch
         self._planned_for: object = None
         self._plan: dict[TrialId, Width] = {}
-        self._epochs: dict[TrialId, float] = {}  # the seconds by which each was planned
+        self._epochs: dict[TrialId, float] = {}  # the epoch seconds that each was planned with
         self._grown: set[TrialId] = set()  # by idle GPUs, since the last planning
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
@@ -177,7 +177,7 @@ class DynamicFluid(StaticFluid):
         waiting = {t.trial.id: t.until for t in tasks if t.trial.id not in self._members}
         if (
             waiting or not tasks
-        ):  # else the task is of a trial that comes back: the others still wait
+        ):  # otherwise the task is of a trial that comes back: the others still wait
             self._waiting = waiting
         rentable = reference(view)
         plan = self._follow(view)
@@ -188,7 +188,7 @@ class DynamicFluid(StaticFluid):
         ]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the share, if a resize to it pays, or what the trial gains by of idle GPUs."""
+        """Return the share, if a resize to it pays, or a width that uses idle GPUs well."""
         self._note_drift(view, trial)
         self._follow_trials(view)
         rentable = self._rentable(view, trial)
@@ -212,16 +212,16 @@ class DynamicFluid(StaticFluid):
         return next(matching, reference(view))
 
     def _follow(self, view: View) -> dict[TrialId, Width]:
-        """Return the widths of all trials, replanned only where trials or GPUs have changed.
+        """Return the widths of all trials, replanned only if trials or GPUs have changed.
 
-        As published also where a trial is measured for the first time.
+        As published, also if a trial is measured for the first time.
         """
         waiting = self._waiting.keys() - self._members
         gpus = self._gpus(view)
         names = frozenset(self._members | waiting)
         state = (names, gpus, frozenset(name for name in names if self._unknown(view, name)))
         if state != self._planned_for:
-            # Only where the state has changed: a plan at every report would resize back and forth.
+            # Only if the state has changed: a plan at every report would resize back and forth.
             self._planned_for = state
             wanted = {name: view.until(name) for name in view.trials if name in self._members}
             wanted |= {name: until for name, until in self._waiting.items() if name in waiting}
@@ -239,7 +239,7 @@ class DynamicFluid(StaticFluid):
         return {name: offered(rentable, share) for name, share in zip(wanted, shares, strict=True)}
 
     def _note_drift(self, view: View, trial: TrialProgress) -> None:
-        """Have all trials replanned if one isn't as fast as it was planned with."""
+        """Replan all trials if one isn't as fast as planned."""
         planned = self._epochs.get(trial.id)
         if self._published or planned is None:
             return
@@ -252,7 +252,7 @@ class DynamicFluid(StaticFluid):
         return view.epoch_seconds(trial, rentable.offer, offered(rentable, 1.0))
 
     def _is_short(self, view: View, trial: TrialProgress) -> bool:
-        """Whether another trial lacks GPUs: where none does, GPUs given up would only idle."""
+        """Whether another trial lacks GPUs; otherwise GPUs given up would only idle."""
         live = {other.id: other for other in view.running if other.status != "stopping"}
         lacking = sum(
             self._plan.get(name, 0.0) - other.width
@@ -260,11 +260,11 @@ class DynamicFluid(StaticFluid):
             if name != trial.id and self._plan.get(name, 0.0) > other.width
         )
         lacking += sum(self._plan.get(name, 0.0) for name in self._waiting if name not in live)
-        # What is free already serves the others, without any resize.
+        # GPUs that are free already serve the others without any resize.
         return lacking > view.free_gpus + GPU_ROUNDING
 
     def _from_idle(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width that a trial grows to by idle GPUs; 0 where others come first."""
+        """Return the width that a trial grows to with idle GPUs; 0 if others come first."""
         training = [t for t in view.running if t.status in {"training", "at rung"}]
         if view.free_gpus < GPU_ROUNDING or self._waiting.keys() - {t.id for t in view.running}:
             return 0
@@ -277,15 +277,15 @@ class DynamicFluid(StaticFluid):
         return width
 
     def _next_wider(self, view: View, trial: TrialProgress) -> Width:
-        """Return the next width of the trial with the longest time left, if it has enough left.
+        """Return the next width if this trial has the longest time left, and enough of it.
 
-        Both at one GPU, as Fluid's code measures them, whatever the trials have by now; those that
-        are about to have more count too.
+        Times are at one GPU, as in Fluid's code, whatever the trials have now; trials about to have
+        more GPUs count too.
         """
         left = {name: self._seconds(view, view.trials[name], 1.0) for name in self._members}
         # Fluid's code looks before it promotes: a trial at a rung has no epochs left then.
         own = 0.0 if trial.status == "at rung" else left.get(trial.id, 0.0)
-        # Only the trial that ends last: to widen another one doesn't end the group any sooner.
+        # Only the trial that ends last: widening another one doesn't end the group sooner.
         if own < max(_IDLE_SECONDS, *left.values()):
             return 0
         width = min(self._wider(view, trial), default=0)
@@ -294,14 +294,14 @@ class DynamicFluid(StaticFluid):
     def _best_gain(
         self, view: View, trial: TrialProgress, training: Iterable[TrialProgress]
     ) -> Width:
-        """Return the width at which a trial saves most, if no other trial would save more."""
+        """Return the width at which a trial saves most time, if no other would save more."""
         gains = {other.id: self._gain(view, other) for other in training}
         gain, width = gains.get(trial.id, (0.0, 0))
         most = max((seconds for seconds, _ in gains.values()), default=0.0)
         return width if gain > 0 and gain >= most else 0
 
     def _gain(self, view: View, trial: TrialProgress) -> tuple[float, Width]:
-        """Return the most seconds that a trial can save with the idle GPUs, and at which width."""
+        """Return the most seconds that a trial can save with the idle GPUs, and the width."""
         now = self._seconds(view, trial, trial.width)
         resize = self._resize(view)
         wider = (

@@ -1,9 +1,9 @@
-"""Fluid's rules on plain numbers: how wide is each trial of a group, and does a resize pay.
+"""Fluid's rules on plain numbers: how wide each trial of a group is, and whether a resize pays.
 
 Source: Yu et al., "Fluid: Resource-Aware Hyperparameter Tuning Engine" (MLSys 2021), by notes on
 the authors' slides and published code (docs/allocators.md). The paper's StaticFluid rounds a share
-below one GPU down to the narrowest there is, which costs its bound of twice the optimum where more
-than two trials may be packed on a GPU; `repaired` rounds it to the next whole number of trials.
+below one GPU down to the narrowest, which breaks its bound of twice the optimum if more than two
+trials may share a GPU; `repaired` rounds it to the next whole number of trials.
 """
 
 import math
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 from cloudtune.model.trial import Width
 
-# What 3.9999999 may lack of 4.
+# Tolerance when rounding down: 3.9999999 counts as 4.
 _WHOLE = 1e-9
 
 
 def static_fluid(
     heights: Sequence[float], gpus: int, packed: int, widest: int, *, repaired: bool = True
 ) -> list[Width]:
-    """Return the width of each trial: its share of the GPUs by its height, in whole GPUs or 1/k.
+    """Return the width of each trial: its share of the GPUs by height, in whole GPUs or 1/k.
 
-    `heights` are the seconds that each trial's budget takes on one GPU; at most `packed` trials
-    share a GPU, and none is wider than `widest`.
+    `heights` are the seconds of each trial's budget on one GPU. At most `packed` trials share a
+    GPU, and none is wider than `widest`.
     """
     total = sum(heights)
     exact = [height * gpus / total if total > 0 else 1.0 for height in heights]
@@ -37,12 +37,12 @@ def _width(share: float, packed: int, widest: int, *, repaired: bool) -> Width:
 
 
 def scales_up(seconds: float, wider: float, resize: float) -> bool:
-    """Whether a trial that has these seconds left is done sooner after a resize."""
+    """Whether a trial with `seconds` left ends sooner with a resize."""
     return wider + resize < seconds
 
 
 def scales_down(
     width: Width, seconds: float, narrower: Width, longer: float, resize: float
 ) -> bool:
-    """Whether a trial takes fewer GPU-seconds after a resize to a narrower width."""
+    """Whether a trial takes fewer GPU-seconds with a resize to a narrower width."""
     return narrower * (longer + resize) < width * seconds

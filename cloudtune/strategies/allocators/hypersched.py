@@ -1,8 +1,8 @@
 """HyperSched's allocator: atoms for each running trial by its rank, and whether a resize pays.
 
 Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
-Deadline" (SoCC 2019), by notes on its published code. The allocator fits a fleet that stays as it
-is: the GPUs that are there are shared out, and no more are asked for.
+Deadline" (SoCC 2019), by notes on its published code. The allocator suits a constant fleet: it
+shares the present GPUs and requests no more.
 """
 
 import math
@@ -20,12 +20,12 @@ from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead, Switch
 
 Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
 
-# Instead of infinite scores, whose differences aren't numbers.
+# Stands for infinite scores, whose differences aren't numbers.
 _HUGE = 1e300
 
 
 def _uniform(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
-    """Give the spare atoms one by one, from the best trial on, round and round."""
+    """Deal the spare atoms one by one, best trial first, round and round."""
     share, rest = divmod(spare, len(scores))
     return [share + (rank < rest) for rank in range(len(scores))]
 
@@ -42,9 +42,9 @@ def _random(scores: Sequence[float], spare: int, rng: np.random.Generator) -> Se
 
 
 def _softmax(scores: Sequence[float], spare: int, _rng: np.random.Generator) -> Sequence[int]:
-    """Share the spare atoms by the softmax of the scores, rounded down; what is left is the best's.
+    """Share the spare atoms by the softmax of the scores, rounded down; the best gets the rest.
 
-    "The best's" is as published: that of the trial whose share is the greatest by then.
+    The best is, as published, the trial with the greatest share at that point.
     """
     values = np.clip(np.asarray(scores, dtype=float), -_HUGE, _HUGE)
     weights = np.exp(values - values.max())
@@ -70,10 +70,10 @@ POLICIES: dict[str, Spread] = {
 def shared_out(
     policy: str, scores: Sequence[float], atoms: int, rng: np.random.Generator
 ) -> list[int]:
-    """Return the atoms of each trial; scores are the best first, and more is better.
+    """Return the atoms of each trial; `scores` are best first, and more is better.
 
-    Every trial gets one atom, or only the best trials if there are too few; `policy` spreads the
-    rest. The sum is never more than `atoms`.
+    Every trial gets one atom, or only the best if there are too few; `policy` spreads the rest. The
+    sum never exceeds `atoms`.
     """
     if not scores:
         return []
@@ -83,20 +83,19 @@ def shared_out(
 
 
 def speed(profile: ScalingProfile, width: Width) -> float:
-    """Return epochs per second at any width: interpolated, and at its ends clamped."""
+    """Return epochs per second at any width: interpolated, and clamped at the ends."""
     rates = [1.0 / profile.epoch_seconds(measured) for measured in profile.widths]
     return float(np.interp(width, profile.widths, rates))
 
 
 class HyperSchedAllocator(ByWidth):
-    """Shares out the GPUs that are there, in atoms of several GPUs, whenever a trial reports.
+    """Shares the present GPUs, in atoms of several GPUs, whenever a trial reports.
 
-    A trial starts with one atom. The share depends on its rank by the last metric (`POLICIES`), is
-    a multiple of the grid's atoms where it is more than that, and is rounded down to a width that
-    the profile has; what is left over by that goes to the best trial that a wider width can take it
-    (ours: the paper knows no widths that are missing). A trial shrinks at once, and grows if
-    `min_gain` times as much can be trained in the time left, the overhead of the resize taken off.
-    A trial that has started again keeps its width for `recharge` results.
+    A trial starts with one atom. Its share depends on its rank by the last metric (`POLICIES`), is
+    a multiple of the grid above that size, and is rounded down to a width of the profile; what
+    remains goes to the best trial that can use it (ours: in the paper every width exists). A trial
+    shrinks at once, and grows if `min_gain` times as much can be trained in the remaining time,
+    less the overhead of the resize. After a restart a trial keeps its width for `recharge` results.
     """
 
     def __init__(
@@ -128,13 +127,13 @@ class HyperSchedAllocator(ByWidth):
         return self._atom
 
     def widths(self, view: View, tasks: Sequence[Task]) -> Sequence[Width]:
-        """Return an atom for what is new; a trial that goes on keeps its atoms."""
+        """Return one atom for new trials; trials that continue keep theirs."""
         trials = view.trials
         names = [task.trial.id for task in tasks]
         return [trials[name].width if name in trials else self._atom for name in names]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the trial's share, if a resize is due and pays; else the width that it has."""
+        """Return the trial's share, if a resize is due and pays; otherwise its present width."""
         if self._recharges(trial):
             return trial.width
         rentable = self.resizable(view, trial)
@@ -144,11 +143,11 @@ class HyperSchedAllocator(ByWidth):
         return trial.width
 
     def resizable(self, view: View, trial: TrialProgress) -> Rentable:
-        """Return where a trial trains, with the speeds by which it is resized: the profile's."""
+        """Return the rentable that a trial trains on, with the profile's speeds."""
         return next(rentable for rentable in view.rentables if rentable.offer == trial.offer)
 
     def _recharges(self, trial: TrialProgress) -> bool:
-        """Whether a trial has started again too few results ago to be resized."""
+        """Whether a trial restarted too few results ago to be resized."""
         session, first = self._since.get(trial.id, (0, 0))
         if session != trial.sessions:
             first = trial.epoch
@@ -156,7 +155,7 @@ class HyperSchedAllocator(ByWidth):
         return trial.epoch - first + 1 <= self._recharge
 
     def _share(self, view: View, trial: TrialProgress) -> Width:
-        """Return the trial's width if all GPUs were shared out now; 0 if there is none for it."""
+        """Return the trial's width if all GPUs were shared now; 0 if none is left for it."""
         live = {other.id: other for other in self._live(view)}
         keys = {name: rank_key(view.mode, other.metric) for name, other in live.items()}
         ranked = sorted(keys, key=lambda name: keys[name])
@@ -168,10 +167,10 @@ class HyperSchedAllocator(ByWidth):
 
     @staticmethod
     def _filled(shares: Sequence[int], allowed: Sequence[Sequence[int]], most: int) -> list[int]:
-        """Return the shares rounded down to what is allowed, and what that leaves given out again.
+        """Return the shares rounded down to `allowed` atoms, with the remainder dealt out again.
 
-        `allowed` are the atoms that each trial may have, ascending. The best trial that can take
-        some of it gets as much as it can, then the next.
+        `allowed` are the atoms that each trial may have, ascending. The best trial takes as much of
+        the remainder as it can, then the next.
         """
         given = [
             max((atoms for atoms in steps if atoms <= share), default=0)
@@ -186,30 +185,30 @@ class HyperSchedAllocator(ByWidth):
         return given
 
     def _steps(self, view: View, trial: TrialProgress) -> list[int]:
-        """Return the atoms that a trial may have where it trains, ascending.
+        """Return the atoms that a trial may have on its instance type, ascending.
 
-        One that was lost is nowhere: it may have those of any instance type.
+        A lost trial may have those of any instance type.
         """
         places = [r for r in view.rentables if trial.offer in {None, r.offer}]
         widths = sorted({width for place in places for width in place.profile.widths})
         return [round(width / self._atom) for width in widths if self._is_share(width)]
 
     def _live(self, view: View) -> list[TrialProgress]:
-        """Return the trials that train or are about to, those that were lost or move included."""
+        """Return the trials that train or are about to, including lost and moving ones."""
         live = {t.id: t for t in view.running if t.status != "stopping" or t.after == "waiting"}
         lost = {name: t for name, t in self._known.items() if t.status == "waiting"}
         self._known = {**live, **lost}
         return list(self._known.values())
 
     def _is_share(self, width: Width) -> bool:
-        """Whether a width is of whole atoms, and on the grid."""
+        """Whether a width is a whole number of atoms on the grid."""
         atoms = round(width / self._atom)
         if atoms < 1 or abs(width - atoms * self._atom) > GPU_ROUNDING:
             return False
         return self._grid is None or atoms <= self._grid or atoms % self._grid == 0
 
     def gain(self, view: View, rentable: Rentable, width: Width, other: Width) -> float:
-        """Return how many times as much could be trained until the deadline at another width."""
+        """Return how many times as much could be trained by the deadline at another width."""
         left = view.seconds_left
         if left <= 0:
             return 0.0

@@ -10,7 +10,7 @@ from cloudtune.strategies.base import ByWidth, Task, View
 
 @dataclass(frozen=True)
 class SameWidth(ByWidth):
-    """Every trial has the same width, from its begin to its end."""
+    """Every trial has the same width, from start to end."""
 
     width: Width = 1.0
     name: str = "same"

@@ -13,7 +13,7 @@ from cloudtune.strategies.seer_rules import ROUND
 
 
 class SeerAllocator(ByWidth):
-    """As wide as the strategy has planned: one width while it explores, then each seat's own."""
+    """The strategy's widths: one while it explores, then each seat's own."""
 
     name = "seer"
 
@@ -33,17 +33,16 @@ class SeerAllocator(ByWidth):
         return [seats[t.trial.id].width if t.trial.id in seats else width for t in tasks]
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
-        """Return the width of its seat; one without a seat keeps what it has."""
+        """Return the width of the trial's seat; without a seat, its present width."""
         seat = self._strategy.seats.get(trial.id)
         return trial.width if seat is None else seat.width
 
 
 class SeerFleet(Unplanned):
-    """As many instances as what the strategy has planned may cost, by the second.
+    """As many instances as the strategy's planned dollars per second pay for.
 
-    What is held counts, whatever its offer, the cheapest first; the rest is of the offer that is
-    planned with, or of the next that isn't refused. Where there are too many, trials move together
-    as their epochs end.
+    Held instances of any offer count, cheapest first; the rest are of the planned offer, or of the
+    next that isn't refused. If there are too many, trials move together as their epochs end.
     """
 
     name = "seer"
@@ -61,7 +60,7 @@ class SeerFleet(Unplanned):
         return sum(offer.gpus * count for offer, count in self.target(view, 0.0).items())
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the fleet as planned; each round asks for it several times."""
+        """Return the planned fleet, cached: each round reads it several times."""
         planned = self._strategy.rentable(view).offer
         count = self._strategy.instances(view)
         willing = self._willing(view, planned)
@@ -86,23 +85,23 @@ class SeerFleet(Unplanned):
 
     @staticmethod
     def _for(rate: float, offer: Offer, free: int) -> int:
-        """Return how many instances `rate` dollars a second pay for, a quarter too few or not.
+        """Return how many instances `rate` dollars per second pay for, or a quarter short of it.
 
-        Of an offer that costs nothing it is `free`.
+        `free` for an offer that costs nothing.
         """
         if offer.usd_per_second == 0:
             return max(0, free)
         return max(0, math.floor(rate / offer.usd_per_second + ROUND))
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return the emptiest instances that are too many, if their trials fit elsewhere."""
+        """Return the emptiest surplus instances, if their trials fit elsewhere."""
         target = self.target(view, needed)
         if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
             return ()
         return tuple(emptied(view, target))
 
     def _willing(self, view: View, planned: Offer) -> Offer:
-        """Return the planned offer, or the cheapest that isn't refused just now."""
+        """Return the planned offer, or the cheapest that isn't refused now."""
         if not view.avoided(planned):
             return planned
         willing = (offer for offer in self._strategy.offers.in_order if not view.avoided(offer))

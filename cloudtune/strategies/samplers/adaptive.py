@@ -1,8 +1,8 @@
-"""New configurations that results recommend, among those that a sampler draws.
+"""New configurations that the results recommend, among those that a sampler draws.
 
 More configurations are drawn than are needed, and a model of the run's own results ranks them. A
-new configuration is its recommendation, or what the sampler draws anyway: the trust in the model
-says which, so that a trust of 0.6 gives 6 of 10 (`trust_of`).
+new configuration is the model's recommendation or an ordinary draw: with a trust of 0.6, 6 of 10
+are recommendations (`trust_of`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model-based sampler learns from: the results at one epoch, the highest that has enough."""
+"""What a model-based sampler learns from: the results at the highest epoch that has enough."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NONE: Mapping[str, object] = MappingProxyType({})
 class Learner:
     """A model of the results at the highest epoch at which enough trials have reported.
 
-    Enough are two more than there are hyperparameters. A trial that failed counts as worse than
-    the worst at every epoch that it didn't reach, but isn't counted towards enough. A share
+    Enough means two more than there are hyperparameters. A failed trial counts as worse than the
+    worst at every epoch that it didn't reach, but doesn't count towards enough. A share of
     `random_fraction` of the asks is answered without the model.
     Source: Falkner et al., "BOHB" (ICML 2018), section 3.2 and Algorithm 2.
 
-    Unlike there, a trial that hasn't come so far counts as well: the model would propose what is
-    always cut before again and again, for it never learns that it was bad. To TPE it is a trial
-    that still runs, which is one of the bad; to a GP, which would only expect the usual of it, it
-    was as bad as the worst.
+    Unlike there, a trial that hasn't reached the epoch counts too: otherwise the model would never
+    learn that it was bad, and keep proposing what is always cut earlier. For TPE it is a running
+    trial, which counts as bad; for a GP, which would expect an average result, it is as bad as the
+    worst.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Learner:
         self._failed: dict[TrialId, None] = {}
 
     def propose(self, given: Mapping[str, object] = NONE) -> dict[str, object] | None:
-        """Return the model's proposal beside what is `given`; None where chance is to decide."""
+        """Return the model's proposal, with the values in `given`; None if chance decides."""
         if self._random_fraction and self._chance.random() < self._random_fraction:
             return None
         self._climb()
@@ -71,7 +71,7 @@ class Learner:
             self._model.begin(trial.id, trial.config)
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; it failed where that isn't finite."""
+        """Learn the metric of a trial after an epoch; it failed if that isn't finite."""
         self._configs.setdefault(trial.id, trial.config)
         self._heard[trial.id] = None
         if value is None or not math.isfinite(value):
@@ -91,14 +91,14 @@ class Learner:
                 self._model.learn(trial, self._configs[trial], self._worse(values))
 
     def _worse(self, values: Mapping[TrialId, float]) -> float:
-        """Return a value below the worst by as much as that is below the best."""
+        """Return a value as far below the worst as that is below the best."""
         low = min(values.values())
         high = max(values.values())
         gap = high - low if 0 < high - low < math.inf else 1.0
         return low - gap if self._mode == "max" else high + gap
 
     def _climb(self) -> None:
-        """Make the model of a higher level, once that has enough."""
+        """Fit the model to a higher epoch, once that has enough results."""
         levels = [e for e, values in self._values.items() if len(values) >= self._enough]
         level = max(levels, default=0)
         if level == 0 or (level <= self._level and self._kind != "gp"):

@@ -1,7 +1,7 @@
 """Optuna's samplers by ask-and-tell; runs that need none don't load it (see `sampler`).
 
-A line is a float of 0 to 1 to Optuna, steps are whole numbers and labels are categories by their
-number in the list, so that any range and any value can be passed on.
+For Optuna a line is a float from 0 to 1, steps are whole numbers, and labels are categories by
+their number in the list, so that any range and any value can be passed on.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Mode, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Axis, Config
 
-# It announces each study, and advises; a run has its own screen.
+# Optuna announces each study and gives advice; a run has its own screen.
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
-# More steps than these are a float of 0 to 1: they don't all fit into one.
+# Beyond this many, steps are passed as a float from 0 to 1.
 _COUNTED = 2**30
 
 
@@ -51,13 +51,13 @@ class RandomDraws:
 
 
 class OptunaModel:
-    """Proposes configurations after the results of others: "tpe", "gp" or "cma-es".
+    """Proposes configurations from the results of others: "tpe", "gp" or "cma-es".
 
-    A model that replaces another begins where the fit of that one was. In a space with branches
-    TPE is asked for the parameters of the branches that it takes alone, as in Optuna's
-    define-by-run: what else there is to know of a parameter are trials that have it. The other two
-    have one model of all parameters, and need a value of each: those of the branches that
-    they don't take are their own proposals, and count as the middle where a trial is not theirs.
+    A model that replaces another starts from its fit. In a space with branches, TPE is asked only
+    for the parameters of the branches that it takes, as in Optuna's define-by-run: it learns about
+    a parameter from the trials that have it. The other two model all parameters together and need a
+    value for each: for branches not taken they keep their own proposals, and use the middle of the
+    range for trials that they didn't propose.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class OptunaModel:
     def _by_branches(
         self, asked: optuna.Trial, space: Space, given: Mapping[str, object]
     ) -> dict[str, object]:
-        """Return a proposal whose parameters are asked for as far as its branches have them."""
+        """Return a proposal that has only the parameters of its branches."""
         proposal: dict[str, object] = {}
         for name in space:  # a branching comes before what depends on it
             axis = self._axes.get(name)
@@ -115,7 +115,7 @@ class OptunaModel:
             self._asked = None
 
     def begin(self, trial: TrialId, config: Config) -> None:
-        """Record that a trial runs, with the last proposal or a configuration in its place."""
+        """Record that a trial runs, with the last proposal or with another configuration."""
         params = self._params(config)
         attrs = {}
         if self._asked is not None:
@@ -189,7 +189,7 @@ def _distribution(axis: Axis) -> BaseDistribution:
 
 
 def _is_counted(axis: Axis) -> TypeGuard[Steps]:
-    """Whether a model sees the numbers of steps, and not their places."""
+    """Whether a model sees steps as whole numbers, not as a float."""
     return isinstance(axis, Steps) and axis.count <= _COUNTED and not axis.log
 
 

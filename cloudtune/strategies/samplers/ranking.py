@@ -1,7 +1,7 @@
-"""What tried configurations say of others: a rank for each, and how far that may be trusted.
+"""Predicting untried configurations from tried ones: a rank for each, and how far to trust it.
 
-A trial has a score, from 0 for the worst of its run to 1 for the best. The score of a configuration
-that was never tried is the weighted mean of the nearest that were.
+A trial has a score, from 0 for the worst of its run to 1 for the best. The score of an untried
+configuration is the weighted mean of the nearest tried ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRIOR = 0.5
 _MIDDLE = 0.5
 _WIDER = 4.0
 _AS_IF = 5.0
-# How well an epoch usually predicts the rest, counted as `_AS_IF` more trials that went on.
+# How well an epoch usually predicts the rest; it counts as `_AS_IF` more trials that continued.
 _USUAL = 0.8
 _UNLISTED = -1.0
 
@@ -38,7 +38,7 @@ _UNLISTED = -1.0
 class Score(NamedTuple):
     """How well a trial did, or would have done, against the others of its run; 0 to 1.
 
-    `weight` is how well the epoch at which it ended predicted the results of those that went on.
+    `weight` is how well its last epoch predicted the results of those that continued.
     """
 
     value: float
@@ -48,15 +48,15 @@ class Score(NamedTuple):
 def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
     """Return the score of each trial of a run.
 
-    `histories` are their metrics by epoch; an empty one is that of a trial that failed, whose score
-    is 0. Trials that were trained equally far are compared at that epoch, by the best that they had
-    reached. Those that went no further than an epoch stand behind the others as far as that epoch
-    predicts what comes later: by its rank correlation among those that went on. If it predicts
-    nothing, those that went on are as any sample of all, and the others are average.
+    `histories` are their metrics by epoch; an empty one belongs to a failed trial, whose score is
+    0. Trials with equally many epochs are compared at that epoch, by their best so far. Trials that
+    ended at an epoch rank behind the others as far as that epoch predicts what comes later: by its
+    rank correlation among those that continued. If it predicts nothing, those that continued are
+    like any sample of all trials, and the others are average.
     """
     best = [_running_best(history, mode) for history in histories]
     lasts = [max(history, default=0) for history in best]
-    scored: dict[int, float] = {}  # of those that came so far or further
+    scored: dict[int, float] = {}  # of trials that reached the epoch
     weights: dict[int, float] = {}
     for last in sorted(set(lasts) - {0}, reverse=True):
         here = {n: _at(best[n], last, mode) for n, end in enumerate(lasts) if end >= last}
@@ -72,10 +72,10 @@ def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
 
 
 def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> float:
-    """Return how well an epoch predicts the scores of those that went on: 0 to 1.
+    """Return how well an epoch predicts the scores of the trials that continued: 0 to 1.
 
-    They are those that were ahead, most of them, so that they differ less than all did; the
-    correlation is corrected for that (Thorndike's case 2, on uniform ranks).
+    Most of these were ahead, so they differ less than all trials did; the correlation is corrected
+    for that (Thorndike's case 2, on uniform ranks).
     """
     if not later:
         return 1.0
@@ -88,9 +88,9 @@ def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> floa
 
 
 def _merged(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, float]:
-    """Return scores if the ranks at an epoch are right: trials that ended there take their places.
+    """Return scores assuming that the ranks at an epoch are right, with trials that ended there.
 
-    It comes before as many of those that went on as are behind it at the epoch.
+    Such a trial ranks before as many of the trials that continued as are behind it at the epoch.
     """
     ahead = sorted(here[n] for n in later)
     going = sorted(later, key=lambda n: -later[n])
@@ -105,14 +105,14 @@ def _merged(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, fl
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return Spearman's rank correlation; 0 where one of the two is constant."""
+    """Return Spearman's rank correlation; 0 if either is constant."""
     first, second = (_ranks(np.asarray(values, dtype=float)) for values in (left, right))
     spread = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / spread if spread > 0 else 0.0
 
 
 def _ranks(values: Floats) -> Floats:
-    """Return ranks about their mean; equal values share theirs."""
+    """Return ranks minus their mean; equal values share a rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
     centred: Floats = ranks - ranks.mean()
@@ -120,7 +120,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _running_best(history: Mapping[int, float], mode: Mode) -> dict[int, float]:
-    """Return the best metric up to each epoch; what has diverged has none from then on."""
+    """Return the best metric up to each epoch; none from the epoch at which it diverged."""
     best: dict[int, float] = {}
     top: float | None = None
     for epoch in sorted(history):
@@ -139,19 +139,19 @@ def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     return rank_key(mode, metric)
 
 
-# No trust counts as this many results.
+# The prior of no trust counts as this many results.
 STEADY = 12.0
-# A correlation of 1 / 1.6 is trusted as if it were whole.
+# A correlation of 1 / 1.6 earns full trust.
 SLOPE = 1.6
-# Some new configurations are always the sampler's own, so that something new is found.
+# The greatest trust: some new configurations are always ordinary draws, to find something new.
 MOST = 0.9
 
 
 def trust_of(results: int, correlation: float) -> float:
-    """Return the share of new configurations that a prediction may name, by its skill so far.
+    """Return the share of new configurations that predictions may choose, by their skill so far.
 
-    `correlation` is the rank correlation of what it predicted for `results` trials with what they
-    reached. A positive one counts less its standard error, so that chance alone earns no trust.
+    `correlation` is the rank correlation of the predictions for `results` trials with their
+    results. A positive one is reduced by its standard error, so that chance alone earns no trust.
     """
     if results < 2:
         return 0.0
@@ -163,12 +163,12 @@ def trust_of(results: int, correlation: float) -> float:
 
 
 class Ranking:
-    """Ranks configurations by the scores of those that were tried.
+    """Ranks configurations by the scores of tried ones.
 
-    A score is the mean of all that were tried, by their weights and by 1 / (1 + (gap / h)^2)^2; h
-    is the one that foretells each of them by the others best. It is drawn to the middle, as if by a
-    half of a trial, so that many good ones beat a lucky one. Each axis is 1 long; different labels,
-    and what one of the two lacks, are 1 apart.
+    A score is the mean of all tried ones, weighted by their weights and by
+    1 / (1 + (gap / h)^2)^2; h is the value that best predicts each tried one from the others. Half
+    a trial of an average score is added, so that many good ones beat a lucky one. Each axis has
+    length 1; different labels, or a value that only one of the two has, are 1 apart.
     """
 
     def __init__(self, configs: Sequence[Config], tried: Sequence[Score], axes: Axes) -> None:
@@ -190,7 +190,7 @@ class Ranking:
         return self._means(gaps, self._reach)
 
     def left_out(self) -> Floats:
-        """Return the score of each that was tried, as all the others predict it."""
+        """Return the score of each tried configuration as predicted by all the others."""
         return self._left_out
 
     def _means(self, gaps: Floats, reach: float) -> Floats:
@@ -204,7 +204,7 @@ class Ranking:
         return [isinstance(axis, ListedValues) for axis in self._axes.values()]
 
     def _placed(self, configs: Sequence[Config]) -> Floats:
-        """Return where configurations stand: a row for each axis, nan where they have no value."""
+        """Return the places of configurations: a row for each axis, nan if they have no value."""
         rows = [
             [_place(axis, config, name) for config in configs] for name, axis in self._axes.items()
         ]
@@ -212,7 +212,7 @@ class Ranking:
 
 
 def _place(axis: Axis, config: Config, name: str) -> float:
-    """Return where a value stands on an axis, as that goes on beyond its ends; nan for none."""
+    """Return a value's place on an axis, which extends beyond its ends; nan for no value."""
     value = held(config, name)
     if isinstance(axis, ListedValues):
         listed = [n for n, label in enumerate(axis.values) if same(label, value)]

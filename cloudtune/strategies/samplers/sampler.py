@@ -1,9 +1,9 @@
-"""Samplers of configurations: of a search space, of a given list.
+"""Samplers of configurations: from a search space or from a given list.
 
-We write none ourselves: they are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo)
-spread over the space; "tpe", "gp" and "cma-es" learn from results. CMA-ES takes only numbers: it
-draws labels at random. "adaptive" is random here, and `Adaptive` adds its model. All are pure of
-their seed: the same results, the same configurations.
+They are Optuna's, by ask-and-tell. "random" and "qmc" (quasi-Monte-Carlo) spread over the space;
+"tpe", "gp" and "cma-es" learn from results. CMA-ES takes only numbers: it draws labels at random.
+"adaptive" is random here, and `Adaptive` adds its model. All are deterministic given their seed:
+the same results lead to the same configurations.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 ADAPTIVE = "adaptive"
 SAMPLERS = ("random", "qmc", "tpe", "gp", "cma-es", ADAPTIVE)
-# The most configurations that are drawn for earlier runs to choose from.
+# The maximum number of configurations drawn for earlier runs to choose from.
 POOL = 2048
-# Candidates for each trial that a model ranks: enough to choose among.
+# Candidates that a model ranks for each trial.
 _POOL_EACH = 16
 # So that the candidates aren't the very configurations that random search draws.
 _OTHER_SEED = 2**32
@@ -43,7 +43,7 @@ def sampler_kind(name: str) -> str:
     """Return the name of a sampler if there is one.
 
     Raises:
-        UsageError: there isn't; the message has the nearest.
+        UsageError: there isn't; the message suggests the nearest.
     """
     if name in SAMPLERS:
         return name
@@ -56,11 +56,10 @@ def sampler_kind(name: str) -> str:
 class SpaceSampler:
     """New configurations of a search space, as trials t00, t01 and so on.
 
-    As in `search_space.sample` the grids are crossed and gone through in order, the first one
-    fastest, from the beginning again, while the rest is sampled; a space of grids and constants
-    alone ends after the last crossing. Nothing else ends but at `most` trials, and a configuration
-    may come twice. `random_fraction` of the asks of a model-based sampler are random. The `first`
-    configurations come before all others.
+    As in `search_space.sample`, the grids are crossed and cycled through in order, the first one
+    fastest, while the rest is sampled. A space of grids and constants alone ends after one cycle;
+    any other ends only at `most` trials, and may repeat a configuration. `random_fraction` of the
+    asks of a model-based sampler are random. The `first` configurations come before all others.
 
     Raises:
         UsageError: there is no sampler of that kind.
@@ -121,7 +120,7 @@ class SpaceSampler:
         return self._begun(self._space.config(values | crossing))
 
     def more(self, trials: int) -> int:
-        """Add trials; returns how many more there are: grids end with their last crossing."""
+        """Add trials; return how many were added: grids end with their last crossing."""
         most = self._most + trials
         if self._space.is_listed:
             most = min(most, self._space.crossings)
@@ -157,7 +156,7 @@ class SpaceSampler:
 
     @property
     def has_grids(self) -> bool:
-        """Whether some values are gone through in turn, so that none may be left out."""
+        """Whether some values are cycled through, so that none may be left out."""
         return any(isinstance(domain, Grid) for domain in self._space.values())
 
     @property
@@ -166,10 +165,7 @@ class SpaceSampler:
         return axes_by_size(self._space)
 
     def candidates(self) -> Sequence[Config]:
-        """Return configurations that might be tried besides those that this draws; with grids none.
-
-        Many times as many as there will be trials, drawn at random.
-        """
+        """Return many random configurations for a model to choose from; none with grids."""
         if self.has_grids:
             return ()
         if self._pool is None:
@@ -178,7 +174,7 @@ class SpaceSampler:
         return self._pool
 
     def take(self, candidate: int) -> Trial | None:
-        """Return a candidate as a trial; None where no more may be tried."""
+        """Return a candidate as a trial; None if there may be no more trials."""
         if self._given >= self._most:
             return None
         return self._begun(self.candidates()[candidate])
@@ -186,9 +182,9 @@ class SpaceSampler:
     def explore(self, parent: Trial, *, inherit: bool = False) -> Trial | None:
         """Return a trial whose configuration is a parent's, perturbed; None after the last.
 
-        The branches that the parent has taken stay, and so do the choices of mutators: its
-        checkpoint is of one of them. With `inherit` those of mutators change as others do, to other
-        branches as well, whose parameters are drawn.
+        The parent's branches and choices of mutators stay, because its checkpoint belongs to them.
+        With `inherit` the choices of mutators change like other parameters, even to other branches,
+        whose parameters are then drawn.
         """
         if self._given >= self._most:
             return None
@@ -207,7 +203,7 @@ class SpaceSampler:
         return not self._space.is_branching(name)
 
     def _filled(self, values: Config) -> Config:
-        """Return values with those of branches that were taken just now."""
+        """Return values with those of branches just taken."""
         filled = dict(values)
         for name, domain in self._space.items():
             if name not in filled and self._space.active(name, filled):
@@ -224,7 +220,7 @@ class SpaceSampler:
         return trial
 
     def _by_axes(self, trial: Trial) -> Trial:
-        """Return a trial as the model knows it: with the branches that it takes."""
+        """Return a trial as the model sees it: with the branches that it takes."""
         return replace(trial, config=self._space.values_of(trial.config))
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
