@@ -1,4 +1,4 @@
-"""What can be rented, at what price, as of when."""
+"""What can be rented, at what price, as of which date."""
 
 import calendar
 import itertools
@@ -16,19 +16,19 @@ Market: TypeAlias = Literal["on-demand", "spot"]
 BillingUnit: TypeAlias = Literal["second", "minute", "hour", "function"]
 PoolName: TypeAlias = tuple[str, str, str]  # instance type, market, zone
 
-# Seconds up to which a bill by that unit is rounded; a bill by the function has none.
+# The seconds to which a bill by each unit is rounded up; a bill by the function isn't rounded.
 GRAINS: Mapping[BillingUnit, float] = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 
-# What the name of a user's own machine begins with: there is no market for it.
+# The prefix of the names of users' own machines, which have no market.
 LOCAL = "local-"
 
-# What stands for the model of a GPU where a machine has none, and trials share its cores.
+# The "GPU model" of a machine without GPUs, whose cores trials share.
 CPU = "cpu"
 
-# Few enough names to read in a message; otherwise only the nearest is given.
+# The maximum number of names listed in a message; beyond, only the nearest is given.
 _LISTED = 12
 
-# GPUs of one instance; more stand only in a damaged record.
+# No instance has more GPUs; a record that says so is damaged.
 _MAX_GPUS = 4096
 
 
@@ -36,7 +36,7 @@ _MAX_GPUS = 4096
 class InstanceType:
     """A kind of machine: GPUs per instance, memory in MiB, network in Mbit/s (0: not known).
 
-    `quota_class` is whose vCPU quota it counts against, if not that of the letters of its name.
+    `quota_class` names the vCPU quota it counts against, if not that of its name's letters.
     """
 
     name: str
@@ -50,7 +50,7 @@ class InstanceType:
     quota_class: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a damaged record: what counts GPUs would never end.
+        """Refuse a damaged record: loops over its GPUs would never end.
 
         Raises:
             ValueError: no machine has that many GPUs.
@@ -63,8 +63,8 @@ class InstanceType:
 class SpotBehaviour:
     """How a spot pool may behave.
 
-    `losses_per_hour` is how often it goes, for an hour that an instance of it is held;
-    `availability` the share of the time in which it is there to be rented.
+    `losses_per_hour` is how often it is interrupted per hour that an instance is held;
+    `availability` is the share of the time in which it can be rented.
     """
 
     losses_per_hour: float
@@ -72,7 +72,7 @@ class SpotBehaviour:
 
     @property
     def outage(self) -> float:
-        """Seconds that it stays away when it goes, on average; inf for one that never comes."""
+        """Mean seconds that it stays away after an interruption; inf if it is never there."""
         if self.availability <= 0.0:
             return math.inf
         if self.losses_per_hour <= 0.0:
@@ -93,16 +93,15 @@ def quota_of(instance_type: InstanceType, market: Market) -> str:
 class Offer:
     """An instance type at a price, in one market of one region.
 
-    Billed from launch to terminate, rounded up to `granularity_seconds` (0: to the instant), and
-    never for less than `minimum_seconds`.
-    `zone` is the availability zone, empty where any will do. `interruptions_per_hour` is how often
-    the cloud takes such an instance back. `added_usd_per_hour` is what an hour of an instance costs
-    besides its price, billed like it: its disk, its public address.
+    It is billed from launch to termination, rounded up to `granularity_seconds` (0: exact), and for
+    at least `minimum_seconds`. `zone` is the availability zone, "" if any will do.
+    `interruptions_per_hour` is how often the cloud takes such an instance. `added_usd_per_hour` is
+    what an instance costs on top of its price, billed the same way: its disk, its public address.
 
-    An offer `per_function` costs nothing while it is held. Billed are the GPU-seconds of the trials
-    on it, at a GPU's share of the price: from when a trial is started there until it has come as
-    far as it may, and again from when it may go on. Nothing for boot, for waiting at a rung, for
-    idle GPUs and for giving back; to the instant, and without a minimum.
+    An offer `per_function` costs nothing while it is held. Instead, the GPU-seconds of its trials
+    are billed at a GPU's share of the price: from the start of a trial until it has come as far as
+    it may, and again when it continues. Booting, waiting at a rung, idle GPUs and the return are
+    free; there is no rounding and no minimum.
     """
 
     instance_type: InstanceType
@@ -121,11 +120,11 @@ class Offer:
 
     @cached_property
     def _hash(self) -> int:
-        # Offers are keys of all that is counted at every event, so each is hashed once.
+        # Offers are the keys of all counters updated at every event, so cache the hash.
         return hash((self.instance_type, self.market, self.region, self.zone, self.usd_per_hour))
 
     def __getstate__(self) -> dict[str, object]:
-        # Another process hashes strings otherwise.
+        # Another process hashes strings differently.
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
     @property
@@ -135,7 +134,7 @@ class Offer:
 
     @property
     def usd_per_second(self) -> float:
-        """What a second of one instance costs at most, in total: with all of its GPUs in use."""
+        """The highest price of a second of one instance: with all of its GPUs in use."""
         return (self.usd_per_hour + self.added_usd_per_hour) / 3600.0
 
     @property
@@ -145,13 +144,13 @@ class Offer:
 
     @property
     def used_usd_per_second(self) -> float:
-        """What a second of one GPU costs besides that while a trial uses it."""
+        """What a second of one GPU costs on top of that while a trial uses it."""
         return self.usd_per_second / self.gpus if self.per_function else 0.0
 
     def billed(self, unit: BillingUnit, minimum_seconds: float | None = None) -> "Offer":
         """Return the same offer, billed by a unit of time, or by the function.
 
-        Without a minimum of its own, a bill by time is for a unit at least.
+        Without its own minimum, a bill by time covers at least one unit.
         """
         per_function = unit == "function"
         grain = 0.0 if per_function else GRAINS[unit]
@@ -162,7 +161,7 @@ class Offer:
 
     @property
     def quota(self) -> str:
-        """The vCPU quota that it counts against (`quota_of`)."""
+        """The vCPU quota that the offer counts against (`quota_of`)."""
         return quota_of(self.instance_type, self.market)
 
     @property
@@ -180,19 +179,19 @@ class Offer:
         return f"{by}, for {least:g} s at least" if least > grain else by
 
     def charge(self, seconds: float) -> float:
-        """Return the dollars that one instance costs when it lives for these seconds.
+        """Return the dollars that one instance costs if it lives for these seconds.
 
-        What its trials use isn't in it, where that is billed (`used_usd_per_second`).
+        Without what its trials use, if that is billed (`used_usd_per_second`).
         """
         billed = max(seconds, self.minimum_seconds)
         if self.granularity_seconds > 0:
-            # A duration summed up of floats must not cost a whole grain more by its last bit.
+            # The last bit of a sum of floats must not cost a whole grain more.
             grains = math.ceil(billed / self.granularity_seconds - 1e-9)
             billed = grains * self.granularity_seconds
         return billed * self.held_usd_per_second
 
     def added(self, dollars: float) -> float:
-        """Return how much of a bill of such an instance isn't its price, but what is added."""
+        """Return the part of an instance's bill that comes from `added_usd_per_hour`."""
         whole = self.usd_per_hour + self.added_usd_per_hour
         return dollars * self.added_usd_per_hour / whole if whole > 0 else 0.0
 
@@ -202,12 +201,12 @@ class Offer:
 
 
 def pool(offer: Offer) -> PoolName:
-    """Return what an offer is found by: type, market, zone."""
+    """Return the key of an offer: type, market, zone."""
     return offer.instance_type.name, offer.market, offer.zone
 
 
 def of_pool(by_pool: Mapping[PoolName, T], kind: str, market: str, zone: str) -> T:
-    """Return the entry of an offer in a zone, or else of the one that leaves the zone open.
+    """Return the entry of an offer in a zone, or else of the offer without a zone.
 
     Raises:
         KeyError: there is neither.
@@ -221,10 +220,10 @@ def of_pool(by_pool: Mapping[PoolName, T], kind: str, market: str, zone: str) ->
 
 @dataclass(frozen=True)
 class Catalog:
-    """An immutable snapshot of offers: where the prices come from, and of which date (YYYY-MM-DD).
+    """An immutable snapshot of offers, with the source and the date (YYYY-MM-DD) of the prices.
 
-    `warnings` says which prices were missing or not believed, and what stands in for them.
-    `unfit` has the types that are never offered, whatever they cost, and why.
+    `warnings` says which prices were missing or implausible, and what replaces them. `unfit` has
+    the types that are never offered, and why.
     """
 
     offers: tuple[Offer, ...]
@@ -236,7 +235,7 @@ class Catalog:
     def offer(
         self, instance_type: str, market: Market = "on-demand", zone: str | None = None
     ) -> Offer:
-        """Return the offer of that instance type; with no zone given, the cheapest of all zones.
+        """Return the offer of an instance type; without a zone, the cheapest of all zones.
 
         Raises:
             UsageError: the snapshot has no such offer.
@@ -247,19 +246,19 @@ class Catalog:
     def matching(
         self, patterns: Sequence[str], markets: Sequence[Market], zones: Sequence[str] = ()
     ) -> tuple[Offer, ...]:
-        """Return the offers of the types that one of the patterns names, each once.
+        """Return the offers of the types that match any of the patterns, each once.
 
-        A pattern is a name or a shell glob, as in "g5.*". No zones given: those of every zone. In
-        the order of the patterns, and then of the snapshot.
+        A pattern is a name or a shell glob, as in "g5.*". Without zones, offers of every zone. The
+        order is that of the patterns, then of the snapshot.
 
         Raises:
-            UsageError: a pattern finds no offer.
+            UsageError: a pattern matches no offer.
         """
         offers = (offer for name in patterns for offer in self._named(name, markets, zones))
         return tuple(dict.fromkeys(offers))
 
     def age_days(self, today: str) -> int:
-        """Return how many days old the prices are on a day, YYYY-MM-DD; never below 0."""
+        """Return the age of the prices in days on a date, YYYY-MM-DD; never below 0."""
         return max(0, _day_number(today) - _day_number(self.as_of))
 
     def _named(
@@ -290,6 +289,6 @@ class Catalog:
 
 
 def _day_number(date: str) -> int:
-    """Return the number of a day: timegm is mere calculation, it reads no clock."""
+    """Return the number of a day; timegm only computes, it reads no clock."""
     year, month, day = map(int, date[:10].split("-"))
     return calendar.timegm((year, month, day, 0, 0, 0)) // 86400

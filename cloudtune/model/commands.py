@@ -1,7 +1,7 @@
 """Everything that a policy can ask of a world.
 
-A command names what it makes or changes by an id that the policy gave (`intent`, `session`,
-timer `name`), so that applying a command twice changes nothing.
+A command names what it creates or changes by an id from the policy (`intent`, `session`, timer
+`name`), so that applying a command twice changes nothing.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from cloudtune.model.trial import EndReason, Parallel, Slice, TrialId, Width
 
 @dataclass(frozen=True)
 class Launch:
-    """Rent one instance. The intent is on record before the cloud is asked.
+    """Rent one instance. The intent is in the ledger before the cloud is asked.
 
-    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy counts
-    with; 0 where none is known.
+    An empty `zone` leaves it to the cloud. `usd_per_hour` is the price that the policy assumes; 0
+    if unknown.
     """
 
     intent: str
@@ -28,7 +28,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Release:
-    """Give the instance of an intent back, or drop the intent where none was launched."""
+    """Return the instance of an intent, or drop the intent if none was launched."""
 
     intent: str
 
@@ -38,7 +38,7 @@ class StartTrial:
     """Start a trial's workers on these slices, from a checkpoint or from scratch.
 
     The session trains epochs `start_epoch` + 1 … `until_epoch`, and then waits. `parallel` is how
-    its workers share the model, where the script leaves that to the run.
+    its workers share the model, if the script leaves that to the run.
     """
 
     session: str
@@ -54,7 +54,7 @@ class StartTrial:
 
 @dataclass(frozen=True)
 class ExtendTrial:
-    """Let a waiting session go on to `until_epoch` on the same workers."""
+    """Let a waiting session continue to `until_epoch` on the same workers."""
 
     session: str
     until_epoch: int
@@ -64,7 +64,7 @@ class ExtendTrial:
 class StopTrial:
     """End a session's workers; its last checkpoint stays.
 
-    With `stacks` each worker writes to its log where it is, before it ends.
+    With `stacks` each worker writes its stack to its log before it ends.
     """
 
     session: str
@@ -81,10 +81,10 @@ class SetTimer:
 
 @dataclass(frozen=True)
 class PlanAnew:
-    """The rest of the run goes by another plan, from stage `stage` (from 0) on.
+    """A record: the rest of the run follows another plan, from stage `stage` (from 0) on.
 
-    Nothing is to be carried out. What has changed (`why`), what is done from now on (`plan`), and
-    when the run is to end by that, in run seconds, at which bill.
+    There is nothing to carry out. It says what has changed (`why`), what is done from now on
+    (`plan`), and when, in run seconds, and at which bill the run will end.
     """
 
     stage: int

@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 
 from cloudtune.model.trial import Parallel
 
-# Why a cloud refuses a launch.
-# `capacity`: there is none of that type in that market and zone just now. `quota`: the account has
-# as many as it may have, in whatever zone. `busy`: the cloud answers too many calls. `denied`: this
-# account or these credentials may not. Each cloud's provider sorts its own errors into these.
+# Why a cloud refuses a launch. `capacity`: none of that type are available in that market and zone
+# now. `quota`: the account has as many as it may have, in any zone. `busy`: the cloud limits the
+# rate of calls. `denied`: this account or these credentials lack permission. Each cloud's provider
+# sorts its own errors into these.
 RefusalKind: TypeAlias = Literal["capacity", "quota", "busy", "denied", "unknown"]
-# The reason of an InstanceGone that is as late as it was noticed.
+# The reason of an InstanceGone whose time is only when it was noticed.
 FORGOTTEN = "the cloud has no record of it any more"
 
 
@@ -28,7 +28,7 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class InstanceLaunched:
-    """The cloud says that the instance of a launch intent exists, and bills since `launched_at`."""
+    """The cloud says that the instance of an intent exists, and bills from `launched_at`."""
 
     at: float
     intent: str
@@ -38,7 +38,7 @@ class InstanceLaunched:
 
 @dataclass(frozen=True)
 class InstanceBooting:
-    """What an instance that is to join does just now, in its boot script's words; for people."""
+    """What a booting instance does now, in its boot script's words, for people."""
 
     at: float
     intent: str
@@ -55,7 +55,7 @@ class NodeJoined:
 
 @dataclass(frozen=True)
 class NodeLost:
-    """The node has left the cluster, and takes no trials; its instance may exist and bill."""
+    """The node has left the cluster and takes no trials; its instance may exist and bill."""
 
     at: float
     intent: str
@@ -64,7 +64,7 @@ class NodeLost:
 
 @dataclass(frozen=True)
 class InterruptionNotice:
-    """The cloud says that it will take the instance back at `due`, in seconds of the run."""
+    """The cloud says that it will interrupt the instance at `due`, in seconds of the run."""
 
     at: float
     intent: str
@@ -73,7 +73,7 @@ class InterruptionNotice:
 
 @dataclass(frozen=True)
 class RebalanceRecommended:
-    """The cloud says that it may soon take the spot instance back; most often a notice follows."""
+    """The cloud says that it may soon interrupt the instance; most often a notice follows."""
 
     at: float
     intent: str
@@ -81,9 +81,9 @@ class RebalanceRecommended:
 
 @dataclass(frozen=True)
 class InstanceGone:
-    """The cloud says that the instance is shutting down, and bills no longer since `gone_at`.
+    """The cloud says that the instance is shutting down, and stopped billing at `gone_at`.
 
-    `console` is the end of what it printed, where it never joined, and where the rest is.
+    If it never joined, `console` is the end of what it printed, and where the rest is.
     """
 
     at: float
@@ -97,8 +97,8 @@ class InstanceGone:
 class LaunchFailed:
     """The cloud refused the launch.
 
-    `code` and `message` are the cloud's own words, for people; `kind` is what a policy goes by.
-    `permanent`: asking again would be refused again (no permission, no such image).
+    `code` and `message` are the cloud's own words, for people; the policy only uses `kind`.
+    `permanent`: another request would be refused too (no permission, no such image).
     """
 
     at: float
@@ -121,15 +121,18 @@ class TrialStarted:
 class EpochReport:
     """One epoch of one trial, as rank 0 reports it.
 
-    `checkpoint` is where the epoch's checkpoint was stored, if the script gave one. `seconds` is
-    how long the epoch took, without waiting for a grant; 0 where unknown. Of these the checkpoint
-    held training up for `saving`, and rank 0 waited for a core for `waited`. `in_sync`: whether the
-    parameters are equal, bit for bit, on all ranks; None at one rank, or where they aren't known.
-    `memory_mib` is the most GPU memory that rank 0 has had; None without a GPU. `unsaved` says why
-    the checkpoint could not be saved, "" where it was, or the script gave none; its files may then
-    be `held` in a folder of the node. `parallel` is how several workers share the model, "" where
-    the script doesn't leave that to the run. A report of epoch 0 is of no epoch: a save waits for
-    room in a full storage.
+    - `checkpoint`: where the epoch's checkpoint was stored, if the script passed one.
+    - `seconds`: how long the epoch took, without waiting for a grant; 0 if unknown. `saving` of
+      them the checkpoint held up training, and for `waited` rank 0 waited for a core.
+    - `in_sync`: whether the parameters are equal, bit for bit, on all ranks; None with one rank, or
+      if unknown.
+    - `memory_mib`: the peak GPU memory of rank 0; None without a GPU.
+    - `unsaved`: why the checkpoint could not be saved; "" if it was, or if there was none. Its
+      files may then be `held` in a folder of the node.
+    - `parallel`: how several workers share the model; "" if the script doesn't leave that to the
+      run.
+
+    A report of epoch 0 isn't an epoch: a save waits for room in a full storage.
     """
 
     epoch: int
@@ -149,7 +152,7 @@ class EpochReport:
 class EpochDone:
     """A session finished an epoch.
 
-    Its fields are those of the `EpochReport` but `held`, besides the time and the session.
+    It has the fields of `EpochReport` except `held`, plus the time and the session.
     """
 
     at: float
@@ -183,8 +186,8 @@ class TrialStopped:
 class TrialFailed:
     """A session ended by an error of the user's code or of a worker; its GPUs are free.
 
-    `out_of_memory`: it asked for more memory than its share of the GPU has. `unsynced`: its workers
-    don't train one model, so that more GPUs are of no use to it.
+    `out_of_memory`: it needed more memory than its share of the GPU has. `unsynced`: its workers
+    don't train one model, so more GPUs are of no use to it.
     """
 
     at: float
@@ -197,9 +200,9 @@ class TrialFailed:
 
 @dataclass(frozen=True)
 class TrialLost:
-    """A session's workers died and not by the user's code (a vanished node); its GPUs are free.
+    """A session's workers died, not by the user's code (a vanished node); its GPUs are free.
 
-    `blameless`: for a reason that says nothing of the script, such as a controller that restarted.
+    `blameless`: the reason says nothing about the script, such as a restarted controller.
     """
 
     at: float
@@ -218,7 +221,7 @@ class TimerFired:
 
 @dataclass(frozen=True)
 class RunResumed:
-    """Another controller has taken the run over; what it missed is reported after this."""
+    """Another controller has taken over the run; what it missed is reported after this."""
 
     at: float
 
@@ -232,10 +235,10 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class RunContinued:
-    """A run that had ended goes on within these limits, both from the run's first begin.
+    """An ended run is resumed within these limits, both counted from the run's first start.
 
-    None is no limit. What the run has trained counts, and so does what it has spent. `trials` are
-    tried besides those that it was to try.
+    None means no limit. What the run has trained and spent counts. `trials` are added to those that
+    it was to try.
     """
 
     at: float
@@ -273,10 +276,10 @@ def first_event(
     within: tuple[float | None, float | None] | None = None,
     more: int = 0,
 ) -> Event:
-    """Return what a controller hears first, at that second of the run.
+    """Return the first event of a controller, at that second of the run.
 
     `begun` says whether the run has begun before; `within` is the new deadline (seconds) and budget
-    (dollars) of one that goes on after its end, with `more` trials.
+    (dollars) of a run that is resumed after its end, with `more` trials.
     """
     if within is not None:
         return RunContinued(at, *within, more)

@@ -11,10 +11,10 @@ from cloudtune.model.catalog import Offer
 class Rented:
     """One launch intent, from the request until the cloud says that the instance is going.
 
-    `zone` is where the instance was asked for: the offer's zone, or one that was picked for an
-    offer without a zone; "" left it to the cloud. `surplus` is one that is to go, `lost` one that
-    goes because the cloud takes it or because it was never of use, `at_risk` one that the cloud may
-    soon take. `last_words` is the end of its console, where it never joined.
+    `zone` is where the instance was requested: the offer's zone, or one picked for an offer without
+    a zone; "" left it to the cloud. `surplus`: it should go. `lost`: it goes because the cloud
+    takes it or because it never worked. `at_risk`: the cloud may soon take it. `last_words` is the
+    end of its console, if it never joined.
     """
 
     intent: str
@@ -45,7 +45,7 @@ class Rented:
 
     @property
     def launched(self) -> bool:
-        """Whether the instance was launched, or may have been: its request isn't answered yet."""
+        """Whether the instance was launched, or may have been: its request is unanswered."""
         return self.launched_at is not None or not self.over
 
     @property
@@ -59,9 +59,9 @@ class Rented:
         return self.joined and not (self.surplus or self.released or self.over)
 
     def dollars(self, at: float) -> float:
-        """Return the dollars that the instance has cost if it is given back at that time.
+        """Return the dollars that the instance has cost if it is returned at that time.
 
-        A request that isn't answered yet counts from when it was made: it may exist already.
+        An unanswered request counts from when it was made: the instance may exist already.
         """
         if not self.launched:
             return 0.0
@@ -71,13 +71,13 @@ class Rented:
 
 @dataclass
 class LaunchBackoff:
-    """What has gone wrong with launches of one offer.
+    """The failed launches of one offer, and when it may be requested again.
 
-    Refusals come in rounds: `round` has the zones that have refused in the present one, and when
+    Refusals come in rounds: `round` has the zones that have refused in the present one, and once
     every zone has, that counts as one of `refusals`. Until `relaunch_at` (run seconds) the offer
-    isn't asked for, and further failures aren't counted: they answer the same requests. `avoided`
-    says until when each zone isn't asked. `no_shows` counts instances that were launched and never
-    joined. After a refusal `for_good` the offer is never asked for again.
+    isn't requested, and further failures don't count: they answer the same requests. `avoided` says
+    until when each zone is left alone. `no_shows` counts instances that were launched and never
+    joined. After a refusal `for_good` the offer is never requested again.
     """
 
     refusals: int = 0
@@ -90,7 +90,7 @@ class LaunchBackoff:
     def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
         """Record a refusal in `zones`; the offer is sold in all of `among`.
 
-        `at` is in run seconds; for `pause` seconds these zones aren't asked again.
+        `at` is in run seconds; these zones are left alone for `pause` seconds.
         """
         for zone in zones:
             self.avoided[zone] = at + pause
@@ -102,7 +102,7 @@ class LaunchBackoff:
         self.relaunch_at = max(self.relaunch_at, soonest)
 
     def zone(self, among: Sequence[str]) -> str:
-        """Return the zone to ask next: the first that hasn't refused, or did longest ago."""
+        """Return the zone to ask next: one that hasn't refused, or else did longest ago."""
         return min(among, key=lambda zone: self.avoided.get(zone, 0.0))
 
     def note_end(self, at: float, pause: float) -> None:
@@ -111,22 +111,22 @@ class LaunchBackoff:
         self.relaunch_at = at + pause
 
     def used_up(self, rounds: int) -> bool:
-        """Whether asking for it again is pointless."""
+        """Whether requesting it again is pointless."""
         return self.for_good or max(self.refusals, self.no_shows) >= rounds
 
 
 class FleetBook:
     """Every intent of a run, in the order of the requests.
 
-    What it is asked at every event, it answers with the same object until an instance changes:
-    it is to be read only.
+    Properties that are read at every event return the same object until an instance changes; don't
+    modify it.
     """
 
     def __init__(self) -> None:
         self.rented: dict[str, Rented] = {}
         self._instances: dict[str, Rented] = {}
-        self._going_on: list[Rented] = []  # all that isn't over, and some that is
-        self._settled: set[str] = set()  # what is over, and in the next two
+        self._going_on: list[Rented] = []  # all that aren't over, and some that are
+        self._settled: set[str] = set()  # those that are over, and in the next two
         self._settled_dollars = 0.0
         self._settled_launches = 0
         self._alive: list[Rented] | None = None
@@ -137,7 +137,7 @@ class FleetBook:
         self._unsettled: bool | None = None
 
     def forget(self, changed: Rented | None = None) -> None:
-        """Work everything out again when it is asked for next: an instance has changed."""
+        """Drop the cached properties: an instance has changed."""
         if changed is not None and changed.intent in self._settled:
             self._settled.clear()
             self._settled_dollars = 0.0
@@ -153,7 +153,7 @@ class FleetBook:
         return self.rented[intent]
 
     def request(self, offer: Offer, at: float, zone: str = "") -> Rented:
-        """Return a new intent, with an id of its own."""
+        """Return a new intent with its own id."""
         rented = Rented(f"i{len(self.rented):03d}", offer, at, zone or offer.zone, book=self)
         self.rented[rented.intent] = rented
         self._going_on = [*self._going_on, rented]
@@ -172,17 +172,17 @@ class FleetBook:
         return self._instances[instance]
 
     def last_words(self, instance: str | None = None) -> str:
-        """Return how the console of an instance ends that never joined, to append to a message.
+        """Return the end of the console of an instance that never joined, to append to a message.
 
-        Of the last such instance, if none is named; "" where there is none.
+        Of the last such instance if none is named; "" if there is none.
         """
         words = [r.last_words for r in self if r.last_words and instance in {None, r.instance}]
         return f"; its console ends with: {words[-1]}" if words else ""
 
     def alive(self) -> list[Rented]:
-        """Return what exists or may exist, and bills."""
+        """Return the instances that exist or may exist, and bill."""
         if self._alive is None:
-            # What is over stays so: a long run isn't slower for all that it has given back.
+            # Skip those that are over, so that a long run doesn't slow down.
             for rented in self._going_on:
                 if rented.over:
                     self._settled.add(rented.intent)
@@ -198,37 +198,37 @@ class FleetBook:
         return self._wanted
 
     def held(self) -> Counter[Offer]:
-        """Return how many are to stay, by offer."""
+        """Return how many instances stay, by offer."""
         if self._held is None:
             self._held = Counter(r.offer for r in self.wanted())
         return self._held
 
     def usable(self) -> list[Rented]:
-        """Return what trials may be started on."""
+        """Return the instances on which trials may be started."""
         if self._usable is None:
             self._usable = [r for r in self.alive() if r.usable]
         return self._usable
 
     def returning(self) -> bool:
-        """Whether any instance is to go, and hasn't been given back yet."""
+        """Whether any instance should go and hasn't been released yet."""
         if self._returning is None:
             self._returning = any(r.surplus and not r.released for r in self.alive())
         return self._returning
 
     def unsettled(self) -> bool:
-        """Whether any instance has yet to join, or has been given back and isn't gone."""
+        """Whether any instance has yet to join, or was released and isn't gone."""
         if self._unsettled is None:
             self._unsettled = any(not r.joined or r.released for r in self.alive())
         return self._unsettled
 
     @property
     def launches(self) -> int:
-        """How many were launched, or may have been."""
+        """How many instances were launched, or may have been."""
         alive = len(self.alive())
         return alive + self._settled_launches
 
     def dollars(self, at: float) -> float:
-        """Return the bill for all instances if everything is given back at that time."""
+        """Return the bill for all instances if everything is returned at that time."""
         alive = sum([r.dollars(at) for r in self.alive()])
         return self._settled_dollars + alive
 

@@ -1,4 +1,4 @@
-"""Where the GPUs of a trial come from: from which group of a stage, and from which instances."""
+"""Where the GPUs of a trial come from: which group of a stage, and which instances."""
 
 import itertools
 import math
@@ -29,9 +29,9 @@ def open_groups(
 ) -> list[Group]:
     """Return the groups that a waiting trial may join, in the order given.
 
-    While any group has room for one more, a group takes no more trials than the plan gives it. A
-    group that can't train a trial on the instances that it has (or is to have) doesn't count: if
-    its instances are lost for good, the others take its trials.
+    While any group has room for one more, a group takes no more trials than planned. A group that
+    can't train a trial on its present or expected instances doesn't count: if its instances are
+    lost for good, the others take its trials.
     """
     able = [group for group in groups if can_train(group, instances)]
     with_room = [group for group in able if placed.get(group.offer, 0) < group.trials]
@@ -39,9 +39,9 @@ def open_groups(
 
 
 def enough(group: Group, trials: int, have: int) -> int:
-    """Return the instances that a group needs for `trials` trials: what it has, or more.
+    """Return the instances that a group needs for `trials` trials: those it has, or more.
 
-    No more than it takes for all of them to train at once, and never more than the plan says.
+    As many as let all of them train at once, but never more than planned.
     """
     sizes = range(have, group.instances)
     fitting = (size for size in sizes if slots(group.width, group.offer.gpus, size) >= trials)
@@ -49,23 +49,23 @@ def enough(group: Group, trials: int, have: int) -> int:
 
 
 class Room:
-    """The free GPUs of one instance: whole GPUs, and what shares leave of the others.
+    """The free GPUs of one instance: whole GPUs, and the rest of shared ones.
 
-    Two free halves of different GPUs are no room for a trial that needs a whole one. Whole GPUs are
-    alike and have no numbers, so what fits here can always be placed on physical GPUs.
+    Two free halves of different GPUs don't fit a trial that needs a whole one. Whole GPUs are
+    interchangeable and have no numbers, so what fits here can always be placed on physical GPUs.
     """
 
     __slots__ = ("shared", "whole")
 
     def __init__(self, gpus: int) -> None:
         self.whole = gpus
-        """GPUs on which nothing sits."""
+        """Empty GPUs."""
         self.shared: dict[int, float] = {}
-        """The part in use of each GPU that shares sit on."""
+        """The used part of each shared GPU."""
 
     @property
     def free(self) -> float:
-        """All that is free, the rest of shared GPUs included."""
+        """All free GPUs, including the rest of shared ones."""
         return self.whole + sum([1 - used for used in self.shared.values()], 0.0)
 
     def take(self, piece: Slice) -> None:
@@ -89,7 +89,7 @@ class Room:
             self.shared[piece.gpu] -= piece.gpus
 
     def besides(self, own: Slice, wanted: Slice) -> tuple[Slice, ...]:
-        """Return what a trial at `own` needs besides, for `wanted` to fit once it has left.
+        """Return the extra slices that a trial at `own` needs for `wanted` to fit once it has left.
 
         `wanted` is a slice that would fit if `own` were free already.
         """
@@ -97,7 +97,7 @@ class Room:
             return self._besides_for_whole(own, wanted)
         if own.gpus >= 1:
             return (wanted,) if wanted.gpu in self.shared else ()
-        fresh = wanted.gpu not in self.shared and self._alone(own)  # then its own will do
+        fresh = wanted.gpu not in self.shared and self._alone(own)  # then its own GPU will do
         if wanted.gpu != own.gpu and not fresh:
             return (wanted,)
         grows = wanted.gpus - own.gpus
@@ -114,15 +114,15 @@ class Room:
         return (rest, Slice(own.instance, float(others))) if others else (rest,)
 
     def _alone(self, piece: Slice) -> bool:
-        """Whether nothing but this share sits on its GPU."""
+        """Whether this share has its GPU to itself."""
         return self.shared[piece.gpu] - piece.gpus <= GPU_ROUNDING
 
     def fresh(self) -> int:
-        """Return the lowest number of a GPU that no share has."""
+        """Return the lowest number of a GPU without shares."""
         return next(gpu for gpu in itertools.count() if gpu not in self.shared)
 
     def overfull(self) -> bool:
-        """Whether more sits on the instance, or on one of its GPUs, than fits."""
+        """Whether the instance, or one of its GPUs, is overbooked."""
         if self.whole < 0:
             return True
         return bool(self.shared) and max(self.shared.values()) > 1 + GPU_ROUNDING
@@ -136,12 +136,12 @@ class Room:
 
 
 def _whole_gpus(piece: Slice) -> int:
-    """Return the GPUs that a slice without a shared GPU takes, rounded up: all are its own."""
+    """Return the GPUs of a slice that shares none of them, rounded up."""
     return math.ceil(piece.gpus - GPU_ROUNDING)
 
 
 def rooms(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, Room]:
-    """Return what is free on each instance of `gpus`; slices on other instances are ignored."""
+    """Return the room on each instance of `gpus`; slices on other instances are ignored."""
     free = {instance: Room(count) for instance, count in gpus.items()}
     for piece in taken:
         room = free.get(piece.instance)
@@ -151,11 +151,11 @@ def rooms(gpus: Mapping[str, int], taken: Iterable[Slice]) -> dict[str, Room]:
 
 
 def place(width: Width, gpus: int, free: Mapping[str, Room]) -> tuple[Slice, ...] | None:
-    """Return slices for one trial, or None where it doesn't fit now.
+    """Return slices for one trial, or None if it doesn't fit now.
 
-    `gpus` is what one empty instance has. A share goes on the fullest GPU that has room for it,
-    and opens another only where none has. Of the instances that have the GPUs the fullest is
-    taken, so that whole instances stay free for wide trials; ties go by instance id.
+    `gpus` is what one empty instance has. A share goes on the fullest GPU with room for it, and
+    opens another only if there is none. A trial goes on the fullest instance that has the GPUs, so
+    that whole instances stay free for wide trials; ties by instance id.
     """
     if width < 1:
         return _place_share(width, free)
@@ -185,7 +185,7 @@ def _place_share(width: Width, free: Mapping[str, Room]) -> tuple[Slice, ...] | 
 
 
 def _fullest(width: Width, free: Mapping[str, Room]) -> str | None:
-    """Return the instance that has `width` whole GPUs, and the fewest besides."""
+    """Return the instance with at least `width` whole free GPUs and the fewest of them."""
     fitting = [
         (room.whole, name) for name, room in free.items() if room.whole >= width - GPU_ROUNDING
     ]

@@ -11,13 +11,13 @@ from cloudtune.model.catalog import Offer, SpotBehaviour
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 
-# The name of the allocator and of the fleet rule that go by a plan of stages.
+# The name of the allocator and of the fleet rule that follow a plan of stages.
 BY_PLAN = "planned"
-# What a plan is the least of, within the limits.
+# What a plan minimises, within the limits.
 Objective: TypeAlias = Literal["cost", "time"]
 # What sums of floats in another order may differ by, as a share.
 SLACK = 1e-9
-# By how much a price may have moved since a plan was saved, as a share of it.
+# How much a price may have moved since a plan was saved, as a share of it.
 PRICE_TOLERANCE = 0.05
 
 
@@ -37,13 +37,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds and dollars that a run may take from now; None where there is no limit."""
+    """Seconds and dollars that a run may take from now; None means no limit."""
 
     deadline: float | None = None
     budget: float | None = None
 
     def admit(self, estimate: "Estimate") -> bool:
-        """Whether such a plan stays within both limits."""
+        """Whether an estimate is within both limits."""
         in_time = self.deadline is None or estimate.seconds <= self.deadline * (1 + SLACK)
         in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)
         return in_time and in_money
@@ -59,10 +59,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Charges:
-    """What a run costs besides its instances' price by the hour.
+    """What a run costs on top of the hourly price of its instances.
 
-    `usd_per_launch`: for each instance launched (the data set that it loads). `usd_per_second`:
-    from the begin of the plan to its end (the head node, the checkpoints in storage).
+    `usd_per_launch`: for each launched instance (the data set that it loads). `usd_per_second`:
+    from the start of the plan to its end (the head node, the checkpoints in storage).
     """
 
     usd_per_launch: float = 0.0
@@ -76,7 +76,7 @@ class Charges:
 class Group:
     """The part of a stage on one offer: `trials` trials on `instances`, each `width` GPUs wide.
 
-    If the trials don't all fit at once, they train in `waves` rounds, one after the other.
+    If the trials don't all fit at once, they train in `waves` rounds, one after another.
     """
 
     offer: Offer
@@ -88,12 +88,12 @@ class Group:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """How one stage is to run: one group, or several with an offer each.
+    """How one stage runs: one group, or several with an offer each.
 
-    `begin` and `seconds` are seconds from the start of the plan; `overhead` of the seconds are
-    spent before training (booting, starting, resizing), by the group that takes longest. `dollars`
-    are the charges that fall due in the stage, so that the stages add up to the plan's price.
-    `busy` is the share of the GPU-seconds paid for in which trials train.
+    It takes `seconds`, from second `begin` of the plan on. `overhead` of them are spent before
+    training (booting, starting, resizing) by the slowest group. `dollars` are the charges that fall
+    due in the stage, so that the stages add up to the plan's price. `busy` is the share of the paid
+    GPU-seconds in which trials train.
     """
 
     stage: Stage
@@ -110,7 +110,7 @@ class StagePlan:
 
     @cached_property
     def fleet(self) -> Counter[Offer]:
-        """The instances of each offer; to be read only."""
+        """The instances of each offer; read-only."""
         return Counter({group.offer: group.instances for group in self.groups})
 
     def group(self, offer: Offer) -> Group | None:
@@ -121,12 +121,12 @@ class StagePlan:
 class Plan:
     """Stages in order, and what they take.
 
-    `gap` bounds how much dearer (or slower, by objective) the plan is than the best of its model,
-    as a share of the best: 0 where proven optimal, None where nothing is known. `status` says what
-    the planner achieved: "optimal", "feasible" (a search that was cut short), or "heuristic".
-    What is alive never exceeds `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), at a
-    hand-over neither. `wished` is set where the user chose the plan for its time: a rest that is
-    replanned takes no longer in all, as far as the limits let it.
+    `gap` bounds how much more expensive (or slower, by objective) the plan is than the best of its
+    model, as a share of the best: 0 if proven optimal, None if unknown. `status` says what the
+    planner achieved: "optimal", "feasible" (a search that was cut short) or "heuristic". The
+    instances alive never exceed `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`), not even
+    at a hand-over. `wished` is set if the user chose the plan for its time: replanning keeps that
+    total time, as far as the limits allow.
     """
 
     planner: str
@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def choices(self) -> tuple[tuple[Group, ...], ...]:
-        """The groups of each stage: what was chosen, from which a request gives all the rest."""
+        """The groups of each stage: the choices, from which a request determines all the rest."""
         return tuple(stage.groups for stage in self.stages)
 
     @property
@@ -156,17 +156,17 @@ class Plan:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Every offer of the plan, in the order of their first use."""
+        """Every offer of the plan, in order of first use."""
         return tuple(dict.fromkeys(g.offer for stage in self.stages for g in stage.groups))
 
     @property
     def epochs(self) -> int:
-        """The epochs of all trials together."""
+        """The total epochs of all trials."""
         return epochs_in([stage.stage for stage in self.stages])
 
     @property
     def gpu_seconds(self) -> float:
-        """The seconds that its GPUs are held, in all."""
+        """The total seconds that its GPUs are held."""
         return sum(
             stage.seconds * sum(group.instances * group.offer.gpus for group in stage.groups)
             for stage in self.stages
@@ -174,7 +174,7 @@ class Plan:
 
     @property
     def launches(self) -> Mapping[Offer, int]:
-        """How many instances of each offer are launched in all, where nothing goes wrong."""
+        """How many instances of each offer are launched in total, if nothing goes wrong."""
         counts: dict[Offer, int] = {}
         held: dict[Offer, int] = {}
         for stage in self.stages:
@@ -186,7 +186,7 @@ class Plan:
 
 
 def epochs_in(work: Sequence[Stage]) -> int:
-    """Return the epochs of all trials together."""
+    """Return the total epochs of all trials."""
     return sum(stage.trials * stage.epochs for stage in work)
 
 
@@ -201,7 +201,7 @@ def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Of
 
 @dataclass(frozen=True)
 class Spread:
-    """The 5th, 50th and 95th percentile of what something may take, and its mean."""
+    """The 5th, 50th and 95th percentile of a quantity, and its mean."""
 
     p5: float
     p50: float
@@ -209,23 +209,23 @@ class Spread:
     mean: float
 
     def scaled(self, factor: float) -> Self:
-        """Return the same in another unit, or of something `factor` times as large."""
+        """Return the spread of something `factor` times as large."""
         return type(self)(*(factor * value for value in (self.p5, self.p50, self.p95, self.mean)))
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run may come to, over `samples` simulated runs; `seed` makes them the same again.
+    """What a run may take, over `samples` simulated runs; `seed` reproduces them.
 
-    `source` says how they are made: "stages" draws the durations of a plan's stages, "policy" plays
-    the very policy with made-up metrics; so do "runs", of a run that follows stages near its
-    limits, and "pools", of one on spot that comes and goes. `trials` are those that start; `epochs`
-    those of the trial that does best; `gpu_hours` are paid for, whether trials train in them or
-    not; `instances` is the most at once.
+    `source` says how they are made: "stages" draws the durations of a plan's stages; "policy" plays
+    the real policy with made-up metrics; so do "runs", for a run that follows stages near its
+    limits, and "pools", for one on spot that comes and goes. `trials` are those that start;
+    `epochs` those of the best trial; `gpu_hours` are paid for, used or not; `instances` is the
+    largest number at once.
 
     `in_time`, `in_money` and `within` are the probabilities that the deadline, the budget and both
-    are kept; None where there is no such limit. `results` is the share of the runs in which any
-    trial finishes an epoch.
+    are kept; None without such a limit. `results` is the share of the runs in which any trial
+    finishes an epoch.
     """
 
     seconds: Spread
@@ -255,11 +255,11 @@ class Machines:
 class RunPlan:
     """A run before it begins: what decides, what it may rent, what to expect.
 
-    `strategy`, `allocator` and `fleet_rule` are the names that were chosen, `rules` what was
-    changed of the strategy's. `offers` are all that it rents, unless the cloud refuses them;
-    `fleet` is the largest fleet, as far as it is known beforehand. What is alive never exceeds
-    `max_instances` or `vcpu_quotas` (vCPUs by `Offer.quota`). `staged` are the stages that a
-    planner made, where the run goes by any.
+    `strategy`, `allocator` and `fleet_rule` are the chosen names, `rules` the changed rules of the
+    strategy. `offers` are all that it rents, unless the cloud refuses them; `fleet` is the largest
+    fleet, as far as it is known beforehand. The instances alive never exceed `max_instances` or
+    `vcpu_quotas` (vCPUs by `Offer.quota`). `staged` are the stages of a planner, if the run follows
+    any.
     """
 
     strategy: str
@@ -276,52 +276,52 @@ class RunPlan:
 
     @property
     def by(self) -> str:
-        """The strategy, with what was changed of its rules."""
+        """The strategy, with its changed rules."""
         return f"{self.strategy} ({self.rules})" if self.rules else self.strategy
 
     @property
     def followed(self) -> Plan | None:
-        """The stages, where the run does just what they say; None where it decides as it goes."""
+        """The stages, if the run does exactly what they say; None if it decides as it goes."""
         return self.staged if self.forecast.source in {"stages", "runs", "pools"} else None
 
     @property
     def estimate(self) -> Estimate:
         """The expected seconds and dollars: the medians of the forecast.
 
-        Those of stages are their sums at mean durations, without waiting for the slowest of many
+        For stages they are the sums at mean durations, without waiting for the slowest of many
         instances, and without pools that come and go.
         """
         return Estimate(self.forecast.seconds.p50, self.forecast.dollars.p50)
 
     @property
     def peak_instances(self) -> int:
-        """The largest number of instances at once that is known beforehand."""
+        """The largest number of instances at once, as far as it is known beforehand."""
         if self.followed is not None:
             return self.followed.peak_instances
         return sum(machines.instances for machines in self.fleet)
 
     @property
     def launches(self) -> Mapping[Offer, int]:
-        """How many instances of each offer are launched, where nothing goes wrong."""
+        """How many instances of each offer are launched, if nothing goes wrong."""
         if self.followed is not None:
             return self.followed.launches
         return {machines.offer: machines.instances for machines in self.fleet}
 
     @property
     def usd_per_second(self) -> float:
-        """What the largest fleet costs, and what the run costs besides."""
+        """What the largest fleet and the run's charges cost per second."""
         rented = sum(machines.offer.usd_per_second * machines.instances for machines in self.fleet)
         return rented + self.charges.usd_per_second
 
     @property
     def free(self) -> bool:
-        """Whether nothing that it could do costs anything."""
+        """Whether nothing that the run could do costs anything."""
         priced = any(offer.usd_per_second for offer in self.offers)
         return not (priced or self.charges.usd_per_launch or self.charges.usd_per_second)
 
 
 def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
-    """Return the instances of the stage that costs most by the second."""
+    """Return the instances of the stage that costs most per second."""
 
     def rate(stage: StagePlan) -> float:
         return sum(group.instances * group.offer.usd_per_second for group in stage.groups)
@@ -332,10 +332,10 @@ def largest_fleet(plan: Plan) -> tuple[Machines, ...]:
 
 @dataclass(frozen=True)
 class Rentable:
-    """An offer, how the script scales there, and how many instances may be rented at once.
+    """An offer, how the script scales on it, and how many instances may be rented at once.
 
-    `behaviours` are how its spot pool may behave, one as likely as another; which it will be is
-    unknown beforehand. Without any it is always there, and loses what the offer says.
+    `behaviours` are the equally likely ways in which its spot pool may behave. Without any it is
+    always available, and loses instances as the offer says.
     """
 
     offer: Offer
@@ -349,9 +349,9 @@ class Rentable:
         return self.offer.gpus
 
     def epoch_seconds(self, width: Width) -> float:
-        """Return the expected seconds of an epoch, with what spot interruptions cost on average.
+        """Return the expected seconds of an epoch, with the mean cost of spot interruptions.
 
-        An interruption costs the half of an epoch that is lost, and a replacement's start.
+        An interruption costs half an epoch that is lost, and a replacement's start.
         """
         epoch = self.profile.epoch_seconds(width)
         profile = self.profile

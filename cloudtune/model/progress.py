@@ -11,7 +11,7 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import Mode, Slice, Trial, TrialId, Width, better
 
 Status: TypeAlias = Literal[
-    "waiting",  # to be started, no session
+    "waiting",  # will be started, no session
     "starting",  # its session is being set up
     "training",
     "at rung",  # its session is alive and waits for a decision
@@ -40,10 +40,10 @@ class BestResult:
 class TrialProgress:
     """One trial; a session is one start of its workers, named `<trial>.<number>`.
 
-    `offer` is where it has its GPUs: None while it waits for some.
-    `seconds` is what its sessions took, set-ups and epochs; `epoch_seconds` only its last epoch.
-    `epoch_since` is when it began the epoch that it trains now, in run seconds.
-    At less than `min_width` GPUs it ran out of memory, so it is never that narrow again.
+    `offer` is where it has its GPUs: None while it waits for some. `seconds` is what its sessions
+    took, set-ups and epochs; `epoch_seconds` only its last epoch. `epoch_since` is when its present
+    epoch began, in run seconds. Below `min_width` GPUs it ran out of memory, so it is never that
+    narrow again.
     """
 
     trial: Trial
@@ -78,7 +78,7 @@ class TrialProgress:
 
     @property
     def unsaved(self) -> bool:
-        """Whether all that the trial has trained would be lost if it were restarted."""
+        """Whether a restart would lose everything that the trial has trained."""
         return self.epoch > 0 and self.checkpoint is None
 
     @property
@@ -99,23 +99,23 @@ class TrialProgress:
             self.checkpoint_epoch = event.epoch
 
     def rewind(self) -> None:
-        """Fall back to the last checkpoint: what the next session starts from."""
+        """Fall back to the last checkpoint, where the next session starts."""
         self.epoch = self.checkpoint_epoch
         self.metric = self.history.get(self.epoch)
 
 
 class LiveTrials(Collection[TrialProgress]):
-    """The trials of a run that have sessions, in the order in which those began.
+    """The trials of a run that have sessions, in the order in which the sessions began.
 
-    How many of them stop or wait at a rung, and their GPUs, are counted as they come, change
-    and go: a round of decisions asks for it, however many there are. So each session begins by
-    `add`, ends by `remove`, and changes its trial's status only by `become`.
+    How many of them stop or wait at a rung, and their GPUs, are counted as they change, because
+    each round of decisions reads these counts. So a session begins with `add`, ends with `remove`,
+    and changes its trial's status only with `become`.
 
-    What trials use is counted too, where that is billed (`Offer.per_function`): all of a session
-    but its waiting at rungs. `now` is the run second that these changes happen at.
+    If use is billed (`Offer.per_function`), it is counted too: the whole session, except while it
+    waits at rungs. `now` is the run second of these changes.
 
-    `changes` has each trial that has changed, in order, those without a session included. Counts
-    that are kept elsewhere follow it (`Roster`).
+    `changes` has each trial that has changed, in order, including those without a session; other
+    counters follow it (`Roster`).
     """
 
     def __init__(self) -> None:
@@ -144,16 +144,16 @@ class LiveTrials(Collection[TrialProgress]):
 
     @property
     def gpus(self) -> float:
-        """The GPUs that they have."""
+        """The GPUs of these trials."""
         return self.busy_gpus + sum([width * count for width, count in self._idle.items()])
 
     @property
     def busy_gpus(self) -> float:
-        """The GPUs of those that don't wait at a rung."""
+        """The GPUs of the trials that don't wait at a rung."""
         return sum([width * count for width, count in self._busy.items()])
 
     def add(self, trial: TrialProgress) -> None:
-        """Record a session that begins: it is being set up."""
+        """Record a session that begins with its set-up."""
         self.by_id[trial.id] = trial
         self.changes.append(trial)
         self._busy[trial.width] += 1
@@ -175,7 +175,7 @@ class LiveTrials(Collection[TrialProgress]):
             self._use(trial)
 
     def remove(self, trial: TrialProgress) -> None:
-        """Record that a session is over; its trial's status is the caller's, from then on."""
+        """Record that a session is over; the caller sets its trial's status from then on."""
         self.stopping -= trial.status == "stopping"
         self._leave_rung(trial)
         self.changes.append(trial)
@@ -219,12 +219,13 @@ class _Member(NamedTuple):
 class Roster:
     """The trials of a stage, counted by how far they are: `members`, in order, to `end_epoch`.
 
-    A round of decisions asks for these counts again and again, however many trials there are. So
-    `follow` looks at no more than those that have changed since (`LiveTrials.changes`).
+    A round of decisions reads these counts repeatedly, so `follow` only looks at trials that have
+    changed since (`LiveTrials.changes`).
 
-    `begun` have started, ever; `over` won't train on; `arrived` wait at the rung; `to_train` have
-    yet to reach it. `placed` have a place in the stage, by offer, `placed_to_train` of the latter:
-    one that is done with the stage keeps its place, one that is to start again has none.
+    `begun` have ever started; `over` won't continue; `arrived` wait at the rung; `to_train` have
+    yet to reach it. `placed` have a place in the stage, by offer; `placed_to_train` are those of
+    them that have yet to reach the rung. A trial that is done with the stage keeps its place; one
+    that will restart has none.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class Roster:
                 self._count(trials[name])
 
     def follow(self) -> "Roster":
-        """Count what has changed; returns itself."""
+        """Count what has changed; return self."""
         if self._followed < len(self._changes):
             for trial in self._changes[self._followed :]:
                 if trial.id in self._index:
@@ -261,12 +262,12 @@ class Roster:
         return self
 
     def next(self, room: int) -> list[TrialId]:
-        """Return those that may begin: all that can where they are, then others in the room."""
+        """Return the trials that may begin: all that can in place, then others up to `room`."""
         others = self._elsewhere[: max(0, room - len(self._here))]
         return [self.members[index] for index in (*self._here, *others)]
 
     def names_to_train(self) -> list[TrialId]:
-        """Return those that have yet to reach the rung, in order."""
+        """Return the trials that have yet to reach the rung, in order."""
         counted = self._counted
         return [name for name in self.members if name not in counted or counted[name].to_train]
 
@@ -312,7 +313,7 @@ class Roster:
 class Record:
     """The best epoch so far that can be delivered, and the best that was `seen`.
 
-    One with a checkpoint beats any without.
+    An epoch with a checkpoint beats any without.
     """
 
     mode: Mode

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # The model of this run names the best of this many candidates.
 DRAWN = 8
-# Fewer trials than this say nothing of a model's skill.
+# Fewer trials than this say nothing about a model's skill.
 FEWEST = 6
-# The trust is worked out again once there are this many times as many results.
+# The trust is computed again once the number of results has grown by this factor.
 _GROWTH = 1.1
 
 
@@ -37,20 +37,20 @@ class Candidates(Protocol):
         """Return the next trial to try; None when there is none left."""
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Learn the metric of a trial after an epoch; None where it failed."""
+        """Learn the metric of a trial after an epoch; None if it failed."""
 
     def more(self, trials: int) -> int:
-        """Add trials; returns how many more there are."""
+        """Add trials; return how many were added."""
 
     @property
     def axes(self) -> Axes:
-        """The axes on which its configurations stand."""
+        """The axes of its configurations."""
 
     def candidates(self) -> Sequence[Config]:
-        """Return the configurations that might be tried."""
+        """Return the configurations to choose from."""
 
     def take(self, candidate: int) -> Trial | None:
-        """Return a candidate as a trial; None where it has been tried, or none may be any more."""
+        """Return a candidate as a trial; None if it was tried, or there may be no more trials."""
 
 
 def _key(config: Config) -> tuple[tuple[str, object], ...]:
@@ -58,10 +58,10 @@ def _key(config: Config) -> tuple[tuple[str, object], ...]:
 
 
 class _Model:
-    """What a run's own results predict, and the trust in that, which begins at none.
+    """A model of a run's own results, and the trust in it, which begins at 0.
 
-    The skill is measured by leaving out: each trial's score is predicted from all the others. So a
-    space in which near configurations don't do alike is drawn from at random, as without a model.
+    Its skill is measured by leave-one-out: each trial's score is predicted from all the others. So
+    a space in which near configurations differ is drawn from at random, as without a model.
     """
 
     def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
@@ -72,7 +72,7 @@ class _Model:
         self.trust = 0.0
 
     def best(self, is_free: Callable[[int], bool]) -> int | None:
-        """Return the best of a few free candidates; the best of all would explore too little."""
+        """Return the best of a few free candidates: the best of all would explore too little."""
         if self._ranking is None:
             return None
         drawn = self._chance.permutation(len(self._candidates)).tolist()
@@ -83,7 +83,7 @@ class _Model:
         return int(free[int(np.argmax(predicted))])
 
     def learn(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
-        """Learn from the scores of these trials, and work out the trust again."""
+        """Learn from the scores of these trials, and update the trust."""
         if len(trials) < FEWEST:
             return
         self._ranking = Ranking([trial.config for trial in trials], results, self._axes)
@@ -94,7 +94,7 @@ class _Model:
 
 
 class Adaptive:
-    """A sampler some of whose newcomers are those that this run's results recommend.
+    """A sampler of which some configurations are those that this run's results recommend.
 
     It passes results on, so that a sampler that learns does so from all trials. The first
     `initial` trials are the sampler's own.
@@ -153,7 +153,7 @@ class Adaptive:
         self._sampler.tell(trial, epoch, value)
 
     def _measure(self) -> None:
-        """Let the model learn, whenever there are a tenth more results."""
+        """Let the model learn whenever there are a tenth more results."""
         heard = len(self._histories)
         if heard < 2 or self._results <= self._measured * _GROWTH:
             return

@@ -1,7 +1,7 @@
 """A search space as models and neighbours see it: each hyperparameter as an axis.
 
-An axis is a line (a range of numbers), steps (numbers at equal distances) or labels (values
-that are listed). What can take one value only has no axis.
+An axis is a line (a range of numbers), steps (numbers at equal distances) or labels (listed
+values). A parameter with a single value has no axis.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     Config: TypeAlias = Mapping[str, object]
 
-# Positive numbers of which one is more than this many times another go on a log scale.
+# Positive numbers go on a log scale if the largest is more than this many times the smallest.
 _WIDE = 100.0
 
-# Population based training: by how much a number changes, and how often it is drawn again.
+# Population based training: the factor of a change, and how often a value is drawn again.
 UP = 1.2
 DOWN = 0.8
 RESAMPLED = 0.25
@@ -51,7 +51,7 @@ class NumberLine:
     log: bool = False
 
     def place(self, value: object) -> float:
-        """Return where a number stands between low (0) and high (1)."""
+        """Return the place of a number between low (0) and high (1)."""
         number = min(max(float(value), self.low), self.high)  # type: ignore[arg-type]
         low = self._scaled(self.low)
         high = self._scaled(self.high)
@@ -69,7 +69,7 @@ class NumberLine:
 
 @dataclass(frozen=True)
 class Steps:
-    """`count` numbers at equal distance from the `first` on; whole ones, or multiples of `q`.
+    """`count` equidistant numbers from `first` on: whole ones, or multiples of `q`.
 
     With `log` their places are logarithmic: equal ratios are equally far apart.
     """
@@ -80,12 +80,12 @@ class Steps:
     log: bool = False
 
     def place(self, value: object) -> float:
-        """Return where a number stands between the first (0) and the last (1)."""
+        """Return the place of a number between the first (0) and the last (1)."""
         index = self.index(value)
         return self._line.place(self.at(index)) if self.log else index / (self.count - 1)
 
     def index(self, value: object) -> int:
-        """Return the number of a step, from 0; of a number between two, the nearer one's."""
+        """Return the index of the nearest step, from 0."""
         assert isinstance(value, int | float)
         step = round(value) if self.q is None else round(value / self.q)
         return min(max(step - self.first, 0), self.count - 1)
@@ -106,12 +106,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class ListedValues:
-    """Values that are listed; a value may be listed twice."""
+    """Listed values; a value may be listed twice."""
 
     values: tuple[Value, ...]
 
     def index(self, value: object) -> int:
-        """Return the number of a value in the list.
+        """Return the index of a value in the list.
 
         Raises:
             ValueError: it isn't listed.
@@ -154,7 +154,7 @@ def _axis(domain: Domain) -> Axis | None:
 
 
 def held(config: Config, name: str) -> Value:
-    """Return the value of a hyperparameter; None where there is none, or nan."""
+    """Return the value of a hyperparameter; None if it is missing or nan."""
     value = config.get(name)
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -162,7 +162,7 @@ def held(config: Config, name: str) -> Value:
 
 
 def allows(space: Mapping[str, Domain], config: Config) -> bool:
-    """Whether a space might have given the values that a configuration has of its parameters."""
+    """Whether the values of a configuration are possible in a space."""
     space = Space.of(space)
     values = space.values_of(config)
     if any(space.is_branching(n) and space.active(n, values) and n not in values for n in space):
@@ -188,11 +188,11 @@ def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
 
 
 def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
-    """Return the axes of a search space on which listed numbers have places by their size, too.
+    """Return the axes of a search space, with listed numbers placed by size too.
 
-    For neighbours: to a model each listed value is something of its own. Their names are those
-    that configurations have: what several branches have is one axis, which holds all of theirs,
-    and what a configuration may lack is listed as None among labels.
+    For neighbours: to a model each listed value is a category. The names are those in
+    configurations: a parameter of several branches is one axis with the values of all, and a
+    parameter that a configuration may lack has None among its labels.
     """
     space = Space.of(space)
     branches: dict[str, list[Axis | tuple[Value, ...]]] = {}
@@ -206,7 +206,7 @@ def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
 
 
 def _listed(domain: Domain) -> tuple[Value, ...]:
-    """Return the one value that a domain without an axis has."""
+    """Return the single value of a domain without an axis."""
     match domain:
         case Constant(value):
             return (value,)
@@ -217,7 +217,7 @@ def _listed(domain: Domain) -> tuple[Value, ...]:
 
 
 def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
-    """Return the one axis of a parameter for all branches that have it; None if it can't vary."""
+    """Return the axis of a parameter for all branches that have it; None if it can't vary."""
     if len(parts) == 1 and not lacks:
         only = parts[0]
         if isinstance(only, tuple):
@@ -244,10 +244,10 @@ def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
 
 
 def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
-    """Return a configuration near to one: each hyperparameter changed a little, or drawn again.
+    """Return a configuration near another: each hyperparameter changed a little, or drawn again.
 
-    Numbers become 1.2 or 0.8 times as large, within their range, and at least one step; listed
-    numbers move to the neighbour; other labels stay, unless they are drawn again.
+    Numbers become 1.2 or 0.8 times as large, within their range, and move at least one step; listed
+    numbers move to a neighbour; other labels stay, unless they are drawn again.
     Source: Jaderberg et al., "Population Based Training of Neural Networks" (2017), appendix A.1.
     """
     values = dict(config)
@@ -296,17 +296,17 @@ def _number(value: object) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Whether two listed values are the same; true is none of the numbers."""
+    """Whether two listed values are the same; True doesn't equal 1."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
 def different(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Return each value once; true is none of the numbers."""
+    """Return each value once; True doesn't equal 1."""
     return tuple({(isinstance(value, bool), value): value for value in values}.values())
 
 
 def line_of(values: Sequence[Value]) -> NumberLine | None:
-    """Return the line on which the values lie; None where they aren't numbers, or are one."""
+    """Return the line of the values; None if they aren't numbers, or are all the same."""
     numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
     if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):
         return None
