@@ -1,4 +1,4 @@
-"""What a planner is asked, what it answers, and the error when no plan meets the limits."""
+"""The interface of planners: request, plan, and the error when no plan meets the limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from cloudtune.model.trial import Width
 class InfeasibleError(CloudtuneError):
     """No plan meets the limits.
 
-    `fastest` and `cheapest` are the two ends of what is possible, or None where nothing is;
-    `nearest` is the plan that comes closest to both limits, if one was searched for.
+    `fastest` and `cheapest` are the two ends of what is possible, or None if nothing is; `nearest`
+    is the plan that comes closest to both limits, if one was searched for.
     """
 
     exit_code = 3
@@ -47,10 +47,10 @@ class Live:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a planner is asked: the work, on what it may run, and within which limits.
+    """A planning problem: the work, the rentables it may run on, and the limits.
 
-    `max_instances` is for all offers together, `vcpu_quotas` bounds vCPUs by `Offer.quota`; both
-    hold for all that is alive at a time. `mix` is how many offers one stage may use.
+    `max_instances` is for all offers together; `vcpu_quotas` bounds vCPUs by `Offer.quota`. Both
+    apply to all instances alive at once. `mix` is how many offers one stage may use.
     """
 
     work: tuple[Stage, ...]
@@ -64,7 +64,7 @@ class PlanRequest:
     mix: int = 1
 
     def admits(self, alive: Mapping[Offer, int]) -> bool:
-        """Whether these instances may be alive at once, by offer."""
+        """Whether these instances, by offer, may be alive at once."""
         return admits(self.max_instances, self.vcpu_quotas, alive)
 
     def rentable(self, offer: Offer) -> Rentable:
@@ -76,7 +76,7 @@ class PlanRequest:
 
 
 class Planner(Protocol):
-    """Decides, before a run and at its barriers, how the rest of a job is to run."""
+    """Decides, before a run and at its barriers, how the rest of a job should run."""
 
     @property
     def name(self) -> str:
@@ -86,5 +86,5 @@ class Planner(Protocol):
         """Return the best plan of its kind that stays within the limits, by the objective.
 
         Raises:
-            InfeasibleError: none does; carries the fastest and the cheapest plan there is.
+            InfeasibleError: none does; it has the fastest and the cheapest plan.
         """

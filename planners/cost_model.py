@@ -1,21 +1,21 @@
-"""What a plan takes: the one place that says how stages, hand-overs and bills add up.
+"""The cost model: the one place that says how stages, hand-overs and bills add up.
 
-Every planner's plan is priced here, by following every instance; the simulator with no
-spread takes exactly these seconds and dollars (tests/parity). The rules, stage by stage:
+Every planner's plan is priced here, by following every instance; the simulator with no spread takes
+exactly these seconds and dollars (tests/parity). The rules, stage by stage:
 
-- Of each offer the youngest instances stay, the others go, and what is missing is launched, all of
-  it at once. Where `max_instances` or a vCPU quota has no room for what is missing beside what is
-  still going, the launch waits until that is gone.
-- A group that gets fresh instances begins when they have booted. A trial then starts from scratch
-  in its profile's `start`, from a checkpoint in its `resize`, in every wave.
-- None of that is needed where every survivor trains on where it is: one offer before and now,
-  one wave before and now, the same width, and either nothing goes, or enough stays that each
-  survivor may have sat on instances of its own (the policy keeps those with most survivors).
-  A run may be behind this by one `resize`, where a fleet that grew lets it: while fresh instances
-  boot, the policy lets waiting trials take turns on those that are there, which is quicker now.
+- Of each offer the youngest instances stay, the others go, and missing ones are launched, all at
+  once. If `max_instances` or a vCPU quota has no room for them beside instances that are still
+  going, the launch waits until those are gone.
+- A group with fresh instances begins when they have booted. In every wave, a trial then starts from
+  scratch in its profile's `start`, or from a checkpoint in its `resize`.
+- None of that is needed if every survivor stays in place: one offer before and now, one wave before
+  and now, the same width, and either nothing goes, or enough stays that each survivor may have had
+  its own instances (the policy keeps those with most survivors). A run may be behind this by one
+  `resize` when the fleet grows: while fresh instances boot, the policy lets waiting trials take
+  turns on the present ones, which is quicker at that moment.
 - The stage is over when its last group is, and all instances are held until then.
-- An offer that bills by the function costs none of this. Each trial pays for its GPUs while
-  it begins and trains (`usage`).
+- An offer billed by the function costs none of this. Each trial pays for its GPUs while it begins
+  and trains (`usage`).
 """
 
 import math
@@ -30,10 +30,10 @@ from cloudtune.planners.base import PlanRequest
 
 @dataclass
 class Holdings:
-    """The instances that are rented at some point of a plan; ages in seconds, ascending.
+    """The instances rented at some point of a plan; ages in seconds, ascending.
 
-    `widths` holds the width at which trials train on each offer; `settled` says whether every one
-    of them is on its GPUs (it is not after a stage of several waves).
+    `widths` has the width of the trials on each offer; `settled` says whether each trial is on its
+    GPUs (not so after a stage of several waves).
     """
 
     ages: dict[Offer, list[float]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def price(
     gap: float | None = None,
     status: str = "heuristic",
 ) -> Plan:
-    """Return the plan that makes these choices, stage by stage, with what it takes."""
+    """Return the plan with these choices, stage by stage, and its seconds and dollars."""
     holdings = Holdings(
         {live.offer: sorted(live.ages) for live in request.fleet if live.ages},
         {live.offer: live.width for live in request.fleet if live.ages},
@@ -77,7 +77,7 @@ def price(
 
 
 def stays(holdings: Holdings, stage: Stage, groups: Sequence[Group], group: Group) -> bool:
-    """Whether every survivor trains on where it is, whichever trials survive."""
+    """Whether every survivor stays in place, whichever trials survive."""
     held = holdings.ages.get(group.offer, [])
     if len(groups) > 1 or len(holdings.ages) != 1 or not held or not holdings.settled:
         return False
@@ -88,7 +88,7 @@ def stays(holdings: Holdings, stage: Stage, groups: Sequence[Group], group: Grou
 
 
 def usage(group: Group, seconds: float) -> float:
-    """Return the dollars that a group's trials pay by the function, each for these seconds."""
+    """Return the dollars that a group's trials pay by the function, each for `seconds`."""
     return group.trials * group.width * seconds * group.offer.used_usd_per_second
 
 
@@ -98,7 +98,7 @@ def _release_seconds(request: PlanRequest, offer: Offer) -> float:
 
 @dataclass(frozen=True)
 class _Step:
-    """One stage, from the instances held at its beginning; `take` brings those up to date."""
+    """One stage, from the instances held at its start; `take` updates them."""
 
     request: PlanRequest
     stage: Stage
@@ -137,7 +137,7 @@ class _Step:
         return group.waves * begin
 
     def _used(self, group: Group) -> float:
-        """Return what the trials of a group pay by the function."""
+        """Return the dollars that the trials of a group pay by the function."""
         profile = self.request.rentable(group.offer).profile
         begin = profile.start.mean if self.stage.start_epoch == 0 else profile.resize.mean
         if self._fresh(group) == 0 and stays(self.holdings, self.stage, self.groups, group):
@@ -153,7 +153,7 @@ class _Step:
         return {offer: count for offer, count in going.items() if count > 0}
 
     def _wait(self) -> float:
-        """Return how long fresh instances have to wait for others to be gone."""
+        """Return the seconds that fresh instances wait for others to be gone."""
         going = self._going()
         alive = {offer: len(ages) for offer, ages in self.holdings.ages.items()}
         for group in self.groups:
@@ -163,7 +163,7 @@ class _Step:
         return max(_release_seconds(self.request, offer) for offer in going)
 
     def _settle(self, seconds: float) -> tuple[float, float]:
-        """Bring the holdings to the stage's end; return its dollars and the GPU-seconds billed."""
+        """Advance the holdings to the stage's end; return its dollars and billed GPU-seconds."""
         dollars = seconds * self.request.charges.usd_per_second
         wait = self._wait()
         billed = 0.0
@@ -189,12 +189,12 @@ class _Step:
         return dollars, billed
 
     def _end(self) -> float:
-        """Return what giving everything back costs, beyond the seconds lived so far."""
+        """Return what returning everything costs, beyond the seconds lived so far."""
         longest = max(_release_seconds(self.request, offer) for offer in self.holdings.ages)
         bills = [self._return(offer, ages) for offer, ages in self.holdings.ages.items()]
         return sum(bills) + longest * self.request.charges.usd_per_second
 
     def _return(self, offer: Offer, ages: Sequence[float]) -> float:
-        """Return what instances of these ages still cost when they are given back."""
+        """Return what instances of these ages still cost when they are returned."""
         release = _release_seconds(self.request, offer)
         return sum(offer.charge(age + release) - age * offer.held_usd_per_second for age in ages)

@@ -1,4 +1,4 @@
-"""The best plan there is: offers, fleets and widths chosen for each stage. Exact."""
+"""The exact planner: the best offers, fleets and widths for each stage."""
 
 from dataclasses import replace
 
@@ -19,16 +19,16 @@ _EQUAL = 1e-9
 class ExactPlanner:
     """Pareto dynamic programming over stages: `Plan.gap` is 0.
 
-    The problem is that of RubberBand (EuroSys 2021), widened to several offers; the method is ours:
-    docs/decisions/0004-exact-planner.md. Bills rounded up to the offers' granularity are searched
-    over, too, among a bounded number of partial plans. Where those, or the fleet sizes that there
-    is time to try, aren't all that there are, the plan isn't called optimal, and its gap is the
-    distance to a bound: the best plan with bills to the instant. Among more than a dozen offers
-    the search leaves out plans that move to an offer which another one beats in every way, only to
-    save the unbilled seconds of a launch.
+    The problem is that of RubberBand (EuroSys 2021), extended to several offers; the method is
+    ours: docs/decisions/0004-exact-planner.md. Bills rounded up to the offers' granularity are
+    searched too, among a bounded number of partial plans. If these, or the fleet sizes that there
+    is time to try, are incomplete, the plan isn't called optimal, and its gap is the distance to a
+    bound: the best plan with exact bills. Among more than a dozen offers the search leaves out
+    plans that move to an offer which another one beats in every way, only to save the unbilled
+    seconds of a launch.
 
-    `quick`: bills by the second are searched as if they were to the instant, if that plan keeps the
-    limits. The second is far less than noise, and to search over rounded bills takes as long again.
+    `quick`: bills by the second are searched as if they were exact, if that plan keeps the limits.
+    A second is far below noise, and searching over rounded bills would take as long again.
     """
 
     name = "exact"
@@ -40,7 +40,7 @@ class ExactPlanner:
         """Return the best plan within the limits.
 
         Raises:
-            InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
+            InfeasibleError: there is none; it has the fastest and the cheapest plan.
         """
         plan = self.within(request)
         if plan is not None:
@@ -52,9 +52,9 @@ class ExactPlanner:
         raise refuse(request, fastest, cheapest)
 
     def within(self, request: PlanRequest) -> Plan | None:
-        """Return the best plan within the limits; None where there is none, without saying why.
+        """Return the best plan within the limits, or None without a reason.
 
-        Saying why takes two more searches, without limits.
+        A reason would take two more searches, without limits.
         """
         solution = search_of(request).best(request.limits, request.objective)
         if solution is None:
@@ -69,15 +69,15 @@ class ExactPlanner:
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
 
-        At most `points` plans: the two ends, and those that add most area to the front; limits are
-        ignored. Empty where no plan can do the work.
+        At most `points` plans: the two ends, and those that add most area to the front. Limits are
+        ignored. Empty if no plan can do the work.
         """
         solutions = whole_front(replace(request, limits=Limits()))
         chosen = knees([(solution.seconds, solution.dollars) for solution in solutions], points)
         return _falling([self._priced(request, solutions[place]) for place in chosen])
 
     def _priced(self, request: PlanRequest, instant: Solution) -> Plan:
-        """Return the plan of the best way by bills to the instant: a bound for those rounded up."""
+        """Return the best plan by exact bills: a bound for rounded ones."""
         plan = price(request, instant.choices, self.name, gap=0.0, status="optimal")
         if not complete(request):
             return replace(with_gap(request, plan), status="feasible")
@@ -86,7 +86,7 @@ class ExactPlanner:
         return plan if gap < _EQUAL else replace(plan, gap=gap, status="feasible")
 
     def _rounded(self, request: PlanRequest, instant: Solution) -> Plan | None:
-        """Return the best plan by bills that are rounded up."""
+        """Return the best plan by rounded bills."""
         plan = self._priced(request, instant)
         if plan.gap == 0.0 and request.limits.admit(plan.estimate):
             return plan

@@ -1,4 +1,4 @@
-"""Naive elasticity: the best static plan, with what it leaves idle given back."""
+"""Naive elasticity: the best static plan, with idle instances returned."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ class NaivePlanner:
         """Return the best static plan without its idle instances, or unchanged if that is late.
 
         Raises:
-            InfeasibleError: it is beyond the limits; carries the fastest and the cheapest that
+            InfeasibleError: it is beyond the limits; it has the fastest and the cheapest plan that
                 static plans lead to.
         """
         statics = list(StaticPlanner().every(request))
@@ -30,7 +30,7 @@ class NaivePlanner:
         return with_gap(request, lean)
 
     def _lean(self, request: PlanRequest, static: Plan) -> Plan:
-        """Return a static plan with its idle instances given back, if that keeps the limits."""
+        """Return a static plan with its idle instances returned, if that keeps the limits."""
         choices = tuple(tuple(map(_fewest, stage.groups)) for stage in static.stages)
         lean = price(request, choices, self.name)
         if request.limits.admit(lean.estimate):
@@ -39,7 +39,7 @@ class NaivePlanner:
 
 
 def _fewest(group: Group) -> Group:
-    """Return the group on the fewest instances that run its trials in as many waves."""
+    """Return the group on the fewest instances that run its trials in the same waves."""
     at_once = math.ceil(group.trials / group.waves)
     sizes = range(1, group.instances + 1)
     fewest = next(n for n in sizes if slots(group.width, group.offer.gpus, n) >= at_once)

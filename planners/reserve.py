@@ -1,13 +1,13 @@
-"""What a plan leaves of the limits, so that a run which goes by it is not stopped by them."""
+"""What a plan leaves of the limits, so that they don't stop the run that follows it."""
 
 from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Limits, Rentable
 
-# The share of what is left of deadline and budget that a plan leaves for what it can't foresee.
+# The share of the remaining deadline and budget that a plan leaves for surprises.
 MARGIN = 0.05
 
-# The share by which figures must differ from what was expected to say anything.
+# Differences from the expectation below this share are noise.
 NOISE = 0.05
 
 
@@ -15,8 +15,8 @@ NOISE = 0.05
 class Reserve:
     """What a plan leaves of the limits.
 
-    A run begins to give back `seconds` before its deadline, and it ends while its budget pays for
-    returning everything in that time; `share` of what is left is for surprises besides.
+    A run winds down `seconds` before its deadline, and while its budget pays for returning
+    everything in that time. `share` of the rest is for surprises.
     """
 
     seconds: float
@@ -24,7 +24,7 @@ class Reserve:
 
     @property
     def tight(self) -> "Reserve":
-        """What going on with a plan must leave of the limits, and a plan in need."""
+        """What continuing with a plan, and a best-effort plan, must leave of the limits."""
         return replace(self, share=self.share / 2)
 
     def limits(self, limits: Limits) -> Limits:
@@ -36,10 +36,10 @@ class Reserve:
         )
 
     def returned_late(self, rentable: Rentable) -> Rentable:
-        """Return an offer whose instances take at least `seconds` to be given back.
+        """Return an offer whose instances take at least `seconds` to be returned.
 
-        Every instance is returned some day, so a plan's price is then, at each moment of it, no
-        less than the bill if everything were given back that late.
+        Every instance is returned at some point, so a plan's price then covers, at each moment, the
+        bill if everything were returned that late.
         """
         profile = rentable.profile
         if profile.release.mean >= self.seconds:
@@ -49,6 +49,6 @@ class Reserve:
 
 
 def in_wished_time(limits: Limits, seconds: float) -> Limits:
-    """Return limits that also keep the `seconds` left of the time for which a plan was chosen."""
+    """Return limits that also keep the remaining `seconds` of the time a plan was chosen for."""
     soon = max(0.0, seconds)
     return replace(limits, deadline=soon if limits.deadline is None else min(soon, limits.deadline))

@@ -1,4 +1,4 @@
-"""From a planner's result to a plan, or to a clear account of why there is none."""
+"""From a planner's result to a plan, or to a clear error that says why there is none."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from cloudtune.planners.dp.search import search_of
 
 
 def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
-    """Return the best of some plans that the limits admit, by the request's objective.
+    """Return the best plan within the limits, by the request's objective.
 
     Raises:
-        InfeasibleError: they admit none; carries the fastest and the cheapest of them.
+        InfeasibleError: there is none; it has the fastest and the cheapest of the plans.
     """
     admitted = [plan for plan in plans if request.limits.admit(plan.estimate)]
     if admitted:
@@ -26,7 +26,7 @@ def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
 
 
 def measures(plan: Plan | RunPlan, objective: Objective) -> tuple[float, float]:
-    """Return what is minimised, and what decides between equals."""
+    """Return the measure that is minimised, and the one that breaks ties."""
     both = (plan.estimate.dollars, plan.estimate.seconds)
     return both if objective == "cost" else both[::-1]
 
@@ -34,11 +34,11 @@ def measures(plan: Plan | RunPlan, objective: Objective) -> tuple[float, float]:
 def admitted_or_refused(
     request: PlanRequest, statics: Sequence[Plan], improve: Callable[[Plan], Plan]
 ) -> Plan:
-    """Return what improving the best static plan leads to.
+    """Return the improved best static plan.
 
     Raises:
-        InfeasibleError: that is beyond the limits; carries the fastest and the cheapest plan that
-            the static plans lead to.
+        InfeasibleError: it is beyond the limits; it has the fastest and the cheapest plan that the
+            static plans lead to.
     """
     within = [plan for plan in statics if start_limits(request).limits.admit(plan.estimate)]
     if within:
@@ -55,7 +55,7 @@ def admitted_or_refused(
 def start_limits(request: PlanRequest) -> PlanRequest:
     """Return the request without the limit on what is minimised.
 
-    A heuristic that lowers it step by step may begin beyond that limit, and end within.
+    A heuristic that lowers it step by step may begin beyond that limit and end within it.
     """
     deadline = request.limits.deadline
     budget = request.limits.budget
@@ -64,7 +64,7 @@ def start_limits(request: PlanRequest) -> PlanRequest:
 
 
 def refuse(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> InfeasibleError:
-    """Return the error for limits that no plan meets; it names the nearest plans there are."""
+    """Return the error for limits that no plan meets; it names the nearest plans."""
     return InfeasibleError(_why(request.limits, fastest, cheapest), fastest, cheapest)
 
 
@@ -109,10 +109,10 @@ def described(plan: Plan) -> str:
 
 
 def with_gap(request: PlanRequest, plan: Plan) -> Plan:
-    """Return the plan with its distance to what no plan can beat, as a share of that.
+    """Return the plan with its gap to a lower bound, as a share of the bound.
 
-    By the better of two bounds: the general one, and that of the exact search, which includes the
-    first boot after every change of offers.
+    It uses the better of two bounds: the general one, and that of the exact search, which includes
+    the first boot after every change of offers.
     """
     bounds = [least_of(stairs, request) for stairs in (fluid(request), search_of(request).least)]
     bound = max((value for value in bounds if math.isfinite(value)), default=0.0)

@@ -17,7 +17,7 @@ from cloudtune.planners.selection import best_of, with_gap
 class StaticPlanner:
     """Exact among fixed fleets of one offer, with the best width for each stage.
 
-    Where instances are rented already, the widths are chosen as if none were.
+    If instances are rented already, the widths are chosen as if none were.
     """
 
     name = "static"
@@ -26,7 +26,7 @@ class StaticPlanner:
         """Return the best plan that keeps one fleet throughout.
 
         Raises:
-            InfeasibleError: no fixed fleet meets the limits; carries the fastest and cheapest.
+            InfeasibleError: no fixed fleet meets the limits; it has the fastest and the cheapest.
         """
         best = best_of(request, list(self.every(request)))
         return with_gap(request, best)
@@ -34,7 +34,7 @@ class StaticPlanner:
     def every(self, request: PlanRequest) -> Iterator[Plan]:
         """Yield the plans that no other fixed fleet beats in both time and money.
 
-        The fastest comes first. With a fixed fleet the quickest plan is the cheapest as well.
+        Fastest first. With a fixed fleet the quickest plan is also the cheapest.
         """
         best = _Fixed.of(undominated(request))
         order = np.lexsort((best.dollars, best.seconds))
@@ -47,7 +47,7 @@ class StaticPlanner:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """Every fixed fleet, with the widths that are quickest on it; times as if nothing was rented.
+    """Every fixed fleet with the quickest widths on it; times as if nothing were rented.
 
     `rows[stage]` are rows of the menu, by fleet.
     """
@@ -121,7 +121,7 @@ class _Fixed:
 
 
 def _by_fleet(menu: Menu) -> Indices:
-    """Return the rows of the menu by fleet, a column for each width; -1 where there is none."""
+    """Return the rows of the menu by fleet, a column for each width; -1 if there is none."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, key in enumerate(zip(menu.offer.tolist(), menu.count.tolist(), strict=True)):
         rows.setdefault(key, []).append(row)

@@ -1,8 +1,8 @@
-"""Lower bounds: what no plan can beat. Bounds prune the exact search, and give every plan its gap.
+"""Lower bounds that no plan can beat: they prune the exact search, and give every plan its gap.
 
 A `Staircase` is the least cost within a time, as corners (seconds ascending, dollars descending).
-There are two kinds: `least`, by the options of a menu, for plans made of them; and
-`fluid`, for any plan at all, in which trials could be cut into GPU-seconds and hand-overs are free.
+There are two kinds: `least`, for plans made of the options of a menu; and `fluid`, for any plan,
+as if trials could be cut into GPU-seconds and hand-overs were free.
 """
 
 import math
@@ -18,9 +18,9 @@ from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.planners.arrays import Floats, Numbers
 from cloudtune.planners.base import PlanRequest
 
-# Sums of staircases multiply corners; with fewer the bounds are looser, and never wrong.
+# Sums of staircases multiply corners. With fewer corners the bounds are looser, but still valid.
 _CORNERS = 300
-# What sums of floats in another order may differ by, relatively.
+# Relative tolerance for sums of floats in another order.
 SLACK = 1e-9
 
 
@@ -33,7 +33,7 @@ class Staircase:
 
     @classmethod
     def of(cls, seconds: Numbers, dollars: Numbers) -> "Staircase":
-        """Return the staircase under which none of the points lies."""
+        """Return the staircase with none of the points below it."""
         time = np.asarray(seconds, float)
         cost = np.asarray(dollars, float)
         if len(time) <= 1:
@@ -45,24 +45,24 @@ class Staircase:
         corner[1:] = cost[1:] < np.minimum.accumulate(cost)[:-1]
         time = time[corner]
         cost = cost[corner]
-        # Of those that take as long, in any order so far, the last is the cheapest.
+        # Of points with the same time the last is the cheapest.
         last = np.ones(len(time), dtype=bool)
         last[:-1] = time[1:] > time[:-1]
         return cls(time[last], cost[last])
 
     def dollars_within(self, seconds: Numbers) -> Floats:
-        """Return the least dollars within these seconds, infinite where nothing is so fast."""
+        """Return the least dollars within these seconds; inf if nothing is that fast."""
         index = np.searchsorted(self.seconds, np.asarray(seconds) * (1 + SLACK), side="right")
         return np.concatenate([[np.inf], self.dollars])[index]
 
     def seconds_within(self, dollars: Numbers) -> Floats:
-        """Return the least seconds for these dollars, infinite where nothing is so cheap."""
+        """Return the least seconds for these dollars; inf if nothing is that cheap."""
         falling = self.dollars[::-1]
         index = np.searchsorted(falling, np.asarray(dollars) * (1 + SLACK), side="right")
         return np.concatenate([[np.inf], self.seconds[::-1]])[index]
 
     def then(self, other: "Staircase") -> "Staircase":
-        """Return the staircase of doing both, one after the other."""
+        """Return the staircase of doing both, one after another."""
         if len(self.seconds) == 1 or len(other.seconds) == 1:
             return Staircase(self.seconds + other.seconds, self.dollars + other.dollars).thinned()
         both = Staircase.of(
@@ -72,7 +72,7 @@ class Staircase:
         return both.thinned()
 
     def thinned(self, corners: int = _CORNERS) -> "Staircase":
-        """Return a staircase of fewer corners that lies nowhere above this one."""
+        """Return a staircase with fewer corners that is nowhere above this one."""
         size = len(self.seconds)
         if size <= corners:
             return self
@@ -85,7 +85,7 @@ IMPOSSIBLE = Staircase(np.zeros(0), np.zeros(0))
 
 
 def lowest(stairs: Sequence[Staircase]) -> Staircase:
-    """Return the staircase that at every time is the least of some staircases."""
+    """Return the pointwise minimum of some staircases."""
     if not stairs:
         return IMPOSSIBLE
     different = list({id(stair): stair for stair in stairs}.values())
@@ -99,11 +99,11 @@ def chain(stairs: Iterable[Staircase]) -> Staircase:
 
 
 def fluid(request: PlanRequest) -> Staircase:
-    """Return what no plan for the request can beat, whatever it mixes and hands over.
+    """Return a bound that no plan for the request can beat, whatever it mixes and hands over.
 
-    A stage takes at least one trial's training at some width, and at least the instances' price
-    for the GPU time of all trials at that width or a cheaper one that is as fast. To that come the
-    first boot, where nothing is rented yet, and the last release.
+    A stage takes at least one trial's training at some width, and costs at least the GPU time of
+    all trials at that width, or at a cheaper one that is as fast. On top come the first boot, if
+    nothing is rented yet, and the last release.
     """
     ways = [
         (rentable, width) for rentable in request.rentables for width in rentable.profile.widths
@@ -121,7 +121,7 @@ def fluid(request: PlanRequest) -> Staircase:
 
 
 def least_of(stairs: Staircase, request: PlanRequest) -> float:
-    """Return the least of what the request minimises, within its limit on the other measure."""
+    """Return the minimum of the request's objective, within its limit on the other measure."""
     limits = request.limits
     if request.objective == "cost":
         within = math.inf if limits.deadline is None else limits.deadline
@@ -130,13 +130,13 @@ def least_of(stairs: Staircase, request: PlanRequest) -> float:
 
 
 def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:
-    """Return by how much an estimate exceeds a bound, as a share of it; 0 if the bound is 0."""
+    """Return how much an estimate exceeds a bound, as a share of it; 0 if the bound is 0."""
     mine = estimate.dollars if request.objective == "cost" else estimate.seconds
     return max(0.0, mine / bound - 1.0) if 0.0 < bound < math.inf else 0.0
 
 
 def _share(rentable: Rentable, width: float) -> float:
-    """Return the dollars of a second of one trial's part of the instances that it is on."""
+    """Return the dollars per second of one trial's part of its instances."""
     whole = max(1, math.ceil(width / rentable.gpus - GPU_ROUNDING))
     at_once = slots(width, rentable.gpus, whole)
     offer = rentable.offer
@@ -145,7 +145,7 @@ def _share(rentable: Rentable, width: float) -> float:
 
 
 def _edges(request: PlanRequest) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the seconds and dollars of the first boot and of the last release, at the least."""
+    """Return lower bounds for the seconds and dollars of the first boot and the last release."""
     begin = (0.0, 0.0)
     profiles = [
         (rentable.profile, rentable.offer.held_usd_per_second) for rentable in request.rentables

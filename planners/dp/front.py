@@ -1,4 +1,4 @@
-"""The front of cost against time: all of it, and the few of its points that say most."""
+"""The front of cost against time: the whole front, and its most telling points."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,10 +15,10 @@ _ASKED = 16
 
 
 def whole_front(request: PlanRequest) -> list[Solution]:
-    """Return every way that no other beats in both time and money, the fastest first.
+    """Return every way that no other beats in both time and money, fastest first.
 
-    Limits are ignored. Where there are too many options for that, some of these ways: from the ends
-    inwards, always between the two neighbours that leave most open.
+    Limits are ignored. With too many options, only some of these ways: from the ends inwards,
+    always between the two neighbours with the widest gap.
     """
     search = search_of(request)
     if not search.possible:
@@ -67,9 +67,8 @@ def _falling(points: Sequence[Solution]) -> list[Solution]:
 def knees(points: Sequence[tuple[float, float]], most: int) -> list[int]:
     """Return which points of a falling front to show: both ends, and those that add most area.
 
-    Points ascend in seconds and fall in dollars. The area is that of what is worse than any of the
-    points chosen, as far as the worst of the whole front in both: the money and time that knowing
-    these points saves.
+    Points ascend in seconds and fall in dollars. The area is the region dominated by the chosen
+    points, up to the worst of the front in both measures.
     """
     chosen = sorted({0, len(points) - 1}) if points else []
     while len(chosen) < min(most, len(points)):

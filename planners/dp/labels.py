@@ -1,7 +1,7 @@
 """Partial plans as columns of numbers: taking a stage, and dropping what can't be best.
 
-The rules are those of `planners.cost_model`, written again over arrays: a row is one way through
-the stages so far (a label), a column of a matrix one option of the next stage.
+The rules are those of `planners.cost_model`, over arrays: a row is one way through the stages so
+far (a label), a column of a matrix one option of the next stage.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.options import Options
 
 _AT_ONCE = 64  # labels compared with all others at a time: bounds the memory of the comparison
-# Relative: what sums of floats in another order may differ by.
+# Relative tolerance for sums of floats in another order.
 _TIE = 1e-12
 
 
@@ -25,9 +25,9 @@ _TIE = 1e-12
 class Labels:
     """Ways through the stages so far.
 
-    `dollars` is what has been charged; `ages` (label, group, instance) ascend, stop at
-    `Delays.oldest` and are infinite where there is no instance; None where no age can matter.
-    `parent` and `option` say where a label came from.
+    `dollars` are those charged so far. `ages` (label, group, instance) ascend, are capped at
+    `DelayColumns.oldest`, and are infinite without an instance; None if no age can matter. `parent`
+    and `option` say where a label came from.
     """
 
     seconds: Floats
@@ -50,9 +50,9 @@ class Labels:
 
 @dataclass(frozen=True)
 class DelayColumns:
-    """The figures of each rentable as columns; the last row is for no rentable at all (-1).
+    """The figures of each rentable as columns; the last row stands for no rentable (-1).
 
-    `grain` is the seconds up to which bills are rounded, 0 where that isn't searched over.
+    `grain` is the seconds to which bills are rounded up, 0 if that isn't searched.
     """
 
     launch: Floats
@@ -67,7 +67,7 @@ class DelayColumns:
 
     @classmethod
     def of(cls, request: PlanRequest, *, rounded: bool = False) -> "DelayColumns":
-        """Return the columns of a request, with bills `rounded` up or to the instant."""
+        """Return the columns of a request, with bills `rounded` up or exact."""
 
         def column(values: list[float]) -> Floats:
             return np.array([*values, 0.0])
@@ -89,12 +89,12 @@ class DelayColumns:
 
     @property
     def oldest(self) -> Floats:
-        """The age from which on an instance's age makes no difference."""
+        """The age beyond which an instance's age makes no difference."""
         return np.where(self.grain > 0, np.inf, self.minimum)
 
     @staticmethod
     def vcpus(request: PlanRequest, quota: str) -> Ints:
-        """Return what an instance of each rentable counts against a quota."""
+        """Return the vCPUs that an instance of each rentable counts against a quota."""
         offers = [rentable.offer for rentable in request.rentables]
         counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
         return np.array([*counted, 0])
@@ -110,14 +110,14 @@ class Step:
     last: bool
 
     def begin(self, options: Options) -> Floats:
-        """Return the seconds that each group's trials take to begin, in all its waves."""
+        """Return the total seconds that each group's trials take to begin, over all waves."""
         seconds = self.delays.start if self.stage.start_epoch == 0 else self.delays.resize
         return np.asarray(options.waves * seconds[options.offer])
 
     def least(self, options: Options, *, fresh: bool) -> tuple[Floats, Floats]:
-        """Return the least seconds and dollars of each option, whatever comes before it.
+        """Return lower bounds for the seconds and dollars of each option, whatever comes before.
 
-        With `fresh`, all instances of an option are launched and boot: none is there before.
+        With `fresh`, all instances of an option are launched and boot: there are none before.
         """
         delays = self.delays
         offer = options.offer
@@ -130,7 +130,7 @@ class Step:
         seconds = np.where(offer >= 0, arrival + begin + options.train, 0.0).max(axis=1)
         price = delays.price[offer] * options.count
         charges = self.request.charges
-        # A group that was launched in this stage isn't billed from its begin.
+        # A group launched in this stage isn't billed from the start of the stage.
         absent = delays.launch[offer] + float(delays.release.max())
         lived = np.maximum(begin + options.train, seconds[:, None] - absent)
         if fresh and offer.shape[1] == 1:
@@ -144,12 +144,12 @@ class Step:
         return seconds, dollars + seconds * charges.usd_per_second
 
     def take(self, labels: Labels, options: Options) -> "Taken":
-        """Return what each option takes after each label."""
+        """Return the seconds and dollars of each option after each label."""
         return Taken(self, labels, options)
 
 
 class Taken:
-    """What every option takes after every label: matrices (label, option)."""
+    """The seconds and dollars of every option after every label: matrices (label, option)."""
 
     def __init__(self, step: Step, labels: Labels, options: Options) -> None:
         self._step = step
@@ -157,8 +157,8 @@ class Taken:
         self._options = options
         delays = step.delays
         request = step.request
-        # Group i is held before the stage, group j is wanted for it. Of one offer as many are kept
-        # as both have; the rest of i goes, and the rest of j is launched.
+        # Group i is held before the stage, group j is wanted for it. If they have the same offer,
+        # as many are kept as both have; the rest of i goes, and the rest of j is launched.
         held = range(labels.offer.shape[1])
         wanted = range(options.offer.shape[1])
         same = {
@@ -201,7 +201,7 @@ class Taken:
         return np.where(full, slowest, 0.0)
 
     def _crowded(self) -> Bools:
-        """Whether what is missing has no room beside all that is held."""
+        """Whether missing instances have no room beside all held ones."""
         labels = self._labels
         options = self._options
         request = self._step.request
@@ -235,7 +235,7 @@ class Taken:
         return longest
 
     def _functions(self, same: Bools, going: Ints) -> Floats:
-        """Return what is billed by the function: each trial's GPUs while it begins and trains."""
+        """Return the bill by the function: each trial's GPUs while it begins and trains."""
         options = self._options
         begin = self._step.begin(options)
         trained = options.functions(options.train)
@@ -244,7 +244,7 @@ class Taken:
         return np.asarray(trained.sum(axis=1)[None, :] + np.where(quiet, 0.0, begun.sum(axis=1)))
 
     def _staying(self, same: Bools, going: Ints) -> Bools:
-        """Whether every survivor trains on where it is (`planners.cost_model.stays`)."""
+        """Whether every survivor stays in place (`planners.cost_model.stays`)."""
         labels = self._labels
         options = self._options
         alone_before = labels.settled
@@ -261,7 +261,7 @@ class Taken:
         return np.asarray(same & alone_before[:, None] & alone_now[None, :] & kept_width & enough)
 
     def _release(self, group: int, stays: Ints, going: Ints) -> Floats:
-        """Return what the going instances of a group still cost: the oldest of them go."""
+        """Return what the instances of a group that go, the oldest, still cost."""
         labels = self._labels
         delays = self._step.delays
         offer = labels.offer[:, group]
@@ -311,7 +311,7 @@ class Taken:
                     ages[rows, i], ((0, 0), (0, most - ages.shape[2])), constant_values=np.inf
                 )
                 old = np.where(place < kept, held + seconds, old)
-            # The fresh are the youngest; the kept follow, in their order.
+            # Fresh instances are the youngest; kept ones follow, in their order.
             shifted = np.take_along_axis(old, np.maximum(place - fresh, 0), axis=1)
             line = np.where(place < fresh, new, shifted)
             oldest = delays.oldest[offer][:, None]
@@ -347,7 +347,7 @@ def _sum(matrices: Iterable[Floats | Ints]) -> Any:
 
 
 def leaving_costs(labels: Labels, delays: DelayColumns, group: int) -> Floats:
-    """Return what it costs that all but the youngest 0, 1, 2 … instances of a group go."""
+    """Return what it costs if all but the youngest 0, 1, 2 … instances of a group go."""
     assert labels.ages is not None
     offer = labels.offer[:, group]
     ages = labels.ages[:, group]
@@ -358,26 +358,26 @@ def leaving_costs(labels: Labels, delays: DelayColumns, group: int) -> Floats:
         finite = np.where(np.isfinite(ages), ages, 0.0)
         owed = _whole(owed + finite, grain) - finite
     cost = np.where(np.isfinite(ages), owed * delays.price[offer][:, None], 0.0)
-    # Ages ascend and the oldest go, so what n kept instances leave is a sum from the n-th on.
+    # Ages ascend and the oldest go, so with n kept instances the cost is a sum from the n-th on.
     upward = np.cumsum(cost[:, ::-1], axis=1)[:, ::-1]
     return np.concatenate([upward, np.zeros((len(labels), 1))], axis=1)
 
 
 def _whole(seconds: Floats, grain: Floats) -> Floats:
-    """Return seconds rounded up to grains (as `Offer.charge` does); 0 leaves them as they are."""
+    """Return seconds rounded up to grains, as `Offer.charge` does; a grain of 0 is exact."""
     size = np.where(grain > 0, grain, 1.0)
     return np.where(grain > 0, np.ceil(seconds / size - 1e-9) * size, seconds)
 
 
 def undominated(labels: Labels, delays: DelayColumns) -> Indices:
-    """Return the labels that no other of the same fleet beats in time and in money."""
+    """Return the labels that no other with the same fleet beats in time and money."""
     if len(labels) <= 1:
         return np.arange(len(labels))
     order, state = _by_fleet(labels)
     if labels.ages is not None:
         return _undominated_with_ages(labels, delays, state, order)
     dollars = labels.dollars[order]
-    # One running minimum for all states: each begins below whatever the one before reached.
+    # One running minimum for all states: shift each below the minimum of the one before.
     span = 2.0 * (float(dollars.max(initial=0.0)) + 1.0)
     running = np.minimum.accumulate(dollars - state * span)
     before = np.concatenate([[np.inf], running[:-1]]) + state * span
@@ -385,12 +385,12 @@ def undominated(labels: Labels, delays: DelayColumns) -> Indices:
 
 
 def _by_fleet(labels: Labels) -> tuple[Indices, Ints]:
-    """Return the order of labels by fleet, seconds and dollars, and in it the fleets' numbers.
+    """Return the order of labels by fleet, seconds and dollars, and the fleets' numbers in it.
 
-    A fleet is its offers, instances, widths, and whether all is settled.
+    A fleet is its offers, instances and widths, and whether all are settled.
     """
     columns = (labels.settled, *labels.offer.T, *labels.count.T, *labels.width.T)
-    # Most columns are the same in all labels: they don't distinguish fleets.
+    # Most columns are equal in all labels: they don't distinguish fleets.
     varying = [column for column in columns if (column != column[0]).any()]
     order = np.lexsort((labels.dollars, labels.seconds, *reversed(varying)))
     changes = np.zeros(len(labels), dtype=bool)
@@ -403,9 +403,9 @@ def _by_fleet(labels: Labels) -> tuple[Indices, Ints]:
 def _undominated_with_ages(
     labels: Labels, delays: DelayColumns, state: Ints, order: Indices
 ) -> Indices:
-    """Return the labels that stay where an instance of another age may owe more when it goes."""
+    """Return the undominated labels if instances of different ages may owe different amounts."""
     assert labels.ages is not None
-    # What isn't there is as old in all labels of a fleet.
+    # Missing instances get the same age in all labels of a fleet.
     ages = np.where(np.isfinite(labels.ages), labels.ages, 0.0)
     kept = np.ones(len(order), dtype=bool)
     bounds = np.flatnonzero(np.diff(state, prepend=-1, append=-1))
@@ -431,10 +431,10 @@ class _Owed:
         return cls(*(column[offer][:, None] for column in columns))
 
     def more(self, ages: Floats, others: Floats) -> Floats:
-        """Return the most that a fleet may come to owe above another; last axes group, instance.
+        """Return the most that a fleet may owe above another; the last axes are group, instance.
 
-        Two bills that are rounded up differ by the part of a grain that one is ahead of the other,
-        whenever the instances go; and before the minimum by all that one is younger.
+        Two rounded bills differ by the part of a grain that one is ahead of the other, whenever the
+        instances go; and before the minimum by the whole difference in age.
         """
         younger = np.maximum(others - ages, 0.0)
         more = np.minimum(younger, np.maximum(self.minimum - ages, 0.0))
@@ -446,7 +446,7 @@ class _Owed:
 
 
 def _first_of_ties(ages: Floats, dollars: Floats, owed: _Owed) -> Bools:
-    """Return which labels of one fleet none before them beats."""
+    """Return which labels of one fleet aren't beaten by any before them."""
     kept = np.ones(len(dollars), dtype=bool)
     for begin in range(0, len(dollars), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)

@@ -1,14 +1,14 @@
-"""What can be done in one stage: every use of offers, instances and widths that may be best.
+"""The options of one stage: every use of offers, instances and widths that may be best.
 
 An option is up to `request.mix` groups, each an offer, a count of instances and a width. Columns
-are NumPy arrays, one row an option, one column a group; a group that isn't there has offer -1 and
+are NumPy arrays with one row per option and one column per group; a missing group has offer -1 and
 no instances.
 
-Which numbers of instances there are to choose from (`sizes`): with the durations of all stages
-fixed, the cheapest fleet is a minimum-cost flow through the stages, bounded below by what each
-stage needs for its waves and widths, so at a vertex every fleet size is one of those bounds. The
-argument holds for one offer a stage whose minimum charge is over before it is given back; elsewhere
-every size is tried, up to a number of instances (`complete`).
+Which numbers of instances to try (`sizes`): with the durations of all stages fixed, the cheapest
+fleet is a minimum-cost flow through the stages, bounded below by what each stage needs for its
+waves and widths, so at a vertex every fleet size is one of these bounds. The argument holds for one
+offer per stage whose minimum charge is over before it is returned; otherwise every size is tried,
+up to a number of instances (`complete`).
 """
 
 import itertools
@@ -29,7 +29,7 @@ from cloudtune.planners.base import PlanRequest
 
 # With more, pairs of offers in a stage are too many to search.
 _FEW_OFFERS = 12
-# The most instances for which a mixed stage tries every size; beyond, those of `sizes`.
+# Up to this many instances a mixed stage tries every size; beyond, those of `sizes`.
 _ALL_SIZES = 16
 
 # One group of an option: rentable, instances, width, trials, waves.
@@ -38,10 +38,10 @@ Part = tuple[int, int, "Width", int, int]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one stage; `train` is the seconds that each group trains, in all its waves.
+    """The options of one stage; `train` is the total seconds that each group trains.
 
-    `rate` is what holding its instances costs a second, `used` what a second of all its trials
-    costs each group, where that is billed by the function.
+    `rate` is the dollars per second of holding its instances, `used` those of all its trials if
+    they are billed by the function.
     """
 
     offer: Ints
@@ -67,7 +67,7 @@ class Options:
         return np.asarray(self.rate * self.seconds + self.functions(self.train).sum(axis=1))
 
     def functions(self, seconds: Floats) -> Floats:
-        """Return what each group pays by the function; `seconds` are those of all its waves."""
+        """Return what each group pays by the function; `seconds` are those of all waves."""
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
     def only(self, rows: Indices | Bools) -> "Options":
@@ -95,7 +95,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Menu:
-    """Every option of every stage of a request; what doesn't depend on the stage is kept."""
+    """Every option of every stage of a request; caches what doesn't depend on the stage."""
 
     request: PlanRequest
     sizes: tuple[Sequence[int], ...]
@@ -108,10 +108,10 @@ class Menu:
 
     @classmethod
     def of(cls, request: PlanRequest, *, rounded: bool = False) -> "Menu":
-        """Return the menu of a request, with bills `rounded` up or to the instant.
+        """Return the menu of a request, with bills `rounded` up or exact.
 
         Raises:
-            UsageError: more than two offers at once are to be mixed.
+            UsageError: the request mixes more than two offers at once.
         """
         if request.mix > 2:
             raise UsageError("a stage can mix two offers at most")
@@ -178,7 +178,7 @@ def _sizes(request: PlanRequest, index: int, *, any_size: bool) -> list[int]:
 
 
 def ages_matter(request: PlanRequest) -> bool:
-    """Whether an instance may be given back before it is as old as its minimum charge."""
+    """Whether an instance may be returned before its minimum charge is over."""
     if any(age < live.offer.minimum_seconds for live in request.fleet for age in live.ages):
         return True
     epochs = min((stage.epochs for stage in request.work), default=0)
@@ -193,10 +193,10 @@ def ages_matter(request: PlanRequest) -> bool:
 
 
 def _any_size(request: PlanRequest) -> bool:
-    """Whether a best plan may hold fleets of sizes that no stage by itself asks for.
+    """Whether a best plan may hold fleet sizes that no stage needs by itself.
 
-    Beside another offer, or while minimum charges run, what an instance costs isn't proportional
-    to its life, and the argument of this module doesn't hold.
+    Beside another offer, or during a minimum charge, the cost of an instance isn't proportional to
+    its life, and the argument of this module doesn't hold.
     """
     return request.mix > 1 or ages_matter(request)
 
@@ -215,7 +215,7 @@ def _steps(trials: tuple[int, ...], widths: tuple[Width, ...], gpus: int) -> fro
         at_once = slots(width, gpus, whole)
         if at_once > 0:
             counts |= {whole * math.ceil(need / at_once) for need in _needs(count)}
-            counts.add(count * whole)  # room for each survivor on instances of its own
+            counts.add(count * whole)  # room for each survivor on its own instances
     return frozenset(counts)
 
 
@@ -235,7 +235,7 @@ def _quota(request: PlanRequest, rentable: Rentable) -> int:
 def _pairs(
     request: PlanRequest, stage: Stage, sizes: Sequence[Sequence[int]]
 ) -> Iterator[tuple[Part, Part]]:
-    """Yield two groups at a time; the first takes all that it can in its waves."""
+    """Yield two groups at a time; the first takes as many trials as it can in its waves."""
     wide = [_mixed_sizes(request, index, few) for index, few in enumerate(sizes)]
     by_function = any(rentable.offer.per_function for rentable in request.rentables)
     # Billed by the function, a split costs by the trial: either group may be the full one.
@@ -258,7 +258,7 @@ def _mixed_sizes(request: PlanRequest, index: int, few: Sequence[int]) -> Sequen
 
 
 def _shares(request: PlanRequest, index: int, sizes: Iterable[int], most: int) -> Iterator[Part]:
-    """Yield the groups that leave some of the trials to another: full waves, or all but one."""
+    """Yield groups that leave some trials to another: full waves, or all but one trial."""
     rentable = request.rentables[index]
     for width, count in itertools.product(rentable.profile.widths, sizes):
         at_once = slots(width, rentable.gpus, count)
@@ -286,7 +286,7 @@ def _together(request: PlanRequest, *parts: Part) -> bool:
 
 
 def _joined(alone: Options, mixed: Options) -> Options:
-    """Return both as one, the missing second group of the first as offer -1."""
+    """Return both as one; options `alone` have offer -1 as their second group."""
 
     def wider(name: str, fill: float) -> Any:
         column = getattr(alone, name)
@@ -322,14 +322,14 @@ def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Par
 
 
 def _used(request: PlanRequest) -> Floats:
-    """Return what a GPU-second of a trial costs on each rentable, where that is billed."""
+    """Return the dollars of a GPU-second of a trial on each rentable, if that is billed."""
     return np.array([rentable.offer.used_usd_per_second for rentable in request.rentables] or [0.0])
 
 
 def undominated(request: PlanRequest) -> PlanRequest:
     """Return the request without offers that another one beats in every way.
 
-    Only where each stage uses one offer: two of them side by side may train at two widths.
+    Only if each stage uses one offer: two side by side may train at two widths.
     """
     if request.mix > 1:
         return request
@@ -348,9 +348,9 @@ def undominated(request: PlanRequest) -> PlanRequest:
 
 @dataclass(frozen=True)
 class _Figures:
-    """What an offer is compared by; only those of a kind are compared.
+    """The figures by which offers of one kind are compared.
 
-    A vCPU quota that counts is part of the kind: another one may have room where this has not.
+    A vCPU quota that matters is part of the kind: another one may have room when this one doesn't.
     """
 
     rentable: Rentable
@@ -381,7 +381,7 @@ class _Figures:
         )
 
     def beats(self, other: "_Figures") -> bool:
-        """Whether whatever is done on `other` could be done here, no slower and no dearer."""
+        """Whether this offer can do everything that `other` can, no slower and at no more cost."""
         return (
             self.price <= other.price
             and self.most >= other.most
@@ -394,11 +394,10 @@ class _Figures:
 def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
     """Return how many offers must beat one before it can be left out.
 
-    A launch isn't billed, but the instances that stay meanwhile are. If they cost more than giving
-    them back, to change to a twin can be cheaper than to grow. With three rivals there is always
-    one that neither the stage before nor the stage after is on. Among many offers (twins in every
-    zone) that is too much to search: plans that save seconds by such a change aren't looked for
-    there.
+    A launch isn't billed, but the instances that stay meanwhile are. If they cost more than
+    returning them, changing to a twin can be cheaper than growing. With three rivals there is
+    always one that neither the previous nor the next stage uses. Among many offers (twins in every
+    zone) that is too much to search, so plans that save seconds by such a change are left out.
     """
     if len(request.rentables) > _FEW_OFFERS:
         return 1

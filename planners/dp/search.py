@@ -1,12 +1,12 @@
 """The exact search over stages: Pareto dynamic programming over labels, pruned by lower bounds.
 
-The result is the best there is in the model of `planners.cost_model`
+The result is the best plan in the model of `planners.cost_model`
 (docs/decisions/0004-exact-planner.md). A first plan, by rough bounds, rules out most options. The
-others are searched in rounds: narrow ones (few options, few labels) find a good plan quickly; the
-full one, pruned by that plan, finds the best, or that there is no better.
+rest is searched in rounds: narrow ones (few options, few labels) find a good plan quickly; the full
+one, pruned by that plan, finds the best, or proves that there is no better.
 
-Bills that are rounded up have a search of their own, which begins with the best plan of the other
-and keeps a bounded number of labels: few of them beat one another.
+Rounded bills have their own search. It begins with the best plan by exact bills and keeps a bounded
+number of labels, because few of them beat one another.
 """
 
 import math
@@ -29,16 +29,16 @@ Allowed = Callable[[int, Options], Bools]
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
 # The same for a first plan, by bounds that are quick to compute.
 _ROUGH = (60, 40)
-# The same where bills are rounded up; the last is a proof where no label was left out.
+# The same for rounded bills; the last is a proof if no label was left out.
 _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
 
 
 class Search:
     """The stages of a request and their options, for questions with any limits.
 
-    `allowed(stage, options)` restricts the options of a stage. With `rounded`, bills are those that
-    are rounded up; without, bills to the instant, which are never higher. `proven` says whether
-    the last answer is the best of all that the options allow.
+    `allowed(stage, options)` restricts the options of a stage. With `rounded`, bills are rounded
+    up; without, they are exact, which is never higher. `proven` says whether the last answer is the
+    best that the options allow.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Search:
                 menu_here = menu_here.only(allowed(number, menu_here))
             steps.append(step)
             options.append(menu_here)
-            # Only there is it certain that no instance can be kept: later bounds assume the best.
+            # Only here it is certain that no instance can be kept: later bounds assume the best.
             nothing_before = number == 0 and not request.fleet
             costs.append(step.least(menu_here, fresh=nothing_before))
-        # What is left depends on the offer that is held, where a stage has only one.
+        # The rest depends on the offer that is held, if a stage has only one.
         by_offer = request.mix == 1 and len(request.rentables) > 1
         self._ways = Ways(request, rounded, delays, steps, options, costs, by_offer)
 
@@ -83,9 +83,9 @@ class Search:
     def best(
         self, limits: Limits, objective: Objective, incumbent: Solution | None = None
     ) -> Solution | None:
-        """Return the best way within the limits, None where there is none.
+        """Return the best way within the limits; None if there is none.
 
-        `incumbent` is one that keeps the limits, from an earlier search.
+        `incumbent` is a way that keeps the limits, from an earlier search.
         """
         if not self.possible:
             return None
@@ -93,7 +93,7 @@ class Search:
         aim = aim if incumbent is None else aim.to_beat(incumbent)
         if not self._ways.by_offer:
             return self._in_rounds(self._ways, aim, incumbent)
-        # Bounds by offer take longer than a first plan does, and few options are left beside it.
+        # Bounds by offer take longer than a first plan, which leaves few options.
         scores = self._rough.scores(aim)
         if not self._ways.rounded:
             first, _ = self._rough.search(aim, promising(aim, scores, _ROUGH[0]), _ROUGH[1])
@@ -109,7 +109,7 @@ class Search:
         return replace(self._ways, by_offer=False)
 
     def _in_rounds(self, ways: Ways, aim: Aim, incumbent: Solution | None) -> Solution | None:
-        """Return the best of the ways; the incumbent where none beats it."""
+        """Return the best of the ways; the incumbent if none beats it."""
         scores = ways.scores(aim)
         for options, labels in _ROUNDED_ROUNDS if ways.rounded else _ROUNDS:
             chosen = promising(aim, scores, options)
@@ -122,19 +122,19 @@ class Search:
         return incumbent
 
     def front(self) -> list[Solution]:
-        """Return every undominated way, the fastest first; limits are ignored."""
+        """Return every undominated way, fastest first; limits are ignored."""
         return self._ways.front() if self.possible else []
 
 
-# As many searches as one command asks about: with and without rounding, and spot.
+# The number of searches of one command: with and without rounding, and spot.
 _REMEMBERED = 4
 _recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 
 
 def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
-    """Return the search that answers a request, whatever its limits and its objective are.
+    """Return the search for a request, for any limits and objective.
 
-    The last few are remembered: the questions of one command only differ in those.
+    The last few are cached: the requests of one command only differ in those two.
     """
     question = (replace(request, limits=Limits(), objective="cost"), rounded)
     for earlier, search in _recent:

@@ -1,7 +1,7 @@
-"""Ways through all stages: what is least possible for each option, and a search stage by stage.
+"""Ways through all stages: lower bounds for each option, and a search stage by stage.
 
-A label goes only if another one of the same fleet is nowhere worse, or if even the cheapest rest
-that its time (or money) leaves would not beat the best plan so far.
+A label is dropped only if another one with the same fleet is nowhere worse, or if even the cheapest
+rest that its time (or money) leaves wouldn't beat the best plan so far.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Aim:
-    """The goal: the least of one measure, within both limits and better than the `incumbent`."""
+    """The goal: the minimum of one measure, within both limits and below the `incumbent`."""
 
     deadline: float
     budget: float
@@ -49,7 +49,7 @@ class Aim:
     def worth(self, bound: Floats) -> Bools:
         """Return where a partial plan with this bound may still lead to a better plan."""
         limit = self.budget if self.objective == "cost" else self.deadline
-        # What costs as much as the incumbent may still be better in the other measure.
+        # A plan that equals the incumbent may still be better in the other measure.
         return np.isfinite(bound) & (bound <= min(limit, self.incumbent) * (1 + SLACK))
 
     def within(self, seconds: Floats, dollars: Floats) -> Bools:
@@ -58,7 +58,7 @@ class Aim:
         return in_time & (dollars <= self.budget * (1 + SLACK))
 
     def affords(self, labels: Labels, delays: DelayColumns) -> Bools:
-        """Return where giving everything back at once wouldn't cost more than may be spent."""
+        """Return where returning everything at once wouldn't exceed the budget."""
         dollars = labels.dollars
         if labels.ages is not None:
             groups = range(labels.offer.shape[1])
@@ -67,12 +67,12 @@ class Aim:
         return np.asarray(dollars <= most * (1 + SLACK))
 
     def to_beat(self, solution: Solution) -> "Aim":
-        """Return the same aim, with a plan that is to be beaten."""
+        """Return the same aim with a plan to beat."""
         incumbent = solution.dollars if self.objective == "cost" else solution.seconds
         return Aim(self.deadline, self.budget, self.objective, incumbent)
 
     def bound(self, seconds: Floats, dollars: Floats, rest: Staircase) -> Floats:
-        """Return the least that the measure can be in the end; infinite beyond the other limit."""
+        """Return a lower bound of the final measure; inf beyond the other limit."""
         if self.objective == "cost":
             return dollars + rest.dollars_within(self.deadline * (1 + SLACK) - seconds)
         return seconds + rest.seconds_within(self.budget * (1 + SLACK) - dollars)
@@ -82,8 +82,8 @@ class Aim:
 class Ways:
     """The ways through the stages of a request by some options of each.
 
-    `costs` are the least seconds and dollars of each option, whatever comes before it. `by_offer`
-    says whether bounds on the rest go by the offer that is held: tighter, and slower to compute.
+    `costs` are the least seconds and dollars of each option, whatever comes before it. With
+    `by_offer`, bounds on the rest depend on the held offer: tighter, and slower to compute.
     """
 
     request: PlanRequest
@@ -110,9 +110,9 @@ class Ways:
 
     @cached_property
     def after(self) -> "list[RestBounds]":
-        """What is least possible from each stage on, by the offer held; one more for nothing left.
+        """The least cost from each stage on, by the held offer, with a last entry for the end.
 
-        Staying on an offer costs nothing more; another one has to be launched and to boot. Where
+        Staying on an offer costs nothing extra; another one has to be launched and to boot. If
         stages mix offers, everything may stay.
         """
         count = len(self.request.rentables)
@@ -127,7 +127,7 @@ class Ways:
             changed = step.least(options, fresh=True)
             stay = [_of_offer(options, least, offer, rest[-1]) for offer in range(count)]
             move = lowest([_of_offer(options, changed, offer, rest[-1]) for offer in range(count)])
-            # Most offers of a catalog have no option worth having: they share one staircase.
+            # Most offers of a catalog have no useful option: they share one staircase.
             both = (move if s is IMPOSSIBLE else lowest([s, move]) for s in stay)
             rest.append(RestBounds(tuple(both)))
         return rest[::-1]
@@ -142,12 +142,12 @@ class Ways:
 
     @cached_property
     def around(self) -> list[Staircase]:
-        """What is least possible for all other stages than each one."""
+        """The least cost of all stages other than each one."""
         rests = zip(self.before, self.after[1:], strict=True)
         return [before.then(lowest(after.stairs)) for before, after in rests]
 
     def front(self) -> list[Solution]:
-        """Return every undominated way, the fastest first."""
+        """Return every undominated way, fastest first."""
         every = [np.arange(len(options)) for options in self.options]
         trail, _ = self._trail(Aim(math.inf, math.inf, "cost"), every, None)
         ends = trail[-1]
@@ -155,7 +155,7 @@ class Ways:
         return [self._solution(trail, every, int(row)) for row in order]
 
     def scores(self, aim: "Aim") -> list[Floats]:
-        """Return for each option of each stage the least that a plan with it can come to."""
+        """Return a lower bound for plans with each option of each stage."""
         return [
             aim.bound(seconds, dollars, others)
             for (seconds, dollars), others in zip(self.costs, self.around, strict=True)
@@ -164,7 +164,7 @@ class Ways:
     def search(
         self, aim: "Aim", chosen: Sequence[Indices], most: int | None
     ) -> tuple[Solution | None, bool]:
-        """Return the best way by the chosen options, and whether no label was left out for it.
+        """Return the best way by the chosen options, and whether no label was left out.
 
         At most `most` labels are kept after each stage; None keeps all.
         """
@@ -183,9 +183,9 @@ class Ways:
     def _trail(
         self, aim: "Aim", chosen: Sequence[Indices], most: int | None
     ) -> tuple[list[Labels], bool]:
-        """Return the labels after each stage, from the start on, and whether these are all.
+        """Return the labels after each stage, from the start on, and whether they are complete.
 
-        Shorter where no label is left.
+        Ends early if no label is left.
         """
         whole = True
         trail = [self._start()]
@@ -217,7 +217,7 @@ class Ways:
             offer[0, group] = index[live.offer]
             count[0, group] = len(live.ages)
             width[0, group] = live.width or 0.0
-            # Beyond `oldest` an age changes no bill; capped, more labels have the same fleet.
+            # Beyond `oldest` an age changes no bill. Capped, more labels have the same fleet.
             capped = np.minimum(live.ages, self.delays.oldest[index[live.offer]])
             ages[0, group, : len(live.ages)] = np.sort(capped)
         nothing = np.zeros(1, int)
@@ -247,7 +247,7 @@ class Ways:
 
 
 def promising(aim: Aim, scores: Sequence[Floats], most: int | None = None) -> list[Indices]:
-    """Return the options of each stage that may be part of a plan worth finding."""
+    """Return the options of each stage that may be part of a better plan."""
     chosen = []
     for score in scores:
         rows = np.flatnonzero(aim.worth(score))
@@ -259,7 +259,7 @@ def promising(aim: Aim, scores: Sequence[Floats], most: int | None = None) -> li
 
 @dataclass(frozen=True)
 class RestBounds:
-    """What is least possible from a stage on, by the offer that is held (by its first group's)."""
+    """The least cost from a stage on, by the held offer (that of the first group)."""
 
     stairs: tuple[Staircase, ...]
 
@@ -270,7 +270,7 @@ class RestBounds:
         dollars: Floats,
         options: Options,
     ) -> Floats:
-        """Return the least that the measure can be in the end; the last axis is the options."""
+        """Return a lower bound of the final measure; the last axis is the options."""
         if len({id(stair) for stair in self.stairs}) == 1:
             return aim.bound(seconds, dollars, self.stairs[0])
         held = options.offer[:, 0]
@@ -291,7 +291,7 @@ def _of_offer(
     offer: int,
     rest: RestBounds,
 ) -> Staircase:
-    """Return the least of a stage on one offer, and of what comes after."""
+    """Return the least cost of a stage on one offer and of the rest."""
     # Options come offer by offer.
     begin, end = np.searchsorted(options.offer[:, 0], (offer, offer + 1))
     if begin == end:
@@ -300,7 +300,7 @@ def _of_offer(
 
 
 def _advance(step: Step, labels: Labels, options: Options, aim: Aim, rest: RestBounds) -> Labels:
-    """Return the undominated labels after a stage that may still lead to a plan worth finding."""
+    """Return the undominated labels after a stage that may still lead to a better plan."""
     chunk = max(1, _AT_ONCE // len(options))
     parts = []
     for begin in range(0, len(labels), chunk):

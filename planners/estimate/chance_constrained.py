@@ -1,10 +1,10 @@
-"""Plans that keep the limits with a probability, searched by what they are drawn to take.
+"""Plans that keep the limits with a given probability, judged by Monte Carlo draws.
 
-A planner goes by means, and a plan that is best on average is seldom the surest: an instance to
-spare, a faster fleet or another offer may be. So it is asked as if all durations were some standard
-deviations longer than their means: that brings up plans with room for delays. Each is judged by its
-draws, and the best of those that keep the limits often enough is the answer. Of a job with few
-plans each one is judged: the answer is then exact.
+A planner uses means, and the plan that is best on average is seldom the safest: a spare instance, a
+faster fleet or another offer may be safer. So the planner is also called with all durations some
+standard deviations above their means, which yields plans with room for delays. Each is judged by
+its draws, and the best of those that keep the limits often enough is the answer. If a job has few
+plans, all are judged: then the answer is exact.
 """
 
 import itertools
@@ -33,31 +33,31 @@ from cloudtune.planners.estimate.rollout import Draws, sample
 from cloudtune.planners.selection import described, measures
 from cloudtune.planners.static import StaticPlanner
 
-# How often a planner is asked for a plan that is sure enough.
+# How often the planner is called for a safe enough plan.
 _SOLVES = 10
 # Standard deviations that make no difference.
 _CLOSE = 0.05
-# The standard deviations by which durations are longer than their means, in whole fronts.
+# The standard deviations above the means for which whole fronts are computed.
 _CAUTION = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-# The most plans of a job that are all judged.
+# Up to this many plans of a job, all are judged.
 _FEW = 256
-# The most offers that are all tried beside a plan's own.
+# Up to this many offers, all are tried beside a plan's own.
 _FEW_OFFERS = 12
-# Samples that say whether a plan is worth a closer look.
+# Samples for a first look at whether a plan is worth a closer one.
 _COARSE = 200
-# What takes more than that many times the limits, by few samples, isn't worth a closer look.
+# A plan that exceeds the limits by this factor, by few samples, isn't worth a closer look.
 _DOUBT = 1.1
-# The same of a run that replans, and makes up for a part of it.
+# The same for a run that replans, and so makes up for part of the excess.
 _DOUBT_OF_REPLANNED = 1.3
-# The most plans that are judged by few samples, of a large job and of a small one.
+# The maximum number of plans judged by few samples, for a large and for a small job.
 _GLANCES = (100, 600)
-# The trials of all stages of the plans that are judged so: some ten seconds.
+# The total trials of all stages of these plans: some ten seconds.
 _DRAWN = 150_000
-# The most plans that are looked at closely.
+# The maximum number of plans judged by all samples.
 _LOOKS = 80
-# The surest plans, from which surer ones are searched.
+# The number of safest plans from which safer ones are searched.
 _STARTS = 3
-# Planners that take whatever is best; the others have rules of their own.
+# Planners without rules of their own: they accept any plan.
 _ANY_KIND = frozenset({"exact", "ilp"})
 
 # The groups of each stage.
@@ -75,12 +75,11 @@ def quantile_plan(
 ) -> tuple[Plan, Forecast]:
     """Return the best plan found that keeps all limits in that share of samples, and its outlook.
 
-    The probability is that of keeping both limits at once, so each limit alone is kept at least as
-    surely. With `reacts` it is asked of a run that replans the rest when speeds aren't the
-    profile's: the very forecast that `outlook` gives.
+    The probability is that of keeping both limits at once. With `reacts` it is that of a run which
+    replans the rest when speeds differ from the profile, as forecast by `outlook`.
 
     Raises:
-        InfeasibleError: there is none; carries the fastest and the cheapest plan of the search.
+        InfeasibleError: there is none; it has the fastest and the cheapest plan of the search.
         UsageError: the confidence isn't between 0 and 1.
     """
     if not 0 < confidence < 1:
@@ -99,7 +98,7 @@ def quantile_plan(
 
 @dataclass
 class _Search:
-    """The way to a plan that is sure enough; `judged` holds the draws of those on the way."""
+    """The search for a safe enough plan; `judged` has the draws of the plans looked at."""
 
     planner: Planner
     request: PlanRequest
@@ -113,23 +112,23 @@ class _Search:
 
     @property
     def free(self) -> bool:
-        """Whether the planner takes whatever is best; others have rules of their own."""
+        """Whether the planner has no rules of its own, so that any plan is allowed."""
         return self.planner.name in _ANY_KIND
 
     @property
     def goal(self) -> Limits:
-        """The limits that samples are held against."""
+        """The limits that samples are compared with."""
         return fitting(self.request.limits) if self.reacts else self.request.limits
 
     @property
     def best(self) -> Plan | None:
-        """The best of the plans that are sure enough."""
+        """The best of the safe enough plans."""
         sure = [plan for plan, draws in self.judged.items() if self._is_sure(draws)]
         return min(sure, key=self._measures, default=None)
 
     @property
     def familiar(self) -> PlanRequest:
-        """The request with the offers that neighbours have: of a catalog those of any plan yet."""
+        """The request with the offers for neighbours: from a catalog, only those used so far."""
         if len(self.request.rentables) <= _FEW_OFFERS:
             return self.request
         plans = (*(plan.choices for plan in self.judged), *self.glanced)
@@ -139,13 +138,13 @@ class _Search:
 
     @property
     def glances(self) -> int:
-        """The most plans that are judged by few samples."""
+        """The maximum number of plans judged by few samples."""
         fewest, most = _GLANCES
         drawn = sum(stage.trials for stage in self.request.work)
         return max(fewest, min(most, _DRAWN // drawn))
 
     def ask(self) -> None:
-        """Ask the planner with as little caution as makes its plan sure."""
+        """Call the planner with as little caution as makes its plan safe enough."""
         if self._is_enough(self.request):
             return  # no plan beats the best by means
         self._is_enough(replace(self.request, limits=Limits(deadline=0.0)))  # the fastest may be
@@ -162,7 +161,7 @@ class _Search:
             caution = 2 * caution if high == math.inf else (low + high) / 2
 
     def _is_enough(self, asked: PlanRequest) -> bool:
-        """Judge the planner's plan, or the ends that it names; False where more is to be asked."""
+        """Judge the planner's plan, or the ends that it names; return whether it is safe enough."""
         try:
             plans = [self.planner.plan(asked)]
         except InfeasibleError as error:
@@ -177,7 +176,7 @@ class _Search:
         return is_refused or any(sure)
 
     def others(self) -> Iterable[Plan]:
-        """Return plans that the planner may not return: all, or those that caution brings up."""
+        """Return more plans: all, or those of fronts with some caution."""
         free = replace(self.request, limits=Limits())
         static = isinstance(self.planner, StaticPlanner)
         if not self.free and not static:
@@ -194,7 +193,7 @@ class _Search:
                 yield from (solution.choices for solution in whole_front(asked))
 
     def look(self, plans: Iterable[Plan]) -> None:
-        """Judge the plans that may be better than the best so far, the most promising first."""
+        """Judge the plans that may beat the best so far, most promising first."""
         for plan in sorted(filter(self._possible, plans), key=self._measures):
             best = self.best
             if best is not None and self._measures(plan) >= self._measures(best):
@@ -205,7 +204,7 @@ class _Search:
                 self._judge(plan)
 
     def climb(self) -> None:
-        """Go from the surest plans to surer neighbours, until one is sure enough."""
+        """Move from the safest plans to safer neighbours, until one is safe enough."""
         surest = sorted(self.glanced, key=self.glanced.__getitem__)
         for start in surest[:_STARTS]:
             choices = start
@@ -220,7 +219,7 @@ class _Search:
                     self._judge(surer)
 
     def improve(self) -> None:
-        """Go from the best sure plan to better neighbours that are sure too."""
+        """Move from the best safe plan to better neighbours that are safe too."""
         before = None
         while self.best not in {None, before}:
             before = self.best
@@ -231,7 +230,7 @@ class _Search:
         return self._glance(plan) <= (_DOUBT_OF_REPLANNED if self.reacts else _DOUBT)
 
     def _glance(self, plan: Plan) -> float:
-        """Return how many times the limits a plan takes, by few samples, as surely as is asked."""
+        """Return a plan's excess over the limits at the confidence, by few samples."""
         if plan.choices not in self.glanced:
             draws = sample(self.request, plan, samples=_COARSE, seed=self.seed)
             self.glanced[plan.choices] = excesses(self.goal, draws, self.confidence)[2]
@@ -244,7 +243,7 @@ class _Search:
         return measures(plan, self.request.objective)
 
     def _possible(self, plan: Plan) -> bool:
-        """Whether a plan may be sure, by its means: not far beyond the limits."""
+        """Whether a plan may be safe enough, by its means: not far beyond the limits."""
         slack = _slack(self.request)
         means = Estimate(plan.estimate.seconds / slack, plan.estimate.dollars / slack)
         return self.request.limits.admit(means)
@@ -259,14 +258,14 @@ class _Search:
         return self._share(draws) >= self.confidence
 
     def _share(self, draws: Draws) -> float:
-        """Return the share of samples in which all limits are kept."""
+        """Return the share of samples that keep all limits."""
         kept = chances(self.goal, draws)[2]
         return 1.0 if kept is None else kept
 
     def refusal(self) -> InfeasibleError:
-        """Return the error that says how near the nearest plans come."""
+        """Return the error, which says how near the nearest plans come."""
         if self.refused is not None and not self.judged:
-            return self.refused  # there is no plan at all, however sure
+            return self.refused  # there is no plan at all, safe or not
         fastest = min(self.judged, key=lambda plan: measures(plan, "time"))
         cheapest = min(self.judged, key=lambda plan: measures(plan, "cost"))
         message = (
@@ -284,12 +283,7 @@ class _Search:
 
 
 def cautious(request: PlanRequest, caution: float) -> PlanRequest:
-    """Return the request with durations that are longer than their means.
-
-    Args:
-        request: what is asked.
-        caution: by how many standard deviations.
-    """
+    """Return the request with all durations `caution` standard deviations above their means."""
 
     def longer(measured: Measurement) -> Measurement:
         return replace(measured, mean=measured.mean + caution * measured.sd)
@@ -306,7 +300,7 @@ def cautious(request: PlanRequest, caution: float) -> PlanRequest:
 
 
 def every_choice(request: PlanRequest, most: int) -> list[Choices] | None:
-    """Return all ways through the stages with one offer each; None if they are more than that."""
+    """Return all ways through the stages with one offer each; None beyond `most`."""
     groups: list[tuple[tuple[Group, ...], ...]] = []
     for stage in request.work:
         groups.append(tuple(itertools.islice(_groups(request, stage), most + 1)))
@@ -326,7 +320,7 @@ def _groups(request: PlanRequest, stage: Stage) -> Iterator[tuple[Group, ...]]:
 
 
 def neighbours(request: PlanRequest, choices: Choices) -> Iterator[Choices]:
-    """Yield what differs in one stage, or in it and all after it, by a little."""
+    """Yield choices that differ slightly in one stage, or in it and all later ones."""
     for number, (stage, groups) in enumerate(zip(request.work, choices, strict=True)):
         for other in _groups(request, stage):
             if _is_near(groups, other):
@@ -334,7 +328,7 @@ def neighbours(request: PlanRequest, choices: Choices) -> Iterator[Choices]:
 
 
 def _is_near(groups: tuple[Group, ...], others: tuple[Group, ...]) -> bool:
-    """Whether a stage has an instance more or fewer, another width, or another offer instead."""
+    """Whether two stages differ by one instance, by the width, or by the offer."""
     group = groups[0]
     other = others[0]
     if group.offer == other.offer:
@@ -350,9 +344,9 @@ def _wanted(limits: Limits) -> str:
 
 
 def _slack(request: PlanRequest) -> float:
-    """Return how many times the limits the means of a plan may be that keeps them often.
+    """Return by which factor a plan's means may exceed the limits that it mostly keeps.
 
-    An interruption that seldom comes makes the mean longer, and most runs no longer at all.
+    A rare interruption raises the mean, but leaves most runs as they are.
     """
     mostly = [
         rentable.epoch_seconds(width) / rentable.profile.epoch_seconds(width)

@@ -1,4 +1,4 @@
-"""The dice of an outlook: durations of every sample at once, the same for the same seed."""
+"""The random draws of an outlook: durations for every sample at once, reproducible by seed."""
 
 import math
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from cloudtune.planners.arrays import Floats, Indices, Ints
 class Dice:
     """Draws for `samples` samples; a duration is normal and never below zero, as in SimWorld.
 
-    Samples come in pairs whose normals mirror each other (antithetic variates: Hammersley and
-    Morton, 1956). So means settle with far fewer samples, and half of the drawing is saved.
+    Samples come in pairs with mirrored normals (antithetic variates: Hammersley and Morton, 1956).
+    So means converge with far fewer samples, and half of the drawing is saved.
     """
 
     def __init__(self, samples: int, seed: int) -> None:
@@ -29,10 +29,9 @@ class Dice:
     def seconds(
         self, measured: Measurement, count: int, *, times: int = 1, among: int = 1
     ) -> Floats:
-        """Return `count` durations in each sample, each the sum of `times` of that measurement.
+        """Return `count` durations per sample, each the sum of `times` draws of the measurement.
 
-        Where as many are shared `among` several, a part. By how much the mean is off is drawn once
-        for each sample.
+        With `among`, divided among that many. The error of the mean is drawn once per sample.
         """
         drawn = _stretched(self.normal(count), measured, times, among)
         if measured.error == 0:
@@ -45,19 +44,19 @@ class Dice:
         return self._means[measured]
 
     def few(self, measured: Measurement, *shape: int) -> Floats:
-        """Return durations that belong to some samples only, of any shape."""
+        """Return durations for some of the samples, of any shape."""
         return _stretched(self._generator.standard_normal(shape), measured, 1)
 
     def gaps(self, mean: float | Floats, *shape: int) -> Floats:
-        """Return seconds until the next of some events that come so often, on average."""
+        """Return seconds until the next event, exponentially distributed with that mean."""
         return self._generator.exponential(1.0, shape) * mean
 
     def picked(self, ways: int) -> Indices:
-        """Return an index below `ways` for each sample, all equally likely."""
+        """Return a uniform index below `ways` for each sample."""
         return self._generator.integers(ways, size=self.samples)
 
     def shares(self, *shape: int) -> Floats:
-        """Return numbers from 0 to 1, all equally likely."""
+        """Return uniform numbers from 0 to 1."""
         return self._generator.random(shape)
 
     def survivors(self, places: Sequence[int], count: int) -> Ints:
@@ -67,7 +66,7 @@ class Dice:
         )
 
     def factor(self, error: float) -> Floats:
-        """Return by how much all the epochs of a profile are longer than it says, by sample.
+        """Return the factor on all epochs of a profile in each sample.
 
         Twice as long is as likely as half as long.
         """

@@ -1,4 +1,4 @@
-"""What a plan may take, as distributions."""
+"""The time and cost of a plan, as distributions."""
 
 import math
 from dataclasses import replace
@@ -25,8 +25,8 @@ def outlook(
 ) -> Forecast:
     """Return the percentiles of a plan's seconds and dollars, and how likely it keeps the limits.
 
-    With `reacts` those of a run that replans the rest when speeds aren't the profile's. The same
-    seed and plan give the same outlook; a percentile is one of the samples.
+    With `reacts`, those of a run that replans the rest when speeds differ from the profile. The
+    same seed and plan give the same outlook; a percentile is one of the samples.
     """
     if not reacts:
         return to_forecast(
@@ -34,7 +34,7 @@ def outlook(
         )
     draws = reacting_draws(request, plan, samples=samples, seed=seed)
     forecast = to_forecast(fitting(request.limits), plan, draws, seed)
-    # A run that a deadline ends has still to give everything back.
+    # A run that a deadline ends must still return everything.
     release = max(rentable.profile.release.high for rentable in request.rentables)
     deadline = request.limits.deadline
     limits = replace(request.limits, deadline=None if deadline is None else deadline + release)
@@ -48,7 +48,7 @@ def outlook(
 
 
 def fitting(limits: Limits) -> Limits:
-    """Return the limits in which a run that replans has all of its work done.
+    """Return the limits within which a run that replans does all of its work.
 
     With less than this reserve left it drops trials.
     """
@@ -56,7 +56,7 @@ def fitting(limits: Limits) -> Limits:
 
 
 def beyond(limits: Limits) -> Limits:
-    """Return the limits in which a run has these for its work: what `fitting` is the reverse of."""
+    """Return the limits that leave a run these for its work: the inverse of `fitting`."""
     left = 1 - Reserve(0.0).share
     return Limits(
         None if limits.deadline is None else limits.deadline / left,
@@ -65,7 +65,7 @@ def beyond(limits: Limits) -> Limits:
 
 
 def _cut_off(limits: Limits, draws: Draws) -> Draws:
-    """Return draws of runs that are ended by whichever limit comes first."""
+    """Return the draws with runs ended by whichever limit comes first."""
     share = np.ones(len(draws.seconds))
     for limit, taken in ((limits.deadline, draws.seconds), (limits.budget, draws.dollars)):
         if limit is not None:
@@ -88,7 +88,7 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
 
 
 def excesses(limits: Limits, draws: Draws, share: float) -> tuple[float, float, float]:
-    """Return how many times a limit that share of samples take at most: of time, money and both."""
+    """Return quantiles of time, money and their maximum, each as a factor of its limit."""
     late = draws.seconds / (limits.deadline or math.inf)
     dear = draws.dollars / (limits.budget or math.inf)
     return (
@@ -99,7 +99,7 @@ def excesses(limits: Limits, draws: Draws, share: float) -> tuple[float, float, 
 
 
 def to_forecast(limits: Limits, plan: Plan, draws: Draws, seed: int) -> Forecast:
-    """Return the forecast that a plan's draws make, against the limits."""
+    """Return the forecast of a plan's draws under the limits."""
     in_time, in_money, within = chances(limits, draws)
     first = plan.stages[0].stage
     last = plan.stages[-1].stage
@@ -125,7 +125,7 @@ def _certain(value: float) -> Spread:
 
 
 def quantile(draws: Floats, share: float) -> float:
-    """Return the least draw that so large a share of all doesn't exceed."""
+    """Return the least draw that the given share of all draws doesn't exceed."""
     return float(np.quantile(draws, share, method="inverted_cdf"))
 
 

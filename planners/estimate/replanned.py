@@ -1,10 +1,9 @@
-"""What a run comes to that replans the rest when its speed isn't the profile's.
+"""The outlook of a run that replans the rest when its speed differs from the profile.
 
-A run learns how fast its trials really are, and what it does next depends on that: dearer fleets
-where it is late, fewer instances where it has time. So the speeds that may come are divided into a
-few, of each the rest is planned as the run would plan it at its first rung
-(`policy.planned.replanner`), and each sample follows the plan of its own speed. A run that still
-breaks a limit is cut off there.
+A run learns how fast its trials really are, and reacts: with more expensive fleets if it is late,
+with fewer instances if it has time. So possible speeds are divided into a few classes. For each the
+rest is planned as the run would at its first rung (`policy.planned.replanner`), and each sample
+follows the plan of its class. A run that still breaks a limit is cut off there.
 """
 
 import math
@@ -21,14 +20,14 @@ from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.planners.selection import measures
 
-# The speeds that are distinguished, in standard deviations of the profile's error.
+# The classes of speeds, in standard deviations of the profile's error.
 _SPEEDS = (-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8)
-# By how many standard deviations a plan is for the slower ones of the samples at a speed.
+# A plan is made for the slower samples of its class: this many standard deviations slower.
 _SLOWER = 0.15
 
 
 def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
-    """Return what a run of a plan may take that replans the rest; not cut off at the limits."""
+    """Return the draws of a run that replans the rest; not cut off at the limits."""
     drawn = sample(request, plan, samples=samples, seed=seed)
     error = request.rentable(plan.stages[0].groups[0].offer).profile.error
     if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
@@ -59,9 +58,9 @@ def _with_rows(drawn: Draws, other: Draws, rows: Floats) -> Draws:
 
 
 def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
-    """Return the plan that a run has after its first rung if epochs take `factor` times as long.
+    """Return the plan after the first rung if epochs take `factor` times as long.
 
-    None where it goes on as planned.
+    None if the run continues as planned.
     """
     slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
     real = replace(request, rentables=slowed, mix=1)

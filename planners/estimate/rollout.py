@@ -1,16 +1,15 @@
-"""A plan played many times at once, with every duration drawn.
+"""A plan simulated many times at once, with every duration drawn.
 
-The rules are those of planners/cost_model.py, and with no spread these are its seconds and dollars.
-With spread, each instance joins at a time of its own, and each trial starts when one is there for
-it:
+The rules are those of planners/cost_model.py; without spread the seconds and dollars are the same.
+With spread, each instance joins at its own time, and each trial starts when there is one for it:
 
-- Trials start on instances that are there already while others are still booting, except where the
-  model's caution counts on them to wait: in several waves, until the first other one has joined.
-- A stage is over when its last trial is done, so that stragglers make it longer than its mean.
+- Trials start on present instances while others are still booting, unless the cost model expects
+  them to wait: in several waves, until the first other one has joined.
+- A stage is over when its last trial is done, so stragglers make it longer than its mean.
 - `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
-- Spot instances are taken back at random, instead of slowing every epoch by what that costs on
-  average (`Rentable.epoch_seconds`). How a pool behaves is drawn once per sample, if there are
-  several ways that it may; while it is away, the plan waits for it.
+- Spot instances are interrupted at random, instead of slowing every epoch by the mean cost of that
+  (`Rentable.epoch_seconds`). The behaviour of a pool is drawn once per sample, if several are
+  possible; while the pool is dry, the plan waits for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +35,9 @@ from cloudtune.planners.estimate.training import (
 
 @dataclass(frozen=True)
 class Draws:
-    """What a plan took, sample by sample: seconds from now, dollars, GPU-hours paid for.
+    """The seconds from now, dollars and paid GPU-hours of a plan, by sample.
 
-    `slowness` is by how much the epochs of the first stage's offer are longer than its profile's.
+    `slowness` is the factor on the profile's epochs for the offer of the first stage.
     """
 
     seconds: Floats
@@ -47,15 +46,15 @@ class Draws:
     slowness: Floats
 
 
-# As many draws as one command asks about.
+# The number of draws of one command.
 _REMEMBERED = 4
 _recent: list[tuple[tuple[PlanRequest, Plan, int, int], Draws]] = []
 
 
 def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
-    """Return what a plan may take; the same seed and plan give the same draws.
+    """Return draws of a plan; the same seed and plan give the same draws.
 
-    The last few are remembered: some of a plan's alternatives come to the same stages.
+    The last few are cached: some of a plan's alternatives have the same stages.
     """
     question = (replace(request, limits=Limits(), objective="cost"), plan, samples, seed)
     for earlier, draws in _recent:
@@ -75,7 +74,7 @@ def _sampled(request: PlanRequest, plan: Plan, samples: int, seed: int) -> Draws
 
 
 class _Play:
-    """The instances that are rented in each sample, and what they have cost, as time goes by."""
+    """The instances rented in each sample, and what they have cost so far."""
 
     def __init__(self, request: PlanRequest, plan: Plan, dice: Dice) -> None:
         self.request = request
@@ -84,15 +83,15 @@ class _Play:
         self.fleets: dict[Offer, Fleet] = {}
         self.widths = {live.offer: live.width for live in request.fleet}
         self.pools: dict[Offer, PoolDraws] = {}
-        # Of the stage before: whether each trial had a place of its own, how many trials each
-        # instance had, and how many there were in all. They decide who may go on where it is.
+        # From the previous stage: whether each trial had its own place, how many trials each
+        # instance had, and how many there were. They decide which trials may stay in place.
         self.settled = True
         self.loads: dict[Offer, list[int]] = {}
         self.members = 0
         for live in request.fleet:
             ages = np.tile(live.ages, (dice.samples, 1))
             self.fleets[live.offer] = Fleet(live.offer, -ages, -ages)
-            self.dollars -= sum(live.ages) * live.offer.held_usd_per_second  # that is paid already
+            self.dollars -= sum(live.ages) * live.offer.held_usd_per_second  # already paid
             self.gpu_seconds -= sum(live.ages) * live.offer.gpus
         self.slowness = self._slowness(plan)
 
@@ -103,7 +102,7 @@ class _Play:
         alive = {offer: max(self._held(offer), wanted.get(offer, 0)) for offer in offers}
         gone = self._give_back(wanted)
         room = self.request.admits(alive)
-        # Under the cap nothing is asked for before the last instance that goes is gone.
+        # Under the cap, requests wait until the last instance that goes is gone.
         asked = self.now if room or gone is None else gone
         trainings = [self._train(stage, group, asked, staying[group.offer]) for group in groups]
         self.now = np.max([training.end for training in trainings], axis=0)
@@ -118,7 +117,7 @@ class _Play:
         self.members = stage.trials
 
     def end(self) -> Draws:
-        """Give everything back; return what it all took."""
+        """Return all instances, and return the draws."""
         gone = self._give_back({})
         seconds = self.now if gone is None else gone
         dollars = self.dollars + seconds * self.request.charges.usd_per_second
@@ -130,7 +129,7 @@ class _Play:
         return self.fleets[offer].count if offer in self.fleets else 0
 
     def _slowness(self, plan: Plan) -> dict[Offer, Floats]:
-        """Return by how much the epochs on each offer are longer; one type, one factor."""
+        """Return the factor on the epochs of each offer; one factor per instance type."""
         factors: dict[str, Floats] = {}
         for offer in plan.offers:
             if (name := offer.instance_type.name) not in factors:
@@ -138,11 +137,11 @@ class _Play:
         return {offer: factors[offer.instance_type.name] for offer in plan.offers}
 
     def _staying(self, stage: Stage, groups: Sequence[Group]) -> dict[Offer, Ints]:
-        """Return how many of each group's trials go on where they are.
+        """Return how many of each group's trials stay in place.
 
-        If the cost model lets all stay, all do. Else the trials stay whose instances are kept, if
-        the width is the same, but never enough to make the stage shorter than the cost model
-        says: the model doesn't count on luck.
+        If the cost model lets all stay, all do. Otherwise the trials on kept instances stay, if the
+        width is the same, but never enough to make the stage shorter than the cost model says: the
+        model doesn't count on luck.
         """
         ages = {offer: [0.0] * fleet.count for offer, fleet in self.fleets.items()}
         holdings = Holdings(ages, self.widths, self.settled)
@@ -165,16 +164,16 @@ class _Play:
         return staying
 
     def _give_back(self, wanted: Mapping[Offer, int]) -> Floats | None:
-        """Bill the oldest of what isn't wanted; return when all that is gone, None if nothing is.
+        """Bill the oldest surplus instances; return when they are gone, None if there are none.
 
-        Instances that were asked for and are not launched yet cost nothing.
+        Requested instances that aren't launched yet cost nothing.
         """
         ends = []
         for offer, fleet in tuple(self.fleets.items()):
             surplus = fleet.count - wanted.get(offer, 0)
             if surplus <= 0:
                 continue
-            # The oldest have paid their minimum charge, so giving them back costs least.
+            # The oldest have paid their minimum charge, so returning them costs least.
             going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
@@ -190,8 +189,8 @@ class _Play:
         held = self._held(group.offer)
         profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
-        # A trial may start as soon as one instance is there, unless the cost model counts on it to
-        # wait: then those that are held open only when the first of the fresh ones has joined.
+        # A trial may start as soon as one instance is there, unless the cost model expects it to
+        # wait: then held instances open only when the first fresh one has joined.
         opened = np.maximum(fleet.joined, self.now[:, None])
         capacity = held // instances_per_trial(group) * slots_per_instance(group)
         if held < group.instances and (group.waves > 1 or group.trials <= capacity):
@@ -211,13 +210,13 @@ class _Play:
         )
 
     def _pool(self, offer: Offer) -> PoolDraws:
-        """Return the pool of an offer: one for the whole of the plan."""
+        """Return the pool of an offer, which is the same for the whole plan."""
         if offer not in self.pools:
             self.pools[offer] = PoolDraws(self.request.rentable(offer), self.dice)
         return self.pools[offer]
 
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:
-        """Return the fleet of a group, with what is missing launched."""
+        """Return the fleet of a group, with missing instances launched."""
         offer = group.offer
         missing = group.instances - self._held(group.offer)
         if missing <= 0:
@@ -225,14 +224,14 @@ class _Play:
         profile = self.request.rentable(offer).profile
         launched = asked[:, None] + self.dice.seconds(profile.launch, missing)
         if self.request.rentable(offer).behaviours:
-            launched += self._pool(offer).wait()[:, None]  # the plan waits for a pool that is dry
+            launched += self._pool(offer).wait()[:, None]  # the plan waits for a dry pool
         fresh = Fleet(offer, launched, launched + self.dice.seconds(profile.boot, missing))
         self.dollars += missing * self.request.charges.usd_per_launch
         return self.fleets[offer].joined_by(fresh) if offer in self.fleets else fresh
 
 
 def _loads(group: Group) -> list[int]:
-    """Return how many trials are on each instance (or instances of one trial) after a stage."""
+    """Return the trials on each instance (or set of instances of one trial) after a stage."""
     per = slots_per_instance(group)
     left = group.trials
     units = group.instances // instances_per_trial(group)
@@ -240,7 +239,7 @@ def _loads(group: Group) -> list[int]:
 
 
 def _in_place(group: Group, survivors: Ints) -> Ints:
-    """Return how many survivors go on in place, on the instances with most survivors."""
+    """Return how many survivors stay in place, on the instances with most survivors."""
     per = slots_per_instance(group)
     units = group.instances // instances_per_trial(group)
     kept = np.sort(survivors, axis=1)[:, ::-1][:, :units]

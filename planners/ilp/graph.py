@@ -1,15 +1,15 @@
 """A job as a graph: a path from its begin to its end is a plan.
 
 Layer by layer: the fleet rented already, the ways to run the first stage, …, the last, nothing. An
-arc into a stage carries what that stage takes, and that depends on nothing but the way before and
-the way now: seconds, and the dollars of every instance second by second, and of every launch.
+arc into a stage has the seconds of that stage, and the dollars of every launch and of every
+instance second; these depend only on the way before and the way now.
 
-One thing no arc can see: an instance given back young, or in the middle of a billing grain, costs
-more than its seconds. `owed` says what that is, by when the instance was launched (an arc), and
-when it goes (a later arc); it depends on the nodes in between and on nothing else.
+No arc can see one thing: an instance returned young, or in the middle of a billing grain, costs
+more than its seconds. `owed` says how much, by when the instance was launched (an arc) and when it
+goes (a later arc); it depends only on the nodes in between.
 
-Written independently of planners/cost_model.py and planners/dp/options.py, which it has to agree
-with.
+This is written independently of planners/cost_model.py and planners/dp/options.py, with which it
+must agree.
 """
 
 import itertools
@@ -32,11 +32,11 @@ Path: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Arc:
-    """What moving from one node to a node of the next layer takes.
+    """A move from one node to a node of the next layer, with its seconds and dollars.
 
-    `dollars` are all that an arc can see, `lived` those of them for seconds of instances. `floor`
-    is the least that the instances launched here are billed, however soon they go. `delays`:
-    seconds from the begin of the stage until fresh instances are launched, by offer.
+    `dollars` are all that an arc can see, `lived` those of them for instance seconds. `floor` is
+    the least that the instances launched here are billed, however soon they go. `delays` are the
+    seconds from the start of the stage until fresh instances are launched, by offer.
     """
 
     seconds: float
@@ -48,7 +48,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class HeldFleet:
-    """The instances that are rented when a stage begins, and how trials sit on them."""
+    """The instances rented when a stage begins, and how trials are placed on them."""
 
     counts: Mapping[Offer, int]
     widths: Mapping[Offer, Width | None]
@@ -56,7 +56,7 @@ class HeldFleet:
 
     @classmethod
     def after(cls, way: Way) -> "HeldFleet":
-        """Return what a stage leaves behind."""
+        """Return the fleet that a stage leaves behind."""
         return cls(
             {group.offer: group.instances for group in way},
             {group.offer: group.width for group in way},
@@ -77,7 +77,7 @@ class Graph:
 
     @property
     def size(self) -> int:
-        """How many arcs there are."""
+        """The number of arcs."""
         layers = [1, *(len(ways) for ways in self.ways), 1]
         return sum(a * b for a, b in itertools.pairwise(layers))
 
@@ -115,9 +115,9 @@ class Graph:
     def owed(self, path: Path, launch: int, end: int, tail: int) -> tuple[float, ...]:
         """Return what instances launched on one arc owe when they go on a later one.
 
-        For each head that the later arc may have, in the order of its layer: how much more than
-        their seconds those are billed that go there. `launch` -1 stands for the fleet there is at
-        the begin. The path says which nodes are in between; `tail` is the one before the launch.
+        For each possible head of the later arc, in the order of its layer: how much more than their
+        seconds the instances that go there are billed. `launch` -1 stands for the fleet at the
+        start. The path has the nodes in between; `tail` is the one before the launch.
         """
         arcs = [
             self.arcs[stage][tail if stage == launch else self.node(path, stage)][path[stage]]
@@ -137,7 +137,7 @@ class Graph:
 
     @property
     def fleet_floor(self) -> float:
-        """The least that the fleet there is at the begin is billed from then on."""
+        """The least that the fleet at the start is billed from then on."""
         return sum(
             max(0.0, live.offer.charge(age) - age * live.offer.held_usd_per_second)
             for live in self.request.fleet
@@ -161,9 +161,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class Lot:
-    """Instances launched together: how many, behind how many older ones of their offer.
+    """Instances launched together: how many, and how many older ones of their offer there are.
 
-    `age` is theirs at the begin of the stage that they were launched in.
+    `age` is their age at the start of the stage in which they were launched.
     """
 
     offer: Offer
@@ -270,13 +270,13 @@ def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: Hel
 
 
 def _least(request: PlanRequest, offer: Offer) -> float:
-    """Return the least that an instance is billed: it boots, and it takes a while to go."""
+    """Return the least that an instance is billed: for its boot and its release."""
     profile = request.rentable(offer).profile
     return offer.charge(profile.boot.mean + profile.release.mean)
 
 
 def _given_back(request: PlanRequest, going: Mapping[Offer, int]) -> float:
-    """Return the dollars of the seconds that instances take to go."""
+    """Return the dollars of the seconds that released instances take to go."""
     return sum(
         max(0, count) * _release(request, offer) * offer.held_usd_per_second
         for offer, count in going.items()
@@ -304,7 +304,7 @@ def _takes(
 
 
 def _functions(request: PlanRequest, stage: Stage, group: Group, *, quiet: bool) -> float:
-    """Return what is billed by the function: each trial's GPUs while it begins and trains."""
+    """Return the bill by the function: each trial's GPUs while it begins and trains."""
     rentable = request.rentable(group.offer)
     profile = rentable.profile
     trained = stage.epochs * rentable.epoch_seconds(group.width)
@@ -314,7 +314,7 @@ def _functions(request: PlanRequest, stage: Stage, group: Group, *, quiet: bool)
 
 
 def _quiet(stage: Stage, held: HeldFleet, way: Way) -> bool:
-    """Whether every survivor trains on where it is, at a width that it has already."""
+    """Whether every survivor stays in place, at its present width."""
     group = way[0]
     if len(way) > 1 or not held.settled or group.waves > 1:
         return False

@@ -10,20 +10,20 @@ import pulp
 from cloudtune.planners.ilp.graph import Arc, Graph, Path
 from cloudtune.planners.ilp.solver import Solved, solve, total
 
-# What can be minimised or limited; the rank decides between plans that are alike.
+# What can be minimised or limited; the rank breaks ties between plans.
 Measure: TypeAlias = Literal["cost", "time", "rank"]
 
-# About what rows and objectives come to: the solver's tolerances are far below what matters.
+# Rows and objectives are scaled to about this size, far above the solver's tolerances.
 _SCALE = 1e3
-# The solver's answers keep its constraints but for its tolerance.
+# The solver keeps its constraints only within this tolerance.
 _DUE = 1e-8
 _SAME = 1e-8
-# Its multiples modulo 1 are far apart, however many.
+# The multiples of this number modulo 1 are far apart, however many there are.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def loose(value: float) -> float:
-    """Return a little more than a value: its last bits differ by the order of a sum."""
+    """Return slightly more than a value, whose last bits depend on the order of a sum."""
     return value + _SAME * max(abs(value), _SAME)
 
 
@@ -70,7 +70,7 @@ class Master:
         )
 
     def limit(self, measure: Measure, most: float) -> None:
-        """Bound a measure from above, with a last bit of slack: sums of floats differ there."""
+        """Bound a measure from above, with slack for the rounding of sums."""
         self._problem.addConstraint(self._goals[measure] <= loose(most) * self._scales[measure])
 
     def forbid(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class Master:
         return sum(self._rank(stage, node) for stage, node in enumerate(path))
 
     def cut(self, path: Path) -> bool:
-        """Add what a path owes and isn't charged for yet; return whether there is something."""
+        """Add cuts for what a path owes and isn't charged yet; return whether there are any."""
         missing = False
         for (launch, end), debt in self._debts.items():
             tail = self._graph.node(path, max(launch, 0))
@@ -95,9 +95,9 @@ class Master:
         return missing
 
     def _charge(self, path: Path, launch: int, end: int, owed: Sequence[float]) -> None:
-        """Let paths with this history owe this, whatever they go on to at the end.
+        """Make paths with this history owe this amount, whatever comes after `end`.
 
-        The history: launched by the same arc, or by one from another node that leads to no less,
+        The history is a launch by the same arc, or by one from another node that leads to no less,
         and the same nodes from there to the end.
         """
         graph = self._graph
@@ -131,10 +131,10 @@ class Master:
                 self._problem.addConstraint(total([*leaving, (node, -1.0)]) == 0)
 
     def _bill_the_least(self) -> None:
-        """Let all debts together cover what instances are billed at least.
+        """Make all debts together cover the least that instances are billed.
 
-        Not needed, for the cuts say it all in the end; where no instance outlives its minimum
-        charge, this row says it at once. The row is long, so it is added only when a debt appears.
+        The cuts imply this in the end, but if no instance outlives its minimum charge, this row
+        says it at once. The row is long, so it is added only when a debt appears.
         """
         self._bills_the_least = True
         scale = self._scales["cost"]
@@ -168,7 +168,7 @@ class Master:
         return total([*flows, *debts])
 
     def _rank(self, stage: int, node: int) -> float:
-        """Return a node's rank: its place, and a fraction that makes sums of them differ."""
+        """Return a node's rank: its place, plus a fraction that makes sums of ranks differ."""
         number = sum(map(len, self._nodes[:stage])) + node + 1
         return node + number * _GOLDEN % 1.0
 

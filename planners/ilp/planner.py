@@ -1,14 +1,14 @@
 """The best elastic plan by integer linear programming: the check on the dynamic programming.
 
-A plan is a path through the graph of planners/ilp/graph.py: a binary variable for each way to run
-a stage, a flow over the arcs between them, and the limits as rows. Big-M deadlines are avoided.
-What no arc can see, the surcharge of instances given back young, comes in by cuts: solve, price the
-plan as planners/cost_model.py does, add what it owes as cuts that hold for every plan with
-the same history, solve again, until nothing is missing. The bound of every round is proven, so that
-a search cut short still says how far off it may be.
+A plan is a path through the graph of planners/ilp/graph.py: a binary variable for each way to run a
+stage, a flow over the arcs between them, and the limits as rows, without big-M deadlines. What no
+arc can see, the surcharge of instances returned young, is added by cuts: solve, price the plan as
+planners/cost_model.py does, add what it owes as cuts that hold for every plan with the same
+history, and solve again until nothing is missing. The bound of every round is proven, so a search
+that is cut short still says how far off it may be.
 
 The problem is RubberBand's (EuroSys 2021); the cuts are those of the integer L-shaped method
-(Laporte and Louveaux, 1993), lifted over launches and hand-backs.
+(Laporte and Louveaux, 1993), lifted over launches and returns.
 """
 
 import math
@@ -25,11 +25,11 @@ from cloudtune.planners.selection import measures, refuse
 
 
 class IlpPlanner:
-    """Exact for small problems: `gap` is 0 and `status` "optimal" where the search wasn't cut.
+    """Exact for small problems: `gap` is 0 and `status` "optimal" unless the search was cut short.
 
-    `rounds` and `nodes` bound the search, and `left`, which gives the seconds that it may still
-    take; `max_arcs` bounds the size of the problem: ways to run a stage squared, times stages. 3
-    offers of 8 instances and 4 widths over 10 stages have about 80,000, and take 15 s.
+    `rounds`, `nodes` and `left` (which returns the remaining seconds) bound the search. `max_arcs`
+    bounds the size of the problem: ways to run a stage squared, times stages. 3 offers of 8
+    instances and 4 widths over 10 stages have about 80,000, and take 15 s.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class IlpPlanner:
         self.max_arcs = max_arcs
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return the best plan within the limits; of equals the faster, or the cheaper.
+        """Return the best plan within the limits; ties go to the faster, or the cheaper.
 
         Raises:
-            InfeasibleError: there is none; carries the fastest and the cheapest plan there is.
-            UsageError: the problem is too big, or the search was cut before it had any plan.
+            InfeasibleError: there is none; it has the fastest and the cheapest plan.
+            UsageError: the problem is too big, or the search was cut short without any plan.
         """
         graph = Graph(request)
         if not all(graph.ways):
@@ -79,7 +79,7 @@ def _too_big(graph: Graph, most: int) -> str:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A plan, its path, and how it compares: by dollars, seconds, or a rank of its own."""
+    """A plan, its path, and its measures: dollars, seconds and rank."""
 
     plan: Plan
     path: Path
@@ -92,9 +92,9 @@ class _Candidate:
 
 
 class _Search:
-    """One search: minimise the objective, among its best the other measure, then a fixed rank.
+    """One search: minimise the objective, then the other measure, then a fixed rank.
 
-    The rank makes the answer one and the same, whatever the limits: offers may be alike.
+    The rank makes the answer unique under any limits, because offers may be alike.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class _Search:
         self._cut_short = False
 
     def run(self) -> Plan | None:
-        """Return the best plan, or None where no plan meets the limits.
+        """Return the best plan, or None if no plan meets the limits.
 
         Raises:
-            UsageError: the search was cut before it had a plan.
+            UsageError: the search was cut short without a plan.
         """
         if self._limits.deadline is not None:
             self._master.limit("time", self._limits.deadline)
@@ -149,7 +149,7 @@ class _Search:
         return self._bounds.left is not None and self._bounds.left() <= 0
 
     def _minimise(self, measure: Measure) -> float | None:
-        """Look for the least of a measure; return the best bound that was proven."""
+        """Minimise a measure; return the best proven bound."""
         bound: float | None = None
         for _ in range(self._bounds.rounds):
             if self._out_of_time():
@@ -176,7 +176,7 @@ class _Search:
         return bound
 
     def _look_at(self, path: Path, measure: Measure) -> bool:
-        """Price a path and keep it if it's the best; return whether the master learnt from it."""
+        """Price a path and keep it if it is the best; return whether it led to new cuts."""
         plan = price(self._graph.request, self._graph.choices(path), "ilp")
         candidate = _Candidate(plan, path, self._master.rank(path))
         learnt = self._master.cut(path)
@@ -195,7 +195,7 @@ class _Search:
 
 
 def _gap(value: float, bound: float | None) -> float | None:
-    """Return how far above the bound a value is, as a share; 0 but for the last bits."""
+    """Return how far a value is above the bound, as a share; 0 within rounding."""
     if bound is None:
         return None
     if value <= loose(bound):

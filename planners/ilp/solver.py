@@ -1,11 +1,11 @@
-"""The integer solver, and what its answer really says.
+"""The integer solver, and the interpretation of its answers.
 
-HiGHS, in this process, from the package highspy. There is no default time limit: the same problem
-has to get the same answer on every machine. The number of nodes of the search may be bounded, and
-its seconds for comparisons.
+It is HiGHS, in this process, from the package highspy. There is no default time limit: a problem
+must get the same answer on every machine. The nodes of the search may be bounded, and for
+comparisons its seconds.
 
-The solver has to be exact: no gap, and tolerances far below a cent or a second where coefficients
-are around a thousand.
+The solver must be exact: no gap, and tolerances far below a cent or a second with coefficients
+around a thousand.
 """
 
 import math
@@ -23,10 +23,10 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Solved:
-    """What a solver achieved; the variables hold the values where there is a solution.
+    """What a solver achieved; if there is a solution, the variables have its values.
 
-    `bound` is a proven lower bound of a minimum, None where there is none. "feasible" is
-    a solution of a search that was cut short, "unknown" such a search without a solution.
+    `bound` is a proven lower bound of a minimum, or None. "feasible" is a solution of a search that
+    was cut short, "unknown" such a search without a solution.
     """
 
     status: SolveStatus
@@ -44,9 +44,9 @@ def total(terms: Iterable[tuple[Any, float]]) -> Any:
 def solve(problem: Any, nodes: int | None = None, seconds: float | None = None) -> Solved:
     """Minimise a `pulp.LpProblem`.
 
-    The search visits at most `nodes` nodes and takes at most `seconds`, where they are given. PuLP
-    builds the model; the answer is read here, for PuLP 3.3 knows no node limit ("kSolutionLimit")
-    and calls some searches without a solution optimal.
+    The search visits at most `nodes` nodes and takes at most `seconds`, if given. PuLP builds the
+    model; the answer is read here, because PuLP 3.3 knows no node limit ("kSolutionLimit") and
+    calls some searches without a solution optimal.
     """
     options = {"mip_max_nodes": nodes} if nodes is not None else {}
     solver = pulp.HiGHS(
