@@ -1,4 +1,4 @@
-"""How much can be tried: the most trials, and then the most epochs, that the limits pay for."""
+"""How much the limits pay for: the most trials, and then the most epochs."""
 
 import math
 from collections.abc import Callable
@@ -30,11 +30,11 @@ def explore(planner: Planner, ask: Ask, *, max_trials: int, max_epochs: int) -> 
     epochs; more of either must not mean less work in any stage. If not even one trial can be
     trained for `max_epochs`, the answer is one trial, trained as far as the limits pay for.
 
-    Exact where the planner is: whatever can be done with more trials can be done with fewer on the
-    same instances, no slower and no dearer, so that halving the interval finds the border.
+    Exact if the planner is: whatever can be done with more trials can be done with fewer on the
+    same instances, no slower and at no more cost, so bisection finds the border.
 
     Raises:
-        InfeasibleError: not even one epoch of one trial fits; carries the fastest and the cheapest.
+        InfeasibleError: not even one epoch of one trial fits; it has the fastest and the cheapest.
     """
     trials, plan = _most(planner, lambda count: ask(count, max_epochs), max_trials)
     if plan is not None:
@@ -50,8 +50,8 @@ def _most(
 ) -> tuple[int, Plan | None]:
     """Return the largest size up to `most` that has a plan, and the plan; 0 and None if none.
 
-    To plan a size takes long. The bound on all plans is quick and seldom far from the border, so
-    the search begins there, goes up or down in growing steps, and ends by halving.
+    Planning a size takes long. The bound on all plans is quick and seldom far from the border, so
+    the search begins there, moves up or down in growing steps, and ends with bisection.
     """
     size = max(1, _bound(ask, most))
     step = 1
@@ -65,7 +65,7 @@ def _most(
         else:
             largest = size
             plan = candidate
-        if largest and above <= most:  # the border lies between two sizes that were planned
+        if largest and above <= most:  # the border is between two planned sizes
             size = (largest + above) // 2
         else:
             size = min(largest + step, most) if largest else max(above - step, 1)
@@ -74,7 +74,7 @@ def _most(
 
 
 def plan_within(planner: Planner, request: PlanRequest) -> Plan | None:
-    """Return a planner's plan; None where it finds none, without a long account of why."""
+    """Return a planner's plan; None, without a reason, if it finds none."""
     if isinstance(planner, ExactPlanner):
         return planner.within(request)
     try:

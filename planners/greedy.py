@@ -16,22 +16,22 @@ from cloudtune.planners.static import StaticPlanner
 
 @dataclass(frozen=True)
 class GreedyPlanner:
-    """Lowers one stage's GPUs at a time, by the most dollars saved for a second lost.
+    """Lowers one stage's GPUs at a time, where a lost second saves the most dollars.
 
     Source: reconstructed from what is published of RubberBand (Misra et al., EuroSys 2021): the
-    descent from the best static allocation by "fair" steps, so that GPUs divide trials or the
-    other way round. `from_every` starts from every static plan that meets the limits instead.
+    descent from the best static allocation by "fair" steps, with GPUs dividing trials or the other
+    way round. `from_every` starts from every static plan that meets the limits instead.
     """
 
     from_every: bool = False
     name: str = "greedy"
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return where the descent ends; never dearer than the best static plan.
+        """Return the end of the descent, which costs no more than the best static plan.
 
         Raises:
-            InfeasibleError: it ends beyond the limits; carries the fastest and the cheapest plan
-                that static plans lead to.
+            InfeasibleError: it is beyond the limits; it has the fastest and the cheapest plan that
+                static plans lead to.
         """
         statics = list(StaticPlanner().every(request))
         start = start_limits(request)
@@ -66,13 +66,13 @@ def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:
 
 
 def _measures(request: PlanRequest, plan: Plan) -> tuple[float, float]:
-    """Return what the descent lowers, and what it may give up for that."""
+    """Return the measure that the descent lowers, and the one that it may raise for that."""
     both = (plan.estimate.dollars, plan.estimate.seconds)
     return both if request.objective == "cost" else both[::-1]
 
 
 def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
-    """Return what a step saves for each unit that it gives up; without giving up: most of all."""
+    """Return the saving of a step per unit given up; steps that give up nothing rank first."""
     mine = _measures(request, plan)
     theirs = _measures(request, step)
     saved = mine[0] - theirs[0]
@@ -83,7 +83,7 @@ def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
 def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | None:
     """Return the next lower fair allocation by GPUs; None at the bottom.
 
-    Among allocations of as many GPUs, that is the one that trains the stage in the least time.
+    Among allocations with the same GPUs, that is the one that trains the stage fastest.
     """
     have = group.instances * group.offer.gpus
     epoch = request.rentable(group.offer).epoch_seconds
@@ -96,7 +96,7 @@ def _next_lower(request: PlanRequest, stage: Stage, group: Group) -> Group | Non
 
 
 def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
-    """Yield the allocations by which every wave is full: one wave of any width, or whole waves."""
+    """Yield the allocations with full waves: one wave of any width, or several whole waves."""
     widths = request.rentable(offer).profile.widths
     for width in widths:
         yield from _at(offer, stage, width, stage.trials)

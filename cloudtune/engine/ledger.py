@@ -13,12 +13,12 @@ from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.serialization import decode_kind, encode_kind
 
-# Of the format: raised whenever what an older cloudtune wrote would be read as something else.
+# The version of the format: raised whenever an older ledger would be misread.
 VERSION = 3
-# Characters of a text, such as an exception's, that are read back of what a ledger has.
+# The maximum number of characters of a text, such as an exception's, that are read back.
 MAX_TEXT = 64 * 1024
 _WRITERS = {2: "cloudtune 0.1.0"}
-# What reading or replaying a record raises if it was changed from outside.
+# The errors of reading or replaying a record that was changed from outside.
 DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -39,10 +39,10 @@ class Entry:
 
 
 class Ledger(Protocol):
-    """Takes decisions down in order."""
+    """Records decisions in order."""
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Put one decision on record; on return it outlives this process."""
+        """Record one decision; on return it outlives this process."""
 
 
 class MemoryLedger:
@@ -56,18 +56,18 @@ class MemoryLedger:
 
 
 class FileLedger:
-    """A ledger in a file of JSON lines: a header, then one entry a line, each synced to disk."""
+    """A ledger in a file of JSON lines: a header, then one entry per line, each synced to disk."""
 
     def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
-        """Begin a ledger with a header, or go on with the one that is there (None).
+        """Begin a ledger with a header, or continue the existing one (None).
 
         Raises:
-            CloudtuneError: it is to go on, and isn't a ledger of a version that this program reads.
+            CloudtuneError: the existing one isn't a ledger of a version that this program reads.
         """
         if header is None:
             read_header(path)
             with path.open("rb+") as file:
-                # A line that was being written when the writer died was never acted upon.
+                # A line cut short when its writer died was never acted upon.
                 whole = file.read().rpartition(b"\n")[0]
                 file.truncate(len(whole) + 1)
             self._file = path.open("a", encoding="utf-8")
@@ -76,7 +76,7 @@ class FileLedger:
             self._write({"cloudtune_ledger": VERSION, **header})
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Put one decision on record; on return it is on disk."""
+        """Record one decision; on return it is on disk."""
         self._write({"event": encode_kind(event), "commands": [encode_kind(c) for c in commands]})
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class FileLedger:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return what a ledger was opened with.
+    """Return the header of a ledger.
 
     Raises:
         CloudtuneError: not a ledger of a version that this program reads.
@@ -131,12 +131,12 @@ def read_entries(path: Path) -> Iterator[Entry]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     for number, line in enumerate(lines[1:], start=2):
         if not line.endswith("\n"):
-            return  # only the last can be without
+            return  # only the last line can lack its end
         yield entry_of(line, path, number)
 
 
 def _readable(value: Any) -> Any:
-    """Return JSON whose texts UTF-8 can have, the end of one that is too long left out."""
+    """Return JSON with texts that UTF-8 can encode, cut off where they are too long."""
     if isinstance(value, str):
         text = value[:MAX_TEXT].encode(errors="replace").decode()
         left = len(value) - MAX_TEXT
@@ -150,7 +150,7 @@ def entry_of(line: str, path: Path, number: int) -> Entry:
     """Return the entry of a ledger's line; path and number name it in the error.
 
     Raises:
-        CloudtuneError: it is none.
+        CloudtuneError: it isn't one.
     """
     try:
         data = json.loads(line)

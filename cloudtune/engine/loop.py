@@ -12,7 +12,7 @@ from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import Event
 from cloudtune.policy.base import Policy
 
-# The most events at one instant; `_EACH` more for each trial, and each earlier instance.
+# The maximum number of events at one instant; `_EACH` more for each trial and earlier instance.
 _AT_ONCE = 3_000
 _EACH = 10
 
@@ -21,10 +21,10 @@ class World(Protocol):
     """Where things happen: simulated or real."""
 
     def next_event(self) -> Event | None:
-        """Return what happens next, waiting for it; None once the run has ended."""
+        """Wait for the next event and return it; None once the run has ended."""
 
     def apply(self, command: Command) -> None:
-        """Begin to carry a command out, without waiting; its outcome comes as an event."""
+        """Begin to carry out a command, without waiting; its outcome arrives as an event."""
 
 
 def run(
@@ -35,11 +35,11 @@ def run(
 ) -> None:
     """Drive a policy through a world until the run ends.
 
-    Every decision is on record before any of it is carried out, so that whatever happens to this
-    process, the ledger names all that may exist.
+    Every decision is in the ledger before any of it is carried out. So whatever happens to this
+    process, the ledger names everything that may exist.
 
     Raises:
-        CloudtuneError: events lead to commands and those to events forever, and no time passes.
+        CloudtuneError: events and commands follow each other forever, while no time passes.
     """
     instant = _Instant()
     while (event := world.next_event()) is not None:
@@ -54,9 +54,9 @@ def run(
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Turn the garbage collector off while a run is played in virtual time.
+    """Turn off the garbage collector during a run in virtual time.
 
-    A run makes next to no cycles, and looking for them takes a quarter of its time.
+    A run creates almost no reference cycles, and looking for them takes a quarter of its time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -68,7 +68,7 @@ def without_collection() -> Iterator[None]:
 
 
 class _Instant:
-    """Counts the events of one instant: a run that decides forever while no time passes, ends."""
+    """Counts the events of one instant, to end a run that decides forever while no time passes."""
 
     def __init__(self) -> None:
         self._trials: set[str] = set()

@@ -1,8 +1,8 @@
-"""Taking a run over from a controller that died: what it had asked for without hearing the end.
+"""Taking over a run from a controller that died, with the requests that it had in flight.
 
-The ledger has every decision before it was carried out, so it names all that may exist. A fresh
-policy that is fed its events stands where the dead one stood; what is outstanding is asked for once
-more, which is harmless where it was carried out already: each command names what it makes.
+The ledger has every decision before it was carried out, so it names everything that may exist. A
+fresh policy that is fed its events is where the dead one was. Outstanding requests are repeated,
+which is harmless if they were carried out already: each command names what it creates.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ from cloudtune.policy.base import Policy
 
 @dataclass(frozen=True)
 class OpenSession:
-    """A session whose end wasn't reported; `start.until_epoch` is how far it may train by now."""
+    """A session whose end wasn't reported; `start.until_epoch` is how far it may train now."""
 
     start: StartTrial
     stopping: bool = False
@@ -29,14 +29,13 @@ class OpenSession:
 
 @dataclass
 class InFlight:
-    """Launches, sessions and timers that a run has asked for and hasn't heard the end of, in order.
+    """Launches, sessions and timers that a run has requested and that haven't ended, in order.
 
-    `launches` are by intent; `instances` has the instance ids that are known, `joined` the intents
-    whose instances take trials, `released` those given back, `requested` when. `begun`
-    says whether the ledger has the begin of the run. `at` is the run second of the last event:
-    whatever a clock says, no event may come before that. `within`: the new limits of a run that
-    goes on, an ended one too; `more`: how many trials it then tries besides those that it was to
-    try.
+    `launches` are by intent; `instances` has the known instance ids, `joined` the intents whose
+    instances take trials, `released` those that were returned, `requested` the times. `begun` says
+    whether the ledger has the start of the run. `at` is the run second of the last event: whatever
+    a clock says, no event may come before it. `within` are the new limits of a resumed run; `more`
+    is how many trials it adds.
     """
 
     launches: dict[str, Launch]
@@ -53,13 +52,13 @@ class InFlight:
     requested: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, at: float) -> Event:
-        """Return the first event of a world, at that time: how the run goes on."""
+        """Return the first event of a world, at that time: how the run continues."""
         within = None if self.within is None else (self.within.deadline, self.within.budget)
         return first_event(at, begun=self.begun, within=within, more=self.more)
 
     @classmethod
     def of(cls, timeline: Timeline) -> "InFlight":
-        """Return what a run has asked for and that hasn't ended, as far as it was read."""
+        """Return what a run has in flight, as far as it was read."""
         open_ones = [
             instance for instance in timeline.instances.values() if instance.gone_at is None
         ]
@@ -91,9 +90,9 @@ class ResumableWorld(World, Protocol):
     """A world that another controller has acted upon before."""
 
     def take_over(self, in_flight: InFlight) -> None:
-        """Begin with what that controller has left; first comes `InFlight.first`.
+        """Begin with what that controller left behind; the first event is `InFlight.first`.
 
-        Whatever has happened since comes as events, some of it for a second time.
+        Whatever has happened since arrives as events, some of it for a second time.
         """
 
 
@@ -101,8 +100,8 @@ def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """Bring a fresh policy to where a ledger ends; return what is in flight there.
 
     Raises:
-        CloudtuneError: the policy decides otherwise than the recorded one did, so it can't
-            continue for that one.
+        CloudtuneError: the policy decides differently from the recorded one, so it can't continue
+            the run.
     """
     timeline = Timeline()
     for number, entry in enumerate(entries, start=2):
@@ -131,7 +130,7 @@ def resume(
     in_flight: InFlight,
     watch: Callable[[Event, tuple[Command, ...]], None] = lambda _event, _commands: None,
 ) -> None:
-    """Drive a policy on from where its ledger ended, until the run ends."""
+    """Drive a policy from where its ledger ended until the run ends."""
     if in_flight.ended and in_flight.within is None:
         return
     world.take_over(in_flight)

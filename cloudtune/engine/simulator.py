@@ -21,7 +21,7 @@ Pace: TypeAlias = Callable[[Mapping[str, object], int], float]
 
 @dataclass
 class _Session:
-    """A trial's workers: busy with being set up or with an epoch, or waiting at `until`."""
+    """A trial's workers: busy with their set-up or an epoch, or waiting at `until`."""
 
     command: commands.StartTrial
     profile: ScalingProfile
@@ -43,31 +43,31 @@ class _Intent:
 
 @dataclass(frozen=True)
 class _Shrinks:
-    """A spot pool has room for fewer instances than are held; only its victims hear of it."""
+    """A spot pool has room for fewer instances than are held."""
 
     at: float
     pool: PoolName
 
 
-# No profile is wrong by more: a normal draw could make epochs take no time.
+# The least factor on epochs: a normal draw could make them take no time.
 _MIN_FACTOR = 0.1
 _NO_ROOM = "InsufficientInstanceCapacity", "the spot pool has no room just now"
 RECLAIMED = "the cloud took the spot instance back"
 
 
 class SimWorld:
-    """Plays launches, training, interruptions and releases at the speeds of what can be rented.
+    """Simulates launches, training, interruptions and releases at the speeds of the rentables.
 
-    Durations are normal with the profile's spread, at least zero, from a generator of our own
-    seeded with `seed`; with no spread they are the profile's means exactly. Where a profile may be
-    wrong (`error`), the epochs on its instance type are all too fast or too slow by one factor,
-    drawn once. Metrics come from `metric_of(config, epoch)`, and an epoch takes
-    `pace_of(config, epoch)` times what the profile says, where that is given. The run begins at
-    `begin`. Workers that start take turns on `cores`, if all machines share them.
+    Durations are normal with the profile's spread, at least zero, from a generator seeded with
+    `seed`; without spread they are exactly the profile's means. If a profile may be wrong
+    (`error`), all epochs on its instance type are too fast or too slow by one factor, drawn once.
+    Metrics come from `metric_of(config, epoch)`; with `pace_of`, an epoch takes
+    `pace_of(config, epoch)` times what the profile says. The run begins at `begin`. Starting
+    workers take turns on `cores`, if all machines share them.
 
-    Spot instances come, and are taken back, as the `pools` say: the last that came go first,
-    without notice. A pool of which they say nothing is drawn from how it may behave
-    (`Rentable.behaviours`); else lives are exponential by the offer's interruptions.
+    Spot instances come and go as the `pools` say: the newest go first, without notice. A pool that
+    isn't given is drawn from its possible behaviours (`Rentable.behaviours`); without any, lives
+    are exponential by the offer's interruptions.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class SimWorld:
 
     @property
     def rentables(self) -> Sequence[Rentable]:
-        """What can be rented as it really is: as fast as it was drawn to be."""
+        """The rentables at their real speeds, as drawn."""
         return tuple(self._rentables.values())
 
     def _draw_pools(self, chance: random.Random) -> None:
-        """Let each spot pool that may behave in several ways behave in one of them."""
+        """Draw one behaviour for each spot pool that has several."""
         for name, rentable in self._rentables.items():
             if not rentable.behaviours or name in self.pools:
                 continue
@@ -132,11 +132,11 @@ class SimWorld:
                 self.pools[name] = trace
 
     def schedule(self, event: events.Event) -> None:
-        """Let an event happen at its time, if it still can by then; tests inject trouble so."""
+        """Schedule an event, which happens if it still can by then; tests inject faults so."""
         heapq.heappush(self._heap, (event.at, next(self._order), event))
 
     def next_event(self) -> events.Event | None:
-        """Return the next event that still holds, and move the clock to it."""
+        """Return the next event that is still valid, and move the clock to it."""
         while self._heap and not self._ended:
             event = self._pop()
             if event is not None:
@@ -144,7 +144,7 @@ class SimWorld:
         return None
 
     def _pop(self) -> events.Event | None:
-        """Let what is due next happen; return it, if it is an event and still holds."""
+        """Let the next thing happen; return it if it is an event and still valid."""
         at, _, due = heapq.heappop(self._heap)
         if isinstance(due, _Shrinks):
             self._shrink(due)
@@ -157,9 +157,9 @@ class SimWorld:
         return event
 
     def pass_without(self, until: float) -> list[events.Event]:
-        """Let time go by while no controller is there; return the events that it misses.
+        """Let time pass without a controller; return the events that it misses.
 
-        The dead controller's timers are gone as well.
+        The dead controller's timers are gone too.
         """
         self._timers.clear()
         missed = []
@@ -171,18 +171,18 @@ class SimWorld:
         return missed
 
     def go_on(self, event: events.RunContinued) -> None:
-        """Let a run that has ended go on at the time of that event, which comes next."""
+        """Resume an ended run at the time of that event, which comes next."""
         self.pass_without(event.at)
         self._ended = False
         self.schedule(event)
 
     def drop(self, session: str) -> None:
-        """Let a session's workers be gone, without an event."""
+        """Remove a session's workers without an event."""
         if session in self.sessions:
             self.sessions[session].alive = False
 
     def alive(self) -> list[str]:
-        """Return the intents whose instances exist and bill, or will without any more asking."""
+        """Return the intents whose instances exist and bill, or will without another request."""
         return [
             name for name, asked in self.intents.items() if asked.state not in {"dropped", "gone"}
         ]
@@ -331,7 +331,7 @@ class SimWorld:
         self.schedule(events.NodeJoined(joined_at, intent))
         name = pool(rentable.offer)
         rate = self._rates[name] / 3600.0
-        if rate > 0.0 and name not in self.pools:  # the cloud takes it back some day
+        if rate > 0.0 and name not in self.pools:  # it will be interrupted at some point
             self._take(intent, at + self._random.expovariate(rate), joined_at)
 
     def _take(self, intent: str, end: float, joined_at: float) -> None:
@@ -340,7 +340,7 @@ class SimWorld:
         self.schedule(events.InstanceGone(end, intent, end, RECLAIMED))
 
     def _in(self, name: PoolName) -> list[str]:
-        """Return the intents whose instances are held in a pool, in the order of their requests."""
+        """Return the intents with instances in a pool, in the order of their requests."""
         return [
             intent
             for intent, asked in self.intents.items()
@@ -350,7 +350,7 @@ class SimWorld:
     def _answered(
         self, event: events.InstanceLaunched
     ) -> events.InstanceLaunched | events.LaunchFailed:
-        """Return a launch, or its refusal where the pool has no room for it."""
+        """Return a launch, or its refusal if the pool has no room."""
         asked = self.intents.get(event.intent)
         name = None if asked is None else pool(asked.rentable.offer)
         if name is None or name not in self.pools:
@@ -360,7 +360,7 @@ class SimWorld:
         return events.LaunchFailed(event.at, event.intent, *_NO_ROOM, kind="capacity")
 
     def _watch(self, name: PoolName, at: float) -> None:
-        """Look again when a pool has room for fewer instances than are held."""
+        """Schedule a look at when a pool has room for fewer instances than are held."""
         trace = self.pools.get(name)
         due = math.inf if trace is None else trace.below(len(self._in(name)), at)
         if due < min(math.inf, self._shrinks.get(name, math.inf)):
@@ -368,9 +368,9 @@ class SimWorld:
             heapq.heappush(self._heap, (due, next(self._order), _Shrinks(due, name)))
 
     def _shrink(self, due: _Shrinks) -> None:
-        """Take back what a pool has no room for any more: the last that came go first."""
+        """Interrupt the instances that a pool has no room for any more, newest first."""
         if self._shrinks.get(due.pool) != due.at:
-            return  # a pool of more instances was looked at sooner
+            return  # with more instances held, a look was due sooner
         del self._shrinks[due.pool]
         self.now = max(self.now, due.at)
         held = self._in(due.pool)
@@ -408,10 +408,10 @@ class SimWorld:
 def synthetic_metric(mode: str, seed: int) -> Curve:
     """Return seeded learning curves for simulations: made up, the same for the same config.
 
-    A configuration's hash gives it a level and a pace; its metric approaches the level
+    A configuration's hash determines its level and pace; its metric approaches the level
     exponentially: 0 … 1 for mode max, mirrored for min.
     """
-    # By identity, and each with its configuration, so that it stays the only one of its id.
+    # Keyed by id; each entry keeps its configuration alive, so that the id stays unique.
     curves: dict[int, tuple[Mapping[str, object], float, float]] = {}
 
     def drawn_for(config: Mapping[str, object]) -> tuple[Mapping[str, object], float, float]:

@@ -1,6 +1,6 @@
-"""What spot pools have to give over time, drawn or given, to be played in virtual time.
+"""The capacity of spot pools over time, drawn or given, for runs in virtual time.
 
-Pure, as the simulated world is: times are seconds of the run, chance comes with a generator.
+Pure, as the simulated world is: times are seconds of the run, randomness comes from a generator.
 """
 
 import bisect
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from cloudtune.model.catalog import SpotBehaviour
 
-# The instances of a pool with room for an unknown number of them.
+# The instances of a pool with unknown capacity.
 UNLIMITED = 1_000_000
-# How often a drawn pool comes and goes before it repeats itself.
+# How often a drawn pool comes and goes before it repeats.
 _CYCLES = 64
 
 
 class Piece(NamedTuple):
-    """A time in which a pool is the same, and how many instances can be held in it."""
+    """A time of constant capacity, and how many instances can be held in it."""
 
     begin: float
     end: float
@@ -28,10 +28,9 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class PoolTrace:
-    """How many instances a pool has room for, from each of the `starts` on.
+    """The capacity of a pool: `instances` can be held from each of the `starts` on.
 
-    `starts` ascend from 0; the last holds until `length`, and then the trace begins again.
-    `instances` is how many can be held at a time.
+    `starts` ascend from 0; the last lasts until `length`, and then the trace repeats.
     """
 
     name: str
@@ -59,13 +58,13 @@ class PoolTrace:
             index = self._index(at)
             last = index + 1 == len(self.starts)
             until = turn * self.length + (self.length if last else self.starts[index + 1])
-            if until <= at:  # a float that is a hair short of the turn
+            if until <= at:  # rounding at the end of the trace
                 until = math.nextafter(at, math.inf)
             yield Piece(at, min(until, end), self.instances[index])
             at = until
 
     def below(self, instances: int, after: float) -> float:
-        """Return when next there is room for fewer, later than `after`; inf where never."""
+        """Return the next time after `after` with room for fewer; inf if never."""
         if min(self.instances) >= instances:
             return math.inf
         pieces = self.pieces(after, after + 2 * self.length)
@@ -73,7 +72,7 @@ class PoolTrace:
 
 
 def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:
-    """Return a pool that comes and goes as it is said to; None for one that is always there.
+    """Return a pool that comes and goes as the behaviour says; None if it is always there.
 
     It has room, or it has none, for exponential times; when it goes, all that is held is lost.
     Losses of single instances of a pool that is always there are for the world to draw.

@@ -1,8 +1,7 @@
 """The trials of one group in one stage, in every sample at once: when the last of them is done.
 
-A slot is room for one trial. Slots are free from when their instances have joined; a slot that is
-free takes the next trial, as in a run. Arrays are (samples, slots), in seconds
-of the plan.
+A slot is room for one trial. Slots are free once their instances have joined, and a free slot takes
+the next trial, as in a run. Arrays are (samples, slots), in seconds of the plan.
 """
 
 import math
@@ -17,14 +16,14 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planners.arrays import Floats, Indices, Ints
 from cloudtune.planners.estimate.draws import Dice
 
-# No more interruptions are drawn for one instance in one stage: a bound for rates at which a stage
+# The maximum number of interruptions drawn for one instance in one stage: at some rates a stage
 # would never end.
 _MAX_INTERRUPTIONS = 50
-# The most figures of a queue that are computed one by one, for the time that it takes.
+# The maximum number of figures of a queue that are computed one by one, which takes long.
 _FIGURES = 10**8
-# A trial's share of the interpreter's time, counted in figures.
+# The interpreter's time per trial, counted in figures.
 _FIGURES_PER_TRIAL = 5 * 10**4
-# The rounds of a queue's slots that are computed in any case.
+# The rounds of a queue's slots that are always computed.
 _ROUNDS = 8
 
 
@@ -38,11 +37,11 @@ class Fleet:
 
     @property
     def count(self) -> int:
-        """How many there are, in every sample alike."""
+        """The number of instances, which is the same in every sample."""
         return int(self.launched.shape[1])
 
     def ordered(self, by: Floats) -> "Fleet":
-        """Return them in ascending order of something, sample by sample."""
+        """Return the instances in ascending order of `by`, sample by sample."""
         order = np.argsort(by, axis=1, kind="stable")
         pick = np.take_along_axis
         return Fleet(self.offer, pick(self.launched, order, 1), pick(self.joined, order, 1))
@@ -61,10 +60,10 @@ _NEVER = 1e12
 
 
 class PoolDraws:
-    """How the pool of an offer behaves in each sample: drawn once, from the ways that it may.
+    """The behaviour of an offer's pool in each sample, drawn once from the possible ones.
 
-    An instance `lasts` these seconds, on average; then the pool is away for `outage` seconds,
-    which is None where it is always there.
+    An instance `lasts` that many seconds on average; then the pool is dry for `outage` seconds, or
+    None if it never is.
     """
 
     def __init__(self, rentable: Rentable, dice: Dice) -> None:
@@ -82,7 +81,7 @@ class PoolDraws:
         self._away = 1.0 - np.array([w.availability for w in ways])[chosen] if ways else None
 
     def wait(self) -> Floats:
-        """Return the seconds until it is there, from a random moment; none if it always is."""
+        """Return the seconds until the pool has instances, from a random moment on."""
         if self.outage is None or self._away is None:
             return np.zeros(self._dice.samples)
         away = self._dice.shares(self._dice.samples) < self._away
@@ -90,7 +89,7 @@ class PoolDraws:
 
 
 def charge(offer: Offer, seconds: Floats) -> Floats:
-    """Return what instances cost that live these seconds: `Offer.charge` for arrays."""
+    """Return the cost of instances that live these seconds: `Offer.charge` for arrays."""
     billed = np.maximum(seconds, offer.minimum_seconds)
     if offer.granularity_seconds > 0:
         grains = np.ceil(billed / offer.granularity_seconds - 1e-9)
@@ -99,21 +98,21 @@ def charge(offer: Offer, seconds: Floats) -> Floats:
 
 
 def slots_per_instance(group: Group) -> int:
-    """Return how many of a group's trials one instance holds; 1 where a trial needs several."""
+    """Return how many of a group's trials one instance holds; 1 if a trial needs several."""
     return max(1, math.floor(group.offer.gpus / group.width + 1e-6))
 
 
 def instances_per_trial(group: Group) -> int:
-    """Return how many instances one of a group's trials needs; 1 where it shares one."""
+    """Return how many instances one of a group's trials needs; 1 if it shares one."""
     return max(1, math.ceil(group.width / group.offer.gpus - 1e-6))
 
 
 def _rounds_skipped(trials: int, slots: int, samples: int) -> int:
-    """Return how many rounds of a queue, a trial for each slot, need not be played one by one.
+    """Return how many rounds of a queue, one trial per slot, need not be simulated one by one.
 
-    Slots take from a queue until all have had as much, so that many rounds come to what the trials
-    take together, shared by the slots. Where the last rounds are played, that is right but for a
-    part of a trial.
+    Slots take trials from a queue until all have had the same, so many rounds take the trials'
+    total, divided by the slots. If the last rounds are simulated, that is right within a part of a
+    trial.
     """
     cost = slots * (slots * samples + _FIGURES_PER_TRIAL)
     return max(0, trials // slots - max(_ROUNDS, _FIGURES // cost) - 1)
@@ -122,10 +121,10 @@ def _rounds_skipped(trials: int, slots: int, samples: int) -> int:
 class TrainingDraws:
     """One group's trials on its fleet; `done` says when the last trial of each slot is done.
 
-    The stage `began` then; `opened` says from when each instance of the fleet takes trials;
-    `slowness` by how much epochs are longer than measured; `staying` how many trials go on where
-    they are, with no need to be started. Interruptions change the fleet as they come; what they
-    cost beyond what the fleet is billed is in `dollars`, and their GPU-seconds in `gpu_seconds`.
+    `began` is the start of the stage; from `opened` on each instance takes trials; `slowness` is
+    the factor on measured epochs; `staying` is how many trials stay in place, without a start.
+    Interruptions change the fleet as they come; their cost beyond the fleet's bill is in `dollars`,
+    their GPU-seconds in `gpu_seconds`.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class TrainingDraws:
         self.profile = profile
         self.dice = dice
         self.usd_per_launch = usd_per_launch
-        # Those that open first are filled first, so that what stays empty opens last.
+        # Instances that open first are filled first, so that the empty ones open last.
         self.fleet = fleet.ordered(opened)
         self.epoch = profile.epoch[group.width].mean * slowness
         self.dollars, self.gpu_seconds = np.zeros(dice.samples), np.zeros(dice.samples)
@@ -166,18 +165,18 @@ class TrainingDraws:
         return np.asarray(self.done.max(axis=1))
 
     def hold(self, until: Floats) -> None:
-        """Keep the instances until the stage is over: they may be taken back all the same."""
+        """Keep the instances until the stage is over; they may still be interrupted."""
         self._interrupt(lambda: until)
 
     def use(self, seconds: Floats) -> None:
-        """Bill what trials use by the function, in seconds of all of them, sample by sample."""
+        """Bill the use of trials by the function, in their total seconds by sample."""
         self.dollars += seconds * self.group.width * self.group.offer.used_usd_per_second
 
     def _durations(self, stage: Stage, slowness: Floats, staying: Ints) -> Floats:
-        """Return what each trial takes, its start included; those that stay come first.
+        """Return the seconds of each trial including its start; those that stay come first.
 
-        Of a long queue only some, see `_rounds_skipped`; the rest, in which each slot has as many
-        trials, is in the durations of the first ones.
+        For a long queue, only some (see `_rounds_skipped`); the rest, in which each slot has the
+        same number of trials, is added to the first ones.
         """
         slots = self.opened.shape[1] * slots_per_instance(self.group)
         skipped = _rounds_skipped(self.group.trials, slots, self.dice.samples)
@@ -197,12 +196,10 @@ class TrainingDraws:
         return taken
 
     def _train(self, taken: Floats) -> None:
-        """Give each slot a trial, and each of the other trials to whichever slot is free first."""
+        """Give each slot a trial, and each other trial to the slot that is free first."""
         free = np.repeat(self.opened, slots_per_instance(self.group), axis=1)
         first = min(free.shape[1], taken.shape[1])
-        self.done: Floats = np.full(
-            free.shape, -np.inf
-        )  # of a slot that no trial needs, nothing is heard
+        self.done: Floats = np.full(free.shape, -np.inf)  # slots without a trial never matter
         self.done[:, :first] = free[:, :first] + taken[:, :first]
         if first < taken.shape[1]:
             self._queue(np.ascontiguousarray(taken[:, first:].T))
@@ -212,7 +209,7 @@ class TrainingDraws:
         """Let each trial wait for the slot that is free first; (trials, samples)."""
         interruptions = self._interruptions
         done = self.done.reshape(-1)
-        if interruptions is None and self.done.shape[1] == 1:  # one after the other
+        if interruptions is None and self.done.shape[1] == 1:  # one after another
             taken[0] += done
             done[:] = np.add.reduce(taken, axis=0)
             return
@@ -224,7 +221,7 @@ class TrainingDraws:
             done[first] += trial
 
     def _interrupt(self, until: Callable[[], Floats]) -> None:
-        """Let all interruptions happen up to a time that they may put off."""
+        """Let all interruptions happen up to a time that they may delay."""
         if self._interruptions is None:
             return
         while self._interruptions.before(until()):
@@ -232,11 +229,10 @@ class TrainingDraws:
 
 
 class _Interruptions:
-    """When the cloud takes the instances of a group back, each at random times of its own.
+    """The interruptions of a group's instances, each at its own random times.
 
-    An instance that is taken back is replaced at once. The trials on it lose what they have trained
-    since their last epoch, and go on from there, in their `resize`, when the new instance has
-    booted.
+    An interrupted instance is replaced at once. Its trials lose what they have trained since their
+    last epoch, and continue from there, in their `resize`, when the new instance has booted.
     """
 
     def __init__(self, training: TrainingDraws, began: Floats) -> None:
@@ -250,12 +246,12 @@ class _Interruptions:
         self._drawn = np.ones(launched.shape, dtype=np.int64)
 
     def before(self, time: Floats) -> bool:
-        """Let what is due before a time happen, one per instance; whether anything was."""
+        """Let interruptions before a time happen, one per instance; return whether any did."""
         touched = np.flatnonzero(self._soonest < time)
         if len(touched) == 0:
             return False
         due = self._next[touched] < time[touched, None]
-        if self._needed > 1:  # else two at once may hit the same trial
+        if self._needed > 1:  # otherwise two at once may hit the same trial
             due &= self._next[touched] == self._soonest[touched, None]
         rows, places = np.nonzero(due)
         samples = touched[rows]
@@ -267,7 +263,7 @@ class _Interruptions:
         return True
 
     def _replace(self, samples: Indices, places: Indices, at: Floats) -> Floats:
-        """Bill what is taken back and launch another; return when that joins."""
+        """Bill interrupted instances and launch replacements; return when these join."""
         training = self._training
         fleet = training.fleet
         dice = training.dice
@@ -288,7 +284,7 @@ class _Interruptions:
         return joined
 
     def _delay(self, samples: Indices, hosts: Indices, at: Floats, joined: Floats) -> None:
-        """Put off the trials that an instance held, or was to hold."""
+        """Delay the trials that an instance held or would have held."""
         training = self._training
         per = slots_per_instance(training.group)
         done = training.done.reshape(len(training.done), -1, per)

@@ -1,1 +1,1 @@
-"""What a ledger says of its run."""
+"""What a ledger says about its run."""

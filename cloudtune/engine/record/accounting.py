@@ -1,14 +1,14 @@
 """Where the money of a run went: every billed GPU-second and every cent in one category.
 
-    training     of finished epochs that weren't trained again
-    checkpoint   of their seconds, those for which saving held them up
+    training     finished epochs that weren't repeated
+    checkpoint   the seconds for which saving held them up
     start-up     instances that boot; trials whose workers are set up or ended
     barrier      trials that have trained as far as they may, and wait for a decision
-    lost         epochs that weren't finished, or had to be trained again
-    idle         GPUs of instances that take trials, and that no trial has
-    returning    GPUs without a trial of instances given back or lost, until they are gone
-    minimum      what a minimum charge adds; `rounding` what whole seconds add
-    launches     what a run is charged for each launch; `hourly` what by the hour
+    lost         epochs that weren't finished, or had to be repeated
+    idle         free GPUs of instances that take trials
+    returning    free GPUs of instances that were released or lost, until they are gone
+    minimum      what a minimum charge adds; `rounding`: what whole seconds add
+    launches     charges per launch; `hourly`: charges per hour
 
 The dollars add up to the bill that the policy computes (`RunState.spent`), the GPU-seconds to those
 between launch and end of all instances.
@@ -34,18 +34,18 @@ from cloudtune.model.plans import Charges
 from cloudtune.model.trial import TrialId
 
 Use: TypeAlias = Literal["training", "checkpoint", "start-up", "barrier", "lost"]
-# What the GPUs are used for that a trial has.
+# The uses of a trial's GPUs.
 USES: tuple[Use, ...] = ("training", "checkpoint", "start-up", "barrier", "lost")
 CATEGORIES = (*USES, "idle", "returning", "minimum", "rounding", "launches", "hourly")
-# What is left of sums of floats that should cancel out, as a share of them.
+# Relative tolerance for sums of floats that should cancel out.
 _NOISE = 1e-12
-# Times are sums of floats: a gap of fewer seconds is none.
+# Times are sums of floats: a shorter gap, in seconds, isn't one.
 _NO_GAP = 1e-6
 
 
 @dataclass(frozen=True)
 class Amount:
-    """GPU-seconds that were billed, and dollars."""
+    """Billed GPU-seconds, and dollars."""
 
     gpu_seconds: float = 0.0
     dollars: float = 0.0
@@ -59,10 +59,10 @@ def total(amounts: Iterable[Amount]) -> Amount:
 
 @dataclass(frozen=True)
 class InstanceAccount:
-    """What one instance was used for, from its launch to its end (`returned`: it was reported).
+    """How one instance was used, from its launch to its end (`returned`: the end was reported).
 
-    `boot` is the part of its start-up before it took trials. `busy` are the GPUs that trained, in
-    the epochs that count as training, after each change: (time, GPUs).
+    `boot` is the part of its start-up before it took trials. `busy` are the GPUs in epochs that
+    count as training, after each change: (time, GPUs).
     """
 
     intent: str
@@ -81,21 +81,21 @@ class InstanceAccount:
 
     @property
     def name(self) -> str:
-        """The cloud's name of it, or that of its request where there is none yet."""
+        """The cloud's id of the instance, or that of its request if there is none yet."""
         return self.instance or self.intent
 
     @property
     def seconds(self) -> float:
-        """For how long it was billed."""
+        """The billed seconds."""
         return self.end - self.begin
 
     def dollars(self, at: float) -> float:
-        """Return what it costs to hold it, if it is given back at a time (run second)."""
+        """Return the cost of holding it if it is returned at a time (run second)."""
         return self.offer.charge(min(at, self.end) - self.begin) if at > self.begin else 0.0
 
     @property
     def added(self) -> float:
-        """The dollars of it that are charged by its hour besides its price: disk, address."""
+        """The part of its dollars charged per hour on top of its price: disk, address."""
         return self.offer.added(self.whole.dollars - self.amounts["launches"].dollars)
 
     @property
@@ -106,10 +106,10 @@ class InstanceAccount:
 
 @dataclass(frozen=True)
 class Accounting:
-    """The bill of a run, by category (`CATEGORIES`, all of them), by instance and by trial.
+    """The bill of a run, by category (all of `CATEGORIES`), by instance and by trial.
 
-    `boot` is a part of the start-up. A trial's own account has only `USES`. Of the
-    `restarts`, of trials that had trained before, the `resizes` were at another width.
+    `boot` is part of the start-up. A trial's own account has only `USES`. `restarts` are starts of
+    trials that had trained before; the `resizes` among them were at another width.
     """
 
     amounts: Mapping[str, Amount]
@@ -125,7 +125,7 @@ class Accounting:
 
     @property
     def added(self) -> float:
-        """The dollars of it that instances are charged by the hour besides their price."""
+        """The part of the dollars charged per instance hour on top of the price."""
         return math.fsum(instance.added for instance in self.instances)
 
     @property
@@ -139,7 +139,7 @@ def _share(part: float, whole: float) -> float:
 
 
 class _Held(NamedTuple):
-    """GPUs of one instance, from when until when."""
+    """GPUs of one instance during a time."""
 
     begin: float
     end: float
@@ -152,7 +152,7 @@ class _Held(NamedTuple):
 
 @dataclass
 class _Page:
-    """The account of one instance, as it is written; `end` is when it stopped billing."""
+    """The account of one instance in the making; `end` is when it stopped billing."""
 
     of: InstanceSpan
     offer: Offer
@@ -162,14 +162,14 @@ class _Page:
     trained: list[_Held] = field(default_factory=list)
 
     def amount(self, gpu_seconds: float) -> Amount:
-        """Return GPU-seconds of the instance, with what they cost in dollars."""
+        """Return GPU-seconds of the instance with their cost in dollars."""
         dollars = gpu_seconds * self.offer.held_usd_per_second / self.offer.gpus
         return Amount(gpu_seconds, dollars)
 
     def use(self, stretch: "Stretch", gpus: float, session: SessionSpan) -> Amount:
-        """Book the use of some GPUs, as far as the instance was there; return what was booked.
+        """Book the use of some GPUs while the instance existed; return what was booked.
 
-        Where use is billed, a session's resting at its rungs isn't.
+        If use is billed, a session's rests at its rungs aren't.
         """
         since = self.of.began_at
         until = self.end
@@ -185,7 +185,7 @@ class _Page:
         return amount
 
     def close(self, charges: Charges) -> InstanceAccount:
-        """Fill in what no session held, and what isn't charged by the second."""
+        """Add what no session held, and what isn't charged by the second."""
         begin = self.of.began_at
         left = self._between(begin, self.of.left_at, self.end)
         joined = self._between(begin, self.of.joined_at, left)
@@ -230,7 +230,7 @@ class _Page:
 
 
 class Stretch(NamedTuple):
-    """One use of a session's GPUs, from when until when, in seconds of the run."""
+    """One use of a session's GPUs, with its begin and end in seconds of the run."""
 
     begin: float
     end: float
@@ -238,18 +238,18 @@ class Stretch(NamedTuple):
 
 
 def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch]:
-    """Yield what a session did until its end, without a gap; epochs after `kept` were lost later.
+    """Yield a session's stretches until its end, without gaps; epochs after `kept` count as lost.
 
-    An epoch was reported when its checkpoint was in the storage, which may be while the next one
-    was training, or only when another controller took the run over. So each is taken to have
-    ended before the next began.
+    An epoch is reported when its checkpoint is in the storage, which may be while the next one
+    trains, or only when another controller takes over. So each is assumed to have ended before the
+    next began.
     """
     stop = end if session.stopping is None else min(session.stopping, end)
     cursor = session.begin
     gap: Use = "start-up"
     placed = list(_placed(session, stop))
     if placed and session.started is not None and session.started < placed[0][0] - _NO_GAP:
-        # Its first epoch was reported late; it was set up by then all the same.
+        # Its first epoch was reported late, but its set-up had ended by then.
         yield Stretch(cursor, session.started, "start-up")
         cursor = session.started
         gap = "barrier"
@@ -270,10 +270,10 @@ def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch
 
 
 def _placed(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
-    """Yield begin and end of each epoch, in order, none before the end of the one before.
+    """Yield begin and end of each epoch, in order and without overlap.
 
-    An epoch of unknown length counts as long as the session's others on average, from the earliest
-    time at which it can have begun.
+    An epoch of unknown length gets the mean length of the session's others, from the earliest time
+    at which it can have begun.
     """
     measured = [epoch.report.seconds for epoch in session.epochs if epoch.report.seconds > 0]
     usual = math.fsum(measured) / len(measured) if measured else math.inf
@@ -291,7 +291,7 @@ def _placed(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
 
 
 def _latest(session: SessionSpan, stop: float) -> list[float]:
-    """Return by when each epoch had ended: it was reported, and the next one had begun."""
+    """Return the latest possible end of each epoch: its report, or the next one's begin."""
     ends: list[float] = []
     for epoch in reversed(session.epochs):
         ends.append(min(epoch.report.at, stop))
@@ -300,7 +300,7 @@ def _latest(session: SessionSpan, stop: float) -> list[float]:
 
 
 def _kept(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
-    """Yield each session, and the last of its epochs that its trial never trained again."""
+    """Yield each session with the last of its epochs that its trial never repeated."""
     first: dict[TrialId, float] = {}
     kept: list[tuple[SessionSpan, float]] = []
     for session in reversed(timeline.sessions.values()):
@@ -323,8 +323,8 @@ def accounted(
 ) -> Accounting:
     """Return where the money of a run went; `offers` are those that it could rent.
 
-    Of a run that goes on, or whose last instances were never seen to go, it is the bill up to the
-    last entry.
+    For a run that isn't over, or whose last instances were never seen to go, it is the bill up to
+    the last entry.
     """
     charges = charges or Charges()
     over_at = timeline.over_at
@@ -358,7 +358,7 @@ def accounted(
 
 
 def uses(timeline: Timeline) -> Iterator[tuple[SessionSpan, float, list[Stretch]]]:
-    """Yield each session, its end (or the last event) and what it did until then, in order."""
+    """Yield each session, its end (or the last event) and its stretches until then, in order."""
     for session, kept in _kept(timeline):
         end = min(session.end, timeline.at)
         did = stretches(session, end, kept)

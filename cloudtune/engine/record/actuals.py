@@ -11,7 +11,7 @@ from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes
 
 
 def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
-    """Return what each trial's epochs took, by instance type and width."""
+    """Return the times of each trial's epochs, by instance type and width."""
     first: dict[tuple[TrialId, str, float, Parallel], list[float]] = defaultdict(list)
     later: dict[tuple[TrialId, str, float, Parallel], list[float]] = defaultdict(list)
     types = _by_instance(timeline)
@@ -22,7 +22,7 @@ def epoch_times(timeline: Timeline) -> Mapping[TrialId, tuple[EpochTimes, ...]]:
         start = session.start
         place = (start.trial, instance.launch.instance_type, start.width, start.parallel)
         for number, epoch in enumerate(session.epochs):
-            if epoch.report.seconds > 0:  # else unknown
+            if epoch.report.seconds > 0:  # otherwise unknown
                 (later if number else first)[place].append(epoch.report.seconds)
     by_trial: dict[TrialId, list[EpochTimes]] = defaultdict(list)
     for place in dict.fromkeys((*first, *later)):
@@ -49,9 +49,9 @@ def crowded_places(timeline: Timeline) -> Mapping[TrialId, tuple[tuple[str, Widt
 
 
 def delay_times(timeline: Timeline) -> tuple[DelayTimes, ...]:
-    """Return what launches, boots, starts, resizes and returns took, by instance type and market.
+    """Return the times of launches, boots, starts, resizes and returns, by type and market.
 
-    Without what went on until another controller took the run over: its times are unknown.
+    Those in flight when another controller took over are left out: their times are unknown.
     """
     durations: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for instance in timeline.instances.values():
@@ -82,7 +82,7 @@ def _of_instance(timeline: Timeline, instance: InstanceSpan) -> Iterator[tuple[s
         yield "boot", max(0.0, instance.joined_at - instance.launched_at)
     noticed = any(notice.intent == instance.intent for notice in timeline.notices)
     if not instance.released or noticed or instance.left_at is None or instance.gone_at is None:
-        return  # it goes on, or the cloud took it
+        return  # it isn't over, or the cloud took it
     if instance.gone_at >= instance.left_at and not _taken_over(
         timeline, instance.left_at, instance.gone_at
     ):
@@ -90,9 +90,9 @@ def _of_instance(timeline: Timeline, instance: InstanceSpan) -> Iterator[tuple[s
 
 
 def _set_up(timeline: Timeline, session: SessionSpan, before: SessionSpan | None) -> float | None:
-    """Return what a start took, with the stop before it and what its first epoch took longer.
+    """Return the seconds of a start, with the stop before it and the first epoch's excess.
 
-    None where it is unknown: it never trained, or another controller received its start.
+    None if unknown: it never trained, or another controller received its start.
     """
     epochs = [epoch.report.seconds for epoch in session.epochs]
     if session.started is None or not epochs:

@@ -1,9 +1,9 @@
-"""What each GPU of a run did over time: which trial had it, or which share of it, and for what.
+"""The use of each GPU of a run over time: which trial had it, or which share of it, and for what.
 
-The agent of an instance decides which physical GPU a trial gets, and no event reports it. GPUs are
-numbered here from 0 as if each trial had the lowest that are free, and shares of a GPU lie beside
-those of their own GPU. So how many were used, how long and by which trial is exact; the numbers
-within an instance are ours.
+The agent of an instance decides which physical GPU a trial gets, and no event reports it. Here GPUs
+are numbered from 0 as if each trial had the lowest free ones, with shares of a GPU side by side. So
+the number of used GPUs, the times and the trials are exact; the numbers within an instance are
+ours.
 """
 
 import math
@@ -15,14 +15,14 @@ from cloudtune.engine.record.accounting import Accounting, Stretch, Use, uses
 from cloudtune.engine.record.timeline import Timeline
 from cloudtune.model.trial import Slice, TrialId
 
-# Seconds by which times may differ that are sums of the same durations.
+# Tolerance in seconds for times that are sums of the same durations.
 _SAME = 1e-6
-# What three thirds may be more than one.
+# Tolerance for three thirds of a GPU.
 _THIRD = 1e-3
 
 
 class GpuPlace(NamedTuple):
-    """A GPU of an instance, or the part of it from `low` on; `share` of it are taken."""
+    """A GPU of an instance, or `share` of it from `low` on."""
 
     gpu: int
     low: float
@@ -31,14 +31,14 @@ class GpuPlace(NamedTuple):
 
 @dataclass
 class GpuRows:
-    """Which GPUs of an instance are taken until when, as trials come in the order of time."""
+    """The GPUs of an instance and until when they are taken, for trials in order of time."""
 
     gpus: int
     whole: dict[int, float] = field(default_factory=dict)
     shares: list[tuple[GpuPlace, int, float]] = field(default_factory=list)
 
     def take(self, piece: Slice, begin: float, end: float) -> list[GpuPlace]:
-        """Return the GPUs that a trial has from `begin` to `end`: the lowest that are free."""
+        """Return the GPUs of a trial from `begin` to `end`: the lowest free ones."""
         if piece.gpus < 1:
             return [self._share(piece, begin, end)]
         taken = {place.gpu for place, _, until in self.shares if until > begin + _SAME}
@@ -70,7 +70,7 @@ class GpuRows:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What a trial did on a GPU (or on a `share` of it) from when until when (run seconds)."""
+    """One use of a GPU (or of a `share` of it) by a trial, with begin and end in run seconds."""
 
     instance: str
     gpu: int
@@ -84,8 +84,8 @@ class GpuUse:
 def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     """Return the series of every GPU, by instance, GPU and time.
 
-    What a trial does without a pause is one use. A GPU that isn't named at some time is idle, or
-    its instance boots or is given back.
+    Consecutive stretches of one kind are one use. A GPU without a use at some time is idle, or its
+    instance boots or is being returned.
     """
     ends = {account.name: account.end for account in accounting.instances}
     order = {name: number for number, name in enumerate(ends)}
@@ -106,7 +106,7 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
 
 
 def _merged(did: list[Stretch]) -> Iterator[Stretch]:
-    """Yield what was done in stretches, with neighbours of one use as one."""
+    """Yield the stretches, with adjacent ones of the same use merged."""
     last: Stretch | None = None
     for stretch in did:
         if last is not None and last.use == stretch.use and stretch.begin - last.end < _SAME:
@@ -120,7 +120,7 @@ def _merged(did: list[Stretch]) -> Iterator[Stretch]:
 
 
 def gpu_shares(timeline: Timeline, accounting: Accounting) -> dict[str, list[float]]:
-    """Return, for each instance, which part of its billed time each of its GPUs trained."""
+    """Return, for each instance, the share of its billed time in which each GPU trained."""
     trained: dict[tuple[str, int], list[float]] = {}
     for use in gpu_uses(timeline, accounting):
         if use.use == "training":

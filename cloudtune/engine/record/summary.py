@@ -1,4 +1,4 @@
-"""The outcome of a job in a line: what it found, and how many trials it took."""
+"""The outcome of a job in a line: what it found, and in how many trials."""
 
 import math
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from cloudtune.model.units import format_seconds
 
 @dataclass(frozen=True)
 class Summary:
-    """The best metric, where it was reached, and how many epochs trials were trained.
+    """The best metric, the trial and epoch that reached it, and how far trials were trained.
 
-    Of a job without a result `best` is None, and the trial has no name.
+    Without a result `best` is None, and the trial has no name.
     """
 
     best: float | None
@@ -34,7 +34,7 @@ class Summary:
             session.start.trial: {} for session in timeline.sessions.values()
         }
         for span in timeline.epochs:
-            if span.waited:  # of an epoch that was trained again, the last report counts
+            if span.waited:  # the last report of a repeated epoch counts
                 trained[span.trial][span.number] = span.report.metrics.get(metric, math.nan)
         best, name, epoch = _best(mode, trained)
         lengths = sorted(max(history, default=0) for history in trained.values()) or [0]
@@ -51,7 +51,7 @@ class Summary:
 class Target:
     """A metric that ends a run, and the first epoch that reached it (run seconds).
 
-    Where none did, `reached_at` is None, and `best` says how near the run came.
+    If none did, `reached_at` is None, and `best` says how near the run came.
     """
 
     value: float
@@ -62,7 +62,7 @@ class Target:
 
     @classmethod
     def of(cls, timeline: Timeline, metric: str, mode: Mode, value: float) -> "Target":
-        """Return what became of a target, as far as the ledger was read."""
+        """Return whether and when a target was reached, as far as the ledger was read."""
         for epoch in timeline.epochs:
             reported = epoch.report.metrics.get(metric)
             if reported is None or math.isnan(reported) or better(mode, value, reported):
@@ -82,7 +82,7 @@ class Target:
 def _best(
     mode: Mode, trained: Mapping[TrialId, Mapping[int, float]]
 ) -> tuple[float | None, str, int]:
-    """Return the best epoch of all; of equal ones the first by trial, then by epoch."""
+    """Return the best epoch of all; ties by trial, then by epoch."""
     records = [(rank_key(mode, m), t, e, m) for t, own in trained.items() for e, m in own.items()]
     numbers = [record for record in records if record[0][0] == 0]
     if not numbers:

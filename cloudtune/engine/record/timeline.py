@@ -1,8 +1,8 @@
 """A ledger, read once and in order: the instances, the sessions on them, and how each ended.
 
-Where the money of a run went (`accounting`), what it came to (`summary`, the report of a job) and
-what a dead controller has left (`resume`) are questions to a `Timeline`. A timeline has no prices,
-no metric and no plan: whoever asks brings them. All times are in seconds of the run.
+Where the money of a run went (`accounting`), what it achieved (`summary`, the report of a job) and
+what a dead controller left behind (`resume`) are all computed from a `Timeline`. It has no prices,
+no metric and no plan: callers pass them in. All times are in seconds of the run.
 """
 
 import math
@@ -21,11 +21,11 @@ SessionEnd: TypeAlias = events.TrialStopped | events.TrialFailed | events.TrialL
 
 @dataclass(eq=False)
 class InstanceSpan:
-    """One launch intent, from the request until the cloud says that its instance bills no more.
+    """One launch intent, from the request until the cloud says that billing has stopped.
 
-    `joined_at` is when it first took trials, `left_at` when it was given back or its node was
-    lost, whichever came first; `joined` says whether it takes trials now. A `refusal` ends it as
-    well, at `gone_at`.
+    `joined_at` is when it first took trials, `left_at` when it was released or its node was lost,
+    whichever came first; `joined` says whether it takes trials now. A `refusal` ends it too, at
+    `gone_at`.
     """
 
     intent: str
@@ -42,7 +42,7 @@ class InstanceSpan:
 
     @property
     def launched(self) -> bool:
-        """Whether the instance was launched, or may have been: its request isn't answered yet."""
+        """Whether the instance was launched, or may have been: its request is unanswered."""
         return self.launched_at is not None or self.gone_at is None
 
     @property
@@ -51,20 +51,20 @@ class InstanceSpan:
         return self.requested_at if self.launched_at is None else self.launched_at
 
     def end(self, now: float) -> float:
-        """Return when the instance stopped billing; `now` where no event says so."""
+        """Return when the instance stopped billing; `now` if no event says so."""
         return max(self.began_at, now if self.gone_at is None else self.gone_at)
 
     def leave(self, at: float) -> None:
-        """Note that the instance takes no trials from a time on; the first such time counts."""
+        """Record that the instance takes no trials from a time on; the first such time counts."""
         self.left_at = at if self.left_at is None else self.left_at
 
 
 @dataclass(slots=True, eq=False)  # a long run has very many
 class EpochSpan:
-    """A finished epoch, the first time that it was reported.
+    """A finished epoch, as first reported.
 
-    The epoch can't have begun before `after`. `waited` says whether the policy counts it: epochs of
-    a session that is being stopped, or has ended, don't count.
+    It can't have begun before `after`. `waited` says whether the policy counts it: epochs of a
+    session that is being stopped, or has ended, don't count.
     """
 
     session: "SessionSpan"
@@ -104,11 +104,11 @@ class SessionSpan:
     stopping: float | None = None
     end: float = math.inf
     ending: SessionEnd | None = None
-    epochs: list[EpochSpan] = field(default_factory=list)  # those that were waited for
-    last: int = 0  # the last epoch that was reported, or that it started from
+    epochs: list[EpochSpan] = field(default_factory=list)  # those that count
+    last: int = 0  # the last reported epoch, or the one that it started from
     waited: bool = True  # whether its next epoch counts
-    rests: list[tuple[float, float]] = field(default_factory=list)  # from when until when
-    resting: float | None = None  # since when it waits at its rung, if it does
+    rests: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each
+    resting: float | None = None  # the time since which it waits at its rung, if it does
 
     @property
     def waits(self) -> bool:
@@ -119,8 +119,8 @@ class SessionSpan:
     def used(self, begin: float, end: float) -> float:
         """Return the seconds in a window in which the session had its GPUs and didn't rest.
 
-        Resting is what a bill by the function leaves out: from the epoch at its rung until the
-        session may go on or is stopped.
+        A bill by the function leaves out rests: from the epoch at its rung until the session may
+        continue or is stopped.
         """
         until = min(self.end, end)
         whole = max(0.0, until - max(self.begin, begin))
@@ -129,7 +129,7 @@ class SessionSpan:
         return whole - math.fsum(seconds for seconds in rested if seconds > 0)
 
     def rest(self, at: float) -> None:
-        """Note that it has come as far as it may."""
+        """Record that it has come as far as it may."""
         self.resting = at if self.resting is None else self.resting
 
     def go_on(self, at: float) -> None:
@@ -150,9 +150,9 @@ class Restart(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A part of a run that had come to an end, and the event by which the run went on.
+    """A part of a run up to an end, and the event by which the run was resumed.
 
-    Nothing billed any more from `over_at` until then.
+    Nothing billed from `over_at` until then.
     """
 
     over_at: float
@@ -162,11 +162,11 @@ class Leg(NamedTuple):
 
 @dataclass
 class Timeline:
-    """Everything that a ledger says of a run, as far as it was read.
+    """Everything that a ledger says about a run, as far as it was read.
 
-    Instances are by intent and sessions by name, both in the order in which they were asked for;
-    epochs are in the order of their reports. `timers` have yet to fire. `at` is the time of
-    the last event; nothing is read after the run has `ended`.
+    Instances are by intent and sessions by name, both in the order of the requests; epochs are in
+    the order of their reports. `timers` have yet to fire. `at` is the time of the last event;
+    nothing is read after the run has `ended`.
     """
 
     instances: dict[str, InstanceSpan] = field(default_factory=dict)
@@ -185,14 +185,14 @@ class Timeline:
 
     @property
     def over_at(self) -> float:
-        """When nothing bills any more; of a run that goes on, the time of the last event."""
+        """When billing stopped; for a run that isn't over, the time of the last event."""
         ends = (
             self.at if instance.gone_at is None else instance.gone_at for instance in self.rented()
         )
         return max(ends, default=self.at)
 
     def running(self, at: float) -> float:
-        """Return the seconds of the run until a time, without those between an end and going on."""
+        """Return the seconds of the run until a time, without those between an end and a resume."""
         if self.began is None:
             return 0.0
         paused = sum(max(0.0, min(at, leg.event.at) - leg.over_at) for leg in self.legs)
@@ -204,7 +204,7 @@ class Timeline:
     def used_dollars(
         self, offers: Mapping[str, Offer], begin: float = -math.inf, end: float = math.inf
     ) -> float:
-        """Return what trials used in a window, where that is billed; `offers` by intent."""
+        """Return the dollars of use in a window, if use is billed; `offers` by intent."""
         if not any(offer.per_function for offer in offers.values()):
             return 0.0
         rates = {
@@ -220,7 +220,7 @@ class Timeline:
         )
 
     def restarts(self) -> Iterator[Restart]:
-        """Yield every session of a trial that had one before, with that one."""
+        """Yield every session of a trial that had one before, with the earlier one."""
         before: dict[TrialId, SessionSpan] = {}
         for session in self.sessions.values():
             trial = session.start.trial
@@ -238,9 +238,9 @@ class Timeline:
         return synced
 
     def counted(self) -> dict[tuple[TrialId, int], EpochSpan]:
-        """Return the epochs that count, by trial and number: the last, where trained again.
+        """Return the epochs that count, by trial and number: the last report of repeated ones.
 
-        Among them are those that no decision waited for any more, but that were saved.
+        They include saved epochs that no decision depended on any more.
         """
         return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
 
@@ -270,7 +270,7 @@ class Timeline:
         return tuple(sizes)
 
     def read(self, entry: Entry) -> None:
-        """Record the next entry of the ledger; after an end only going on counts."""
+        """Record the next entry of the ledger; after an end only a resume counts."""
         if self.ended is not None and not isinstance(entry.event, events.RunContinued):
             return
         over_at = self.over_at if self.ended else 0.0
@@ -278,7 +278,7 @@ class Timeline:
         if isinstance(entry.event, events.RunContinued) and self.ended is not None:
             self.legs.append(Leg(over_at, self.ended, entry.event))
             self.ended = self.interrupted = None
-            self.timers.clear()  # those of the leg before fire no more
+            self.timers.clear()  # those of the previous leg never fire
         self._hear(entry.event)
         for command in entry.commands:
             self._follow(command, self.at)
@@ -317,7 +317,7 @@ class Timeline:
             case events.RunResumed():
                 self.takeovers.append(event.at)
             case events.InstanceBooting() | events.RunContinued():
-                pass  # the one is for people; `read` has dealt with the other
+                pass  # the first is for people; `read` has handled the other
             case events.Interrupted():
                 self.interrupted = event.at
             case _:
@@ -326,7 +326,7 @@ class Timeline:
     def _hear_epoch(self, event: events.EpochDone) -> None:
         session = self.sessions.get(event.session)
         if session is None or event.epoch <= session.last:
-            return  # reported before as well: the first time counts
+            return  # reported before: the first time counts
         session.last = event.epoch
         epoch = EpochSpan(session, event, session.after, session.waited)
         self.epochs.append(epoch)
@@ -372,7 +372,7 @@ class Timeline:
             session.go_on(at)
 
     def _close_on(self, instance: InstanceSpan, at: float) -> None:
-        """End the sessions on a vanished instance, slices elsewhere too, as the policy does."""
+        """End the sessions on a vanished instance, slices elsewhere included, as the policy does."""
         for name, session in tuple(self._open.items()):
             if any(piece.instance == instance.instance for piece in session.start.placement):
                 self._close(name, at)
@@ -410,10 +410,10 @@ def _late(epoch: EpochSpan) -> bool:
 def _change(
     session: SessionSpan, command: commands.ExtendTrial | commands.StopTrial, at: float
 ) -> None:
-    """Take a grant or a stop down.
+    """Record a grant or a stop.
 
     A session that waited at its rung can't begin its next epoch before the grant; one that still
-    trains isn't held up by it.
+    trains doesn't wait for it.
     """
     if isinstance(command, commands.StopTrial):
         session.stopping = at if session.stopping is None else session.stopping
@@ -434,10 +434,10 @@ def read(entries: Iterable[Entry]) -> Timeline:
 
 
 def levels(changes: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the sum of all changes up to then, at each time at which it changes.
+    """Return the running sum of changes, at each time at which it changes.
 
     Args:
-        changes: times, and by how much something changes then; in any order.
+        changes: (time, change), in any order.
     """
     by_time: dict[float, list[float]] = {}
     for at, change in changes:
@@ -456,7 +456,7 @@ def prices(timeline: Timeline, offers: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of each instance by intent, at the price that the policy used.
 
     Raises:
-        KeyError: the run rented something that isn't among the offers.
+        KeyError: the run rented an instance that isn't among the offers.
     """
     keyed: dict[PoolName, list[Offer]] = {}
     for offer in offers:
