@@ -1,4 +1,4 @@
-"""What else could be done about an experiment, as plans beside the one that was chosen."""
+"""Alternatives to the chosen plan of an experiment."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,24 +26,24 @@ from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 # Points of the front that have a number for `--point`.
 _POINTS = 15
-# A neighbour on the front is worth a line if it is faster or cheaper by such a share.
+# A neighbour on the front is worth a line if it is faster or cheaper by at least this share.
 NOTABLE = 0.1
 # Draws for each alternative; the plan itself gets more.
 _DRAWS = 200
-# As many simulated runs on spot pools at most.
+# The maximum number of simulated runs on spot pools.
 _POOL_RUNS = 5
-# As many simulated runs at most for what a run is held against.
+# The maximum number of simulated runs for a report's comparisons.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
 STATIC = "best static cluster"
 ON_SPOT = "on spot"
-# The names of what else stages could be.
+# The names of the alternatives to a plan of stages.
 ALL = (STATIC, "naive elastic", "cheapest", "fastest", ON_SPOT, "on-demand")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A plan of the front, by its number from the fastest to the cheapest."""
+    """A plan of the front, numbered from the fastest to the cheapest."""
 
     number: int
     plan: RunPlan
@@ -63,9 +63,9 @@ class Alternative:
 
 
 def front(planned: Planned) -> tuple[Plan, ...]:
-    """Return the best stages for their time, from the fastest to the cheapest.
+    """Return the cheapest stages for their time, from the fastest to the cheapest.
 
-    Of the whole front the points that add most area: its knees.
+    These are the points of the whole front that add most area: its knees.
     """
     if planned.asked is None or planned.plan.followed is None:
         return ()
@@ -73,9 +73,9 @@ def front(planned: Planned) -> tuple[Plan, ...]:
 
 
 def points(planned: Planned, *, near: bool = False) -> Iterator[Point]:
-    """Yield the front, forecast as alternatives are.
+    """Yield the front, forecast like alternatives.
 
-    With `near` only the two points beside the plan that are clearly faster and clearly cheaper.
+    With `near`, only the plan's two neighbours that are clearly faster and clearly cheaper.
     """
     asked = planned.asked
     chosen = planned.plan.followed
@@ -92,7 +92,7 @@ def points(planned: Planned, *, near: bool = False) -> Iterator[Point]:
 
 
 def at_point(planned: Planned, number: int) -> Planned:
-    """Return the same run by another point of the front, as they are numbered from 1.
+    """Return the same run with another point of the front, numbered from 1.
 
     Raises:
         UsageError: there is no such point, or it breaks a limit.
@@ -137,10 +137,10 @@ def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
 
 
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
-    """Return other stages as a run of them on spot would go: pools come and go, and it reacts.
+    """Return other stages on spot, forecast by runs in which pools come and go.
 
     Draws of its stages say nothing: a run doesn't wait for a pool as stages do. None for a very
-    large job in a hurry: fewer trials can't stand for it, and to play it takes too long.
+    large job in a hurry: fewer trials can't represent it, and simulating it takes too long.
     """
     if plan.epochs > make.MOST_EPOCHS and not make.has_time(request, plan):
         return None
@@ -151,9 +151,9 @@ def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | N
 
 
 def as_planned(planned: Planned) -> RunPlan:
-    """Return the plan with a forecast to compare other plans with: without replanning.
+    """Return the plan forecast without replanning, to compare other plans with.
 
-    To replan in each of their runs would take too long.
+    Replanning in each of their runs would take too long.
     """
     if planned.plan.followed is None or planned.asked is None:
         return planned.plan
@@ -163,17 +163,17 @@ def as_planned(planned: Planned) -> RunPlan:
 def for_one_screen(plan: RunPlan) -> tuple[str, ...]:
     """Return the names of the alternatives that matter most, in order.
 
-    Of a plan whose forecast plays the policy only the other market: figures of others' stages would
-    differ from its own by how they were made.
+    For a plan whose forecast plays the policy, only the other market: the figures of other stages
+    would differ by how they are made.
     """
     markets = (ON_SPOT, "on-demand")
     return (STATIC, *markets) if plan.forecast.source == "stages" else markets
 
 
 def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:
-    """Yield what else could be done: other stages, or other limits where there are no stages.
+    """Yield the alternatives in `names`: other stages, or other limits without stages.
 
-    Each takes a search and a forecast, on spot a simulated run of seconds: `names` says which.
+    Each takes a search and a forecast; on spot a simulated run, which takes seconds.
     """
     chosen = planned.plan.followed
     asked = planned.asked
@@ -197,9 +197,9 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
 
 
 def _other_limits(planned: Planned) -> Iterator[Alternative]:
-    """Yield the same run with half and twice of its budget (else of its time), and on spot or not.
+    """Yield the same run with half and twice the budget (or else time), and in the other market.
 
-    By the same simulated runs of the same policy as the plan's own forecast.
+    They are forecast by the same simulated runs as the plan.
     """
     limits = planned.limits
     what = "budget" if limits.budget is not None else "deadline"
@@ -249,7 +249,7 @@ def _tried(
         steady = not any(rentable.behaviours for rentable in request.rentables)
         run: RunPlan | None
         if plan.choices == chosen.choices:
-            run = planned.plan  # other draws of the same stages would seem to differ from it
+            run = planned.plan  # other draws of the same stages would differ slightly
         else:
             forecast = _as_run if steady else _on_pools
             run = next(alike, None) or forecast(planned, request, plan)
@@ -260,7 +260,7 @@ def _tried(
 
 
 def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
-    """Return the same problem on spot, or without it where the plan uses it."""
+    """Return the same problem on spot, or without spot if the plan uses it."""
     problem = planned.problem
     on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
     profiles = [rentable.profile for rentable in problem.rentables]
@@ -274,13 +274,12 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
 
 @dataclass(frozen=True)
 class Against:
-    """What else could have been done instead of a run: plans that were only simulated.
+    """The alternatives to a run, which were only simulated.
 
-    `planned` is the run's own plan, forecast as the `others` are; all of them were to keep
-    `limits`, and one that doesn't is the nearest to it that there is. `fully` is random search at
-    equal dollars: as many trials as what the run paid would have trained to the last epoch, none
-    stopped early, within the same deadline, and the cheapest plan of that; None where it pays for
-    no epoch.
+    `planned` is the run's own plan, forecast like the `others`. All should keep `limits`; one that
+    doesn't is the nearest there is. `fully` is random search for the same dollars: as many trials
+    as these would have trained to the last epoch within the deadline, without early stopping, by
+    the cheapest plan; None if the dollars don't pay for an epoch.
     """
 
     planned: RunPlan
@@ -290,10 +289,10 @@ class Against:
 
 
 def against(job: Job, dollars: float) -> Against:
-    """Return what else could have been done instead of a run that paid `dollars`.
+    """Return the alternatives to a run that paid `dollars`.
 
-    Everything is planned and simulated from what the run was planned by: its prices and profiles.
-    Beside a run that decided as it went stands the same on a fleet of one size.
+    They are planned and simulated with the run's own prices and profiles. For a run without stages
+    the alternative is the same strategy on a fixed fleet.
     """
     chosen = job.plan.followed
     rentables = (*job.rentables, *job.standins)
@@ -340,7 +339,7 @@ def _on_a_fixed_fleet(problem: Problem, job: Job) -> tuple[Alternative, ...]:
 
 
 def _fully(request: PlanRequest, job: Job) -> Explored | None:
-    """Return as many trials as the limits pay for where each trains to the last epoch."""
+    """Return as many trials as the limits pay for if each trains to the last epoch."""
     try:
         return explore(
             stages.EXACT,

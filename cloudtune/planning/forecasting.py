@@ -27,35 +27,35 @@ from cloudtune.runs.job import policy_of
 
 # How often the durations of stages are drawn.
 DRAWS = 1000
-# Simulated runs of a forecast, at most. Each 2^k - 1 of them lie evenly about the median.
+# The maximum number of simulated runs of a forecast. Any first 2^k - 1 are even about the median.
 RUNS = 31
-# Fewer runs have no middle one.
+# With fewer runs there is no median.
 MIN_RUNS = 3
-# If a smaller share of drawn runs keep the limits, the forecast plays them.
-# The others drop trials near a limit, and cost less than their draws.
+# If a smaller share of drawn runs keeps the limits, the forecast plays runs: near a limit they drop
+# trials, and cost less than their draws.
 ALWAYS = 0.98
-# A job of stages with more epochs isn't played for that: it would be one run of many seconds.
+# A job of stages with more epochs isn't played for that: one run would take many seconds.
 MAX_EPOCHS = 2_000
-# Events of all simulated runs together, times their offers, at most: some seconds of planning.
-# `MIN_RUNS` may take three times as many, and the first run any number.
+# The maximum of all simulated runs' events times their offers: some seconds of planning. `MIN_RUNS`
+# may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
-# Offers that a simulated run may choose from besides those of its stages' instance types.
+# Offers that a simulated run may choose from, on top of its stages' instance types.
 _OFFERS = 12
-# As many of these are on demand: by its cheapest epochs alone they would all be on spot.
+# How many of these are on demand: the cheapest epochs alone would all be on spot.
 _STEADY = 3
 # Offers of each number of GPUs that a run without stages may choose from, on spot and on demand.
 _EACH_SIZE = 3
 # Bases of Halton sequences, one for each pool; smaller primes draw speeds and delays.
 _POOL_BASES = (17, 19, 23, 29, 31)
-# A run without limits that goes on after this many events is taken to be endless.
+# A run without limits that continues after this many events counts as endless.
 MAX_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class StageDraws:
-    """Draws the durations of a plan's stages; `request.limits` are those that it is to keep.
+    """Draws the durations of a plan's stages; `request.limits` are those that it should keep.
 
-    With `reacts` the run replans the rest when its speed isn't the profile's.
+    With `reacts` the run replans the rest when its speed differs from the profile.
     """
 
     request: PlanRequest
@@ -65,20 +65,20 @@ class StageDraws:
     reacts: bool = False
 
     def forecast(self) -> Forecast:
-        """Return the spreads of what the stages take, and how likely they keep the limits."""
+        """Return the spreads of the stages' time and cost, and how likely they keep the limits."""
         given = {"samples": self.samples, "seed": self.seed}
         return outlook(self.request, self.plan, reacts=self.reacts, **given)
 
 
 @dataclass(frozen=True)
 class PlayedRuns:
-    """Plays the very policy, with made-up metrics, at speeds that may be those of the profiles.
+    """Plays the real policy, with made-up metrics, at speeds drawn from the profiles.
 
-    The runs ask for their first instance at `begin` (run seconds). Large jobs are played less
-    often: `samples` times at most, those beyond `FORECAST_EVENTS` once or a few times.
-    A sampler that learns draws at random here: metrics are made up, and a configuration doesn't
-    say how long it trains. A run that `follows` its stages is played for the spot pools that it
-    rents from. `cores` are those on which trials start, where all machines share some.
+    The runs request their first instance at `begin` (run seconds). They are played `samples` times
+    at most; jobs beyond `FORECAST_EVENTS` once or a few times. A sampler that learns draws at
+    random here, because metrics are made up and a configuration doesn't say how long it trains. A
+    run that `follows` its stages is played for the spot pools that it rents from. `cores` are those
+    on which trials start, if all machines share some.
     """
 
     experiment: Experiment
@@ -91,7 +91,7 @@ class PlayedRuns:
     cores: int | None = None
 
     def forecast(self) -> Forecast:
-        """Return the spreads of what the runs come to, and how many keep the limits.
+        """Return the spreads of the runs' figures, and how many runs keep the limits.
 
         Raises:
             UsageError: no limit is set, and a run wouldn't end.
@@ -111,7 +111,7 @@ class PlayedRuns:
         return any(r.behaviours for r in self.rentables if r.offer in offers)
 
     def _affordable(self, events: int) -> int:
-        """Return how many runs of about `events` events are played: 2^k - 1."""
+        """Return how many runs of about `events` events to play: 2^k - 1."""
         per_run = events * len(self.likely)
         least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
         count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
@@ -119,11 +119,11 @@ class PlayedRuns:
 
     @cached_property
     def likely(self) -> tuple[Rentable, ...]:
-        """The offers that a run is played with; of a whole catalogue the most likely ones.
+        """The offers that a run is played with; from a whole catalogue, the most likely ones.
 
-        To replan over hundreds of offers takes a third of a second, and a run does that at each
-        rung. Offers with the cheapest epochs stay; of a run that follows stages also their instance
-        types, in each zone and market, and of another the cheapest of each size.
+        Replanning over hundreds of offers takes a third of a second, and a run does that at each
+        rung. Offers with the cheapest epochs stay; for a run that follows stages also their
+        instance types, in each zone and market, and for others the cheapest of each size.
         """
         if len(self.rentables) <= _OFFERS:
             return self.rentables
@@ -138,9 +138,9 @@ class PlayedRuns:
         return (*kept, *spot, *steady[: _OFFERS - len(spot)])
 
     def _in_full(self, policy: RunPolicy) -> bool:
-        """Whether a run did all that its stages say; one without stages to follow has no such end.
+        """Whether a run did all the work of its stages; True without stages to follow.
 
-        A run always ends at its limits. What may fail to fit in them is the work.
+        A run always ends within its limits, but its work may not fit in them.
         """
         if self.staged is None or not self.follows:
             return True
@@ -148,7 +148,7 @@ class PlayedRuns:
         return trained >= self.staged.epochs
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
-        """Return the policy of a run that is over, and how many events it took."""
+        """Return the policy of a finished run, and its number of events."""
         experiment = self.experiment
         metric = experiment.metric
         policy = policy_of(
@@ -179,7 +179,7 @@ class PlayedRuns:
 
 
 def _usd_per_epoch(rentable: Rentable) -> float:
-    """Return what an epoch costs on one GPU, or the nearest width that is known."""
+    """Return the dollars of an epoch on one GPU, or at the nearest known width."""
     width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
     share = width / rentable.offer.gpus
     return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
@@ -196,11 +196,11 @@ def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:
 
 
 def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
-    """Return a rentable as it may be in a run, by the errors of its profile and by its spot pool.
+    """Return a rentable as drawn for a run, by the errors of its profile and its spot pool.
 
-    Runs are spread evenly over what may be (a Halton sequence), and all offers are slow together;
-    their pools behave each in a way of its own, by `base`. The profile returned has no error left:
-    the world would draw it a second time.
+    Runs are spread evenly over the possibilities (a Halton sequence). All offers are slow together;
+    their pools behave independently, by `base`. The returned profile has no error left, because the
+    world would draw it again.
     """
     profile = rentable.profile
     slowness = math.exp(profile.error * _deviation(run, 2))
@@ -223,9 +223,9 @@ def _deviation(run: int, base: int) -> float:
 
 
 def _share_of(run: int, base: int) -> float:
-    """Return the number between 0 and 1 of a run.
+    """Return a run's number between 0 and 1.
 
-    Digits are permuted, by the golden section. The first `base` numbers would otherwise ascend, and
+    Digits are permuted by the golden section. Otherwise the first `base` numbers would ascend, and
     a few runs would all have the smallest.
     """
     share = 0.0
@@ -240,7 +240,7 @@ def _share_of(run: int, base: int) -> float:
 
 
 class _Counting:
-    """A world that counts its events, and ends after `most` events, whatever goes on."""
+    """A world that counts its events, and ends after `most` of them."""
 
     def __init__(self, world: SimWorld, most: int | None) -> None:
         self._world = world
@@ -258,7 +258,7 @@ class _Nothing:
     """A ledger that is never read."""
 
     def append(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 def _forecast_of(
@@ -267,7 +267,7 @@ def _forecast_of(
     deadline = limits.deadline
     budget = limits.budget
     results = [figures(policy) for policy in played]
-    # Counted from the run's begin, when nothing was asked for yet.
+    # Counted from the run's start, before the first request.
     runs = list(zip(played, results, done, strict=True))
     in_time = [full and policy.over_at <= (deadline or math.inf) for policy, _, full in runs]
     in_money = [full and result.dollars <= (budget or math.inf) for _, result, full in runs]
@@ -294,7 +294,7 @@ def _share(of: Sequence[bool]) -> float:
 
 
 def _spread(draws: Sequence[float]) -> Spread:
-    """Return the percentiles: the least draws that a share of all doesn't exceed."""
+    """Return the percentiles: the least draws that a given share doesn't exceed."""
     ordered = sorted(draws)
     count = len(draws)
     p5, p50, p95 = (ordered[max(0, -(-count * share // 100) - 1)] for share in (5, 50, 95))

@@ -35,22 +35,22 @@ from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
 
-# Seconds that an instance may outlive the longest run, if no controller gives it back.
+# Seconds that an instance may outlive the longest run, if no controller returns it.
 LEASE_GRACE_SECONDS = 600.0
-# A plan that takes more than this share of a limit says what is beyond that limit's edge.
+# A plan that takes more than this share of a limit says what a little less would change.
 _NEAR = 0.95
-# The median of a few simulated runs costs no less than this share of what no plan can beat.
+# The median of a few simulated runs costs at least this share of the lower bound of all plans.
 _BY_LUCK = 0.8
-# Jobs of more trials, or epochs in all, aren't played on spot pools: a run of 10,000 trials is
-# 100,000 events.
+# Jobs of more trials, or more epochs in total, aren't played on spot pools: a run of 10,000 trials
+# has 100,000 events.
 _MAX_TRIALS = 128
 MOST_EPOCHS = 20_000
-# Trials of the job that is played in their place, at least and at most, and its most epochs.
+# The smallest and largest number of trials of the job played in their place, and its most epochs.
 _FEW_TRIALS = (4, 32)
 _FEW_EPOCHS = 4_000
-# Plans of a front that are judged by simulated runs, at most.
+# The maximum number of plans of a front judged by simulated runs.
 _CANDIDATES = 8
-# Runs of a first look, and how far their share may lie below what is asked for.
+# Runs of a first look, and how far their share may be below the confidence.
 _GLANCE = 7
 _DOUBT = 0.3
 
@@ -59,10 +59,10 @@ _DOUBT = 0.3
 class Planned:
     """A run before it begins, within its `limits`; `elapsed` seconds are gone already.
 
-    `derived` says why the deadline is what it is, where the user has only set a budget. `asked` is
-    None where nothing goes by stages. The experiment of the problem may have other
-    trials than the user's: as many as possible. `remarks` say why it is this plan, and what is
-    beyond the edge of a limit. `left_spot` where simulated runs spoke against spot.
+    `derived` says where the deadline comes from, if the user has only set a budget. `asked` is None
+    without stages. The experiment of the problem may have more trials than the user's: as many as
+    possible. `remarks` say why it is this plan, and what slightly lower limits would change.
+    `left_spot`: simulated runs were worse on spot.
     """
 
     problem: Problem
@@ -77,13 +77,13 @@ class Planned:
 
     @cached_property
     def rentables(self) -> tuple[Rentable, ...]:
-        """What the run rents from."""
+        """The rentables of the run."""
         planned = frozenset(self.plan.offers)
         return tuple(r for r in self.problem.rentables if r.offer in planned)
 
     @property
     def standins(self) -> tuple[Rentable, ...]:
-        """The other rentables, which the run may turn to where these are unavailable."""
+        """The other rentables, which the run may use if these are unavailable."""
         planned = frozenset(self.plan.offers)
         return tuple(r for r in self.problem.rentables if r.offer not in planned)
 
@@ -97,21 +97,20 @@ def make_plan(
     force: bool = False,
     runs: int = RUNS,
 ) -> Planned:
-    """Return what a run of an experiment would do, within the limits.
+    """Return the plan of an experiment's run within the limits.
 
-    With `force` also where no plan keeps them: such a run ends at its limits. A forecast that plays
-    the policy plays it up to `runs` times.
+    With `force` there is one even if no plan keeps them: the run then ends at its limits. A
+    forecast that plays the policy plays it up to `runs` times.
 
     Raises:
         InfeasibleError: no plan keeps the limits, or in no simulated run a trial finished an epoch;
-            carries the fastest, the cheapest and the nearest plan of stages there is.
-        UsageError: a choice has no such name, an option makes no sense for it, or the run would
-            never end.
+            it has the fastest, the cheapest and the nearest plan of stages.
+        UsageError: a name is unknown, an option makes no sense for it, or the run would never end.
     """
     options = (options or PlanOptions()).over(problem.experiment)
     choice = choice_of(problem.experiment)
     options.check(choice)
-    named_sampler(problem.experiment)  # refuses one that doesn't go with the others
+    named_sampler(problem.experiment)  # raises if it doesn't go with the other names
     if not problem.rentables:
         raise no_profile(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
@@ -127,7 +126,7 @@ def make_plan(
         planned = surest
     else:
         if not force:
-            # Draws may call a plan sure that is dearer than others which only the runs show.
+            # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(problem, limits, options, elapsed, runs, best=planned) or planned
     return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
 
@@ -141,7 +140,7 @@ def _searched(
     force: bool,
     runs: int,
 ) -> Planned:
-    """Return the plan that the planner finds, or what a strategy without one would do."""
+    """Return the planner's plan, or that of a strategy without stages."""
     asked = staged = None
     if choice_of(problem.experiment).planned:
         problem, asked, staged = stages.staged_plan(problem, limits, options, elapsed, force=force)
@@ -153,7 +152,7 @@ def _searched(
 
 
 def _refuse_unsure(planned: Planned) -> None:
-    """Pass if the runs train something, and keep the limits as often as was asked for.
+    """Check that the runs train something and keep the limits as often as requested.
 
     Raises:
         InfeasibleError: they don't.
@@ -174,12 +173,11 @@ def _by_runs(
     *,
     best: Planned | None = None,
 ) -> Planned | None:
-    """Return the best plan that is sure by simulated runs: `best` or a better one; None if none is.
+    """Return the best plan that is safe by simulated runs: `best` or a better one; None if none is.
 
-    With spot the search of `--confidence` isn't enough: it draws the durations of stages, and those
-    don't say what a run does about pools that are away. So plans of the front are judged by runs,
-    beside what the search finds (if nothing, without spot: by its means spot looks best
-    everywhere).
+    With spot the search of `--confidence` isn't enough: it draws the durations of stages, which
+    don't show how a run reacts to dry pools. So plans of the front are judged by runs, along with
+    the result of the search (if there is none, without spot: by its means spot always looks best).
     """
     aim = options.aim
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
@@ -193,20 +191,20 @@ def _by_runs(
     front = [p for p in stages.EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
         if best is not None and measures(staged, aim) >= measures(best.plan, aim):
-            break  # outages make a plan dearer and slower than its means say
+            break  # outages only make a plan more expensive and slower than its means
         if best is not None and best.problem is problem and _alike(staged, best.plan.followed):
-            break  # its runs were played already; what follows is dearer by its means
+            break  # its runs were played already; later plans cost more on average
         surest = _judged(problem, staged, limits, options, elapsed, runs=runs)
         if surest is None:
             continue
         if best is None or measures(surest.plan, aim) < measures(best.plan, aim):
             return surest
-        break  # what follows is dearer by its means
+        break  # later plans cost more on average
     return best
 
 
 def _alike(plan: Plan, other: Plan | None) -> bool:
-    """Whether runs of two plans do the same."""
+    """Whether the runs of two plans would be the same."""
     return other is not None and (plan.choices, plan.wished) == (other.choices, other.wished)
 
 
@@ -219,10 +217,10 @@ def _judged(
     *,
     runs: int,
 ) -> Planned | None:
-    """Return a plan of stages if its simulated runs are sure enough; None if they aren't.
+    """Return a plan of stages if its simulated runs are safe enough; None if they aren't.
 
-    Where they aren't, also with only the plan's own offers: a run that may turn to dearer ones
-    while these are away spends money that its work then lacks.
+    If they aren't, it is tried again with only the plan's own offers: a run that may move to more
+    expensive ones while these are unavailable spends money that its work then lacks.
     """
     own = tuple(rentable for rentable in problem.rentables if rentable.offer in staged.offers)
     names = ", ".join(map(offer_text, staged.offers))
@@ -247,7 +245,7 @@ def _judged(
 def _on_demand(
     problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
 ) -> Planned | None:
-    """Return a plan without spot that is sure enough; None if there is none."""
+    """Return a plan without spot that is safe enough; None if there is none."""
     steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
     if not steady:
         return None
@@ -260,7 +258,7 @@ def _on_demand(
 
 
 def _cliffs(planned: Planned) -> Iterator[str]:
-    """Say of stages what a little less of a limit would make of them, and what set-up has made.
+    """Yield what slightly lower limits would change in the stages, and what set-up has changed.
 
     Between `plan` and `run` some seconds pass. At the edge of a limit they lead to another plan.
     """
@@ -317,7 +315,7 @@ def _taking(
 def _other(
     planned: Planned, limits: Limits, elapsed: float, *, quick: bool
 ) -> tuple[Problem, Asked, Plan] | None:
-    """Return the stages within other limits, or from another second on; None where none fit."""
+    """Return the stages within other limits, or from another second on; None if none fit."""
     try:
         return stages.staged_plan(planned.problem, limits, planned.options, elapsed, quick=quick)
     except InfeasibleError:
@@ -325,10 +323,10 @@ def _other(
 
 
 def _expected_cheapest(planned: Planned, runs: int) -> Planned:
-    """Return a plan without spot, where spot costs more, can't do the work or does it too rarely.
+    """Return a plan without spot if spot costs more, can't do the work or does it too rarely.
 
-    Stages are priced for pools that are there. With outages on-demand may be cheaper, and then the
-    run has to plan without spot from its beginning: replanning would go back to it.
+    Stages are priced as if pools were always available. With outages on-demand may be cheaper, and
+    then the run must plan without spot from the start: replanning would go back to it.
     """
     problem = planned.problem
     plan = planned.plan
@@ -372,7 +370,7 @@ def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> flo
 
 
 def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:
-    """Whether the forecast keeps the limits as often as was asked for, if it was."""
+    """Whether the forecast keeps the limits as often as requested; True without a confidence."""
     return _kept(plan) >= (options.confidence or 0.0)
 
 
@@ -382,7 +380,7 @@ def _kept(plan: RunPlan) -> float:
 
 
 def refuse_endless(experiment: Experiment, limits: Limits) -> None:
-    """Pass if limits, trials, an objective or a strategy say what is wanted.
+    """Check that limits, trials, an objective or a strategy bound the run.
 
     Raises:
         UsageError: none of them does.
@@ -396,7 +394,7 @@ def refuse_endless(experiment: Experiment, limits: Limits) -> None:
 
 
 def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Limits, str]:
-    """Return limits with a deadline, and why that one, where a search only has a budget."""
+    """Return limits with a deadline, and where it comes from, if a search only has a budget."""
     experiment = problem.experiment
     searches = experiment.strategy_name in SEARCHES
     if not searches or limits.deadline is not None or limits.budget is None:
@@ -419,15 +417,15 @@ def run_plan(
     reacts: bool = True,
     plays: bool = True,
 ) -> RunPlan:
-    """Return what is known beforehand of a run, by the names that its experiment gives.
+    """Return the plan of a run by the names in its experiment.
 
-    `staged` are the stages that it goes by, planned for `request`. The forecast draws their
-    durations `draws` times, replanned if the strategy does that (not without `reacts`). Up to
-    `runs` times the policy is played where the run does anything else than follow them, or, with
-    `plays`, where it may have to drop trials to keep the limits.
+    `staged` are the stages that it follows, planned for `request`. The forecast draws their
+    durations `draws` times, with replanning if the strategy replans (and `reacts`). The policy is
+    played up to `runs` times if the run doesn't just follow its stages, or, with `plays`, if it may
+    have to drop trials to keep the limits.
 
     Raises:
-        UsageError: a choice has no such name, or the run would never end.
+        UsageError: a name is unknown, or the run would never end.
     """
     experiment = problem.experiment
     choice = choice_of(experiment)
@@ -468,10 +466,10 @@ def run_plan(
 
 
 def _of_stages(problem: Problem, drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecast:
-    """Return the forecast of a run that follows its stages, and reacts to what comes.
+    """Return the forecast of a run that follows its stages, and reacts to what happens.
 
-    What a run does about spot pools that go, and which trials it drops near a limit, is the
-    policy's to say, not the plan's.
+    Only the policy, not the plan, knows how a run reacts to dry spot pools and which trials it
+    drops near a limit.
     """
     plan = drawn.plan
     if played.on_pools:
@@ -487,20 +485,20 @@ def _of_stages(problem: Problem, drawn: StageDraws, played: PlayedRuns, *, plays
 
 
 def has_time(request: PlanRequest, staged: Plan) -> bool:
-    """Whether a plan leaves enough of its time that a job of few trials can stand for it.
+    """Whether a plan has enough slack for a job of few trials to represent it.
 
-    Near the least time a large job is as wide as it may be, and a small one isn't: within 1.3 times
-    that, 512 trials cost twice what 32 foretold.
+    Near the least time a large job is as wide as possible, and a small one isn't: within 1.3 times
+    the least time, 512 trials cost twice what 32 predicted.
     """
     deadline = request.limits.deadline or math.inf
     return request.objective == "cost" and staged.estimate.seconds <= deadline / 2
 
 
 def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) -> Forecast:
-    """Play a job of few trials in place of a large one, and scale what its runs come to.
+    """Play a job of few trials in place of a large one, and scale the figures of its runs.
 
-    By what the two plans take. Both jobs have the same share of their limits to spare, and train to
-    the same last epoch.
+    They are scaled by the ratio of the two plans. Both jobs have the same relative slack, and train
+    to the same last epoch.
     """
     plan = drawn.plan
     least, few = _FEW_TRIALS
@@ -534,9 +532,9 @@ def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) ->
 def _largest_fleet(
     problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
 ) -> tuple[Machines, ...]:
-    """Return what there may be at once; by stages that are replanned, whatever is allowed.
+    """Return the largest possible fleet; with stages that may be replanned, all that is allowed.
 
-    The dearest offer stands in for spot pools that may be away.
+    The most expensive offer stands in for spot pools, which may be dry.
     """
     dearest = max(
         (rentable.offer for rentable in problem.rentables), key=lambda o: o.usd_per_second
@@ -584,15 +582,15 @@ def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
 
 
 def join_seconds(profile: ScalingProfile) -> float:
-    """Return what an instance may take to join, and then to have its lease renewed."""
+    """Return the seconds that an instance may take to join and have its lease renewed."""
     return profile.launch.high + profile.boot.high + 2 * RENEW_SECONDS
 
 
 def longest(plan: RunPlan, limits: Limits | None = None) -> float:
-    """Return the seconds after which a run, or an instance of it, is given up.
+    """Return the seconds after which a run, or an instance of it, is ended.
 
-    Three times the estimate, or what 19 of 20 runs take if that is longer, and an hour; or as long
-    as the budget pays for one cheapest instance if that is longer.
+    Three times the estimate, or the time of 19 of 20 runs if that is longer, plus an hour; or as
+    long as the budget pays for one cheapest instance, if that is longer.
     """
     likely = max(plan.estimate.seconds, plan.forecast.seconds.p95)
     seconds = 3 * likely + 3600.0
@@ -603,10 +601,10 @@ def longest(plan: RunPlan, limits: Limits | None = None) -> float:
 
 
 def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> tuple[float, str]:
-    """Return the largest bill that a run can end with, and when it does.
+    """Return the largest bill that a run can end with, and in which case.
 
-    Leases end instances when the limits would be passed, whatever becomes of the controller;
-    an instance that still boots has the seconds that joining may take, until the deadline at most.
+    Leases end instances when the limits would be passed, even without a controller; a booting
+    instance has the seconds that joining may take, until the deadline at most.
     """
     lives = min(longest(plan, limits), limits.deadline or math.inf)
     if limits.budget is None:

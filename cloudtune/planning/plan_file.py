@@ -21,12 +21,12 @@ from cloudtune.runs import home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job, choice_of, trials
 
-# Of the format; a file of another one is refused.
+# The version of the format; a file of another version is refused.
 VERSION = 3
 
 
 def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
-    """Return the job that carries a plan out."""
+    """Return the job that carries out a plan."""
     wanted = planned.problem.experiment
     catalog = planned.problem.catalog
     with home.with_module(wanted):
@@ -48,7 +48,7 @@ def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
 
 
 def save_plan(path: Path, planned: Planned) -> None:
-    """Write a plan down so that `run` can carry out exactly that plan.
+    """Save a plan so that `run` can carry out exactly that plan.
 
     Raises:
         UsageError: it can't be written there.
@@ -62,7 +62,7 @@ def save_plan(path: Path, planned: Planned) -> None:
 
 
 def plan_bytes(job: Job) -> bytes:
-    """Return what is in the file of a saved plan."""
+    """Return the contents of the file of a saved plan."""
     data = {"cloudtune_plan": VERSION, **job.to_json()}
     return (json.dumps(data, indent=1) + "\n").encode()
 
@@ -108,7 +108,7 @@ def load_plan(path: Path) -> Job | None:
 
 
 def _damage(job: Job) -> str:
-    """Return what makes a plan impossible to carry out, "" where nothing does."""
+    """Return why a plan can't be carried out; "" if it can."""
     plan = job.plan
     choice = choice_of(job.experiment)
     if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
@@ -144,10 +144,10 @@ def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
 
 
 def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
-    """Pass if the plan's prices are today's, give or take the tolerance (a share of each).
+    """Check that the plan's prices are today's, within the tolerance (a share of each).
 
     Raises:
-        UsageError: some prices have moved, or are not offered any more; names them.
+        UsageError: some prices have moved, or are no longer offered; the message names them.
     """
     markets: tuple[Market, ...] = tuple(dict.fromkeys(o.market for o in job.plan.offers))
     today = catalog_of(job.experiment, markets)

@@ -1,4 +1,4 @@
-"""What there is to rent for an experiment, at which prices, and how its script runs there."""
+"""What an experiment may rent, at which prices, and how its script runs there."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +35,10 @@ def markets_of(experiment: Experiment) -> tuple[Market, ...]:
 
 
 def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
-    """Return the prices that apply to an experiment, as its provider has them, and its charges.
+    """Return the provider's prices for an experiment, including its charges.
 
     Raises:
-        UsageError: a budget could not be kept, as the region's prices are unknown.
+        UsageError: a budget could not be kept, because the region's prices are unknown.
     """
     cloud = experiment.cloud
     provider = provider_named(cloud.provider)
@@ -56,9 +56,9 @@ def stored_profiles(
     given: str | None = None,
     note: Callable[[str], object] = lambda line: to_stderr(f"note: {line}"),
 ) -> list[ScalingProfile]:
-    """Return the usable profiles of what an experiment runs, on its instance types.
+    """Return the usable profiles of an experiment's script on its instance types.
 
-    Where GPUs are real, one of emulated seconds is none, unless it is named. `note` is called with
+    If GPUs are real, emulated profiles don't count unless they are named. `note` is called with
     what has changed since the script was measured; by default it goes to standard error.
     """
     profiles = store.resolve(
@@ -85,11 +85,10 @@ def problem_of(
     profiles: Sequence[ScalingProfile],
     markets: tuple[Market, ...] | None = None,
 ) -> Problem:
-    """Return what there is to choose from; where a type wasn't measured, derived if possible.
+    """Return the rentables to choose from; profiles of unmeasured types are derived if possible.
 
-    Shares of a GPU at which the trials have no room in its memory are left out. What few
-    measurements can't say of a profile's spread is assumed. What earlier runs of the script saw is
-    in the profiles.
+    Shares of a GPU with too little memory for the trials are left out. Spreads that few
+    measurements can't show are assumed. The profiles include what earlier runs of the script saw.
     """
     catalog = catalog_of(experiment, markets)
     wanted = markets or markets_of(experiment)
@@ -143,7 +142,7 @@ def problem_of(
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
-    """Yield a line if any of these only record the script's own file, not what it imports."""
+    """Yield a line if any profile only records the script's own file, not its imports."""
     old = [
         profile.instance_type
         for profile in profiles
@@ -156,9 +155,9 @@ def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
 def _with_fetch(
     profiles: Sequence[ScalingProfile], experiment: Experiment
 ) -> tuple[list[ScalingProfile], Sequence[str]]:
-    """Return profiles whose boots have the fetch of an environment; a note where that was added.
+    """Return profiles whose boots include fetching an environment, with notes if it was added.
 
-    What was measured has it. Published figures are of machines that fetched nothing.
+    Measured boots include it. Published figures are of machines that fetched nothing.
     """
     if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
         return list(profiles), ()
@@ -180,9 +179,9 @@ def _sum(left: Measurement, right: Measurement) -> Measurement:
 
 
 def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
-    """Return a rentable with the behaviours of its spot pool; one on demand unchanged.
+    """Return a rentable with the behaviours of its spot pool; an on-demand one unchanged.
 
-    They are as the experiment says, else as those of public traces were.
+    They come from the experiment, or else from public traces.
     """
     if rentable.offer.market != "spot":
         return rentable
@@ -196,7 +195,7 @@ def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
 
 
 def _strategies(profile: ScalingProfile) -> Iterator[str]:
-    """Yield how trials on several GPUs share a model, where that was measured."""
+    """Yield how trials on several GPUs share a model, if that was measured."""
     wide = [width for width in profile.widths if width > 1 and width in profile.parallel]
     if wide:
         texts = ", ".join(gpus_text(width, profile.parallel[width]) for width in wide)
@@ -204,7 +203,7 @@ def _strategies(profile: ScalingProfile) -> Iterator[str]:
 
 
 def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
-    """Return the note where a profile has no width that the experiment lets a trial have."""
+    """Return the note for a profile without any width that the experiment allows."""
     widths = ", ".join(width_text(width) for width in profile.widths)
     asked = experiment.trial.gpus
     bounds = f"{asked.min or 'any'} to {asked.max or 'any'}"
@@ -214,9 +213,9 @@ def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
 def _with_room(
     profile: ScalingProfile, machine: InstanceType, runs: Sequence[RunTimes] = ()
 ) -> tuple[ScalingProfile, Sequence[str]]:
-    """Return a profile with the widths that fit into a type's GPUs; notes where others don't.
+    """Return a profile with the widths that fit into a type's GPUs, and notes on the others.
 
-    Shares at which trials of earlier runs ran out of memory don't, unless there are no others.
+    Shares at which trials of earlier runs ran out of memory don't fit, unless there are no others.
     """
     room = machine.gpu_memory_mib
     crowds = [(w, run.run) for run in runs for name, w in run.crowded if name == machine.name]
@@ -236,7 +235,7 @@ def _with_room(
 def _with_wait(
     profile: ScalingProfile, machine: InstanceType, wait: float
 ) -> tuple[ScalingProfile, Sequence[str]]:
-    """Return a profile whose launches wait in a queue as long as is foretold, and a note."""
+    """Return a profile whose launches include the predicted wait in a queue, and a note."""
     if wait <= profile.launch.mean:
         return profile, ()
     note = f"{machine.name}: the queue lets the next instance start in {format_seconds(wait)}"
@@ -248,7 +247,7 @@ def _derived(
     profiles: Sequence[ScalingProfile | None],
     types: Mapping[str, InstanceType],
 ) -> ScalingProfile | None:
-    """Return the surest of the profiles that follow from those of other types."""
+    """Return the most certain profile derived from those of other types."""
     from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
 
     there = (
@@ -260,7 +259,7 @@ def _derived(
 
 
 def _begun_again(experiment: Experiment) -> Iterator[str]:
-    """Yield what pauses cost where a trial has nothing to resume from."""
+    """Yield what pauses cost if a trial has no checkpoint to resume from."""
     name = experiment.strategy_name
     if not experiment.can_resume and name not in STAYING:
         yield (
@@ -271,7 +270,7 @@ def _begun_again(experiment: Experiment) -> Iterator[str]:
 
 
 def shared_cores(problem: Problem) -> int | None:
-    """Return the cores on which commands start where all machines share them, else None.
+    """Return the cores on which commands start if all machines share them, else None.
 
     Importing torch is work, and emulated machines share this machine's cores for it. Times seen in
     earlier runs already include the waits.
@@ -283,7 +282,7 @@ def shared_cores(problem: Problem) -> int | None:
 
 
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
-    """Return the error for a plan that has nothing to go by; `notes` say what was no use to it."""
+    """Return the error for a plan without a profile; `notes` say which couldn't be used."""
     names = [machine.name for machine in instance_types(experiment)]
     types = ", ".join(names[:3]) + (f" and {len(names) - 3} more types" if names[3:] else "")
     return UsageError(

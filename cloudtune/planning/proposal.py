@@ -1,4 +1,4 @@
-"""The finding of `cloudtune plan`, with all figures that the screen and the JSON show."""
+"""The result of `cloudtune plan`, with all figures that the screen and the JSON show."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ Others: TypeAlias = Literal["all", "screen", "none"]
 
 @dataclass(frozen=True)
 class PriceNote:
-    """Where the prices come from, of which date, how many days ago that was."""
+    """The source, date and age of the prices."""
 
     source: str
     as_of: str
@@ -46,13 +46,13 @@ class PriceNote:
 
 @dataclass(frozen=True)
 class ProfileNote:
-    """What is known of the script's speed on one instance type.
+    """What is known about the script's speed on one instance type.
 
-    `age_days` is None where the date is unknown. `error` is the relative standard
-    deviation of a profile derived from another type's; 0 where it was measured on this type.
-    An epoch takes `epoch_seconds` on `width` GPUs: one, or the fewest that were measured.
-    `text` is where it comes from, in few words, and `provenance` the same for programs. `seen` are
-    the earlier runs that its figures are of, and `seen_text` says of each what it saw.
+    `age_days` is None if the date is unknown. `error` is the relative standard deviation of a
+    profile derived from another type's; 0 if it was measured on this type. An epoch takes
+    `epoch_seconds` on `width` GPUs: one, or the fewest that were measured. `text` briefly says
+    where it comes from, and `provenance` does so for programs. `seen` are the earlier runs in its
+    figures, and `seen_text` describes each.
     """
 
     instance_type: str
@@ -70,20 +70,23 @@ class ProfileNote:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a run of an experiment would do, how sure that is, and what else could be done.
+    """The plan of a run, how certain it is, and the alternatives.
 
-    `trials` is how many are started, at most where that is decided as results come in; None where
-    only the limits end the run. `chosen` says why the strategy is what it is, where none was
-    named, `derived` why the deadline is. `short_of` is what one full training takes, where the
-    limits don't allow it. `notes` are of the instances and the profiles, `remarks` of the plan.
-    `confidence` is the probability with which the limits are to be kept; None where the plan was
-    made to keep them on average. `objective` is what its stages are the best of; None where there
-    are none. `front` ascends in seconds; `as_planned` is the plan with a forecast like those of
-    its alternatives. `considered` counts the offers that could be chosen from. `storage` is where
-    checkpoints go. `basis` is what all its seconds and dollars rest on. `worst_dollars` is the bill
-    if everything goes wrong, as `worst_why` says. `epochs` are reports; `scale` converts them to
-    the experiment's unit. `head` is an hour of the instance that carries the run; None where a
-    machine of its user's does. It takes `head_seconds` of the deadline to start.
+    - `trials`: how many are started, at most; None if only the limits end the run.
+    - `chosen`: why it is this strategy, if none was named; `derived`: where the deadline comes
+      from, if none was set.
+    - `short_of`: what one full training takes, if the limits don't allow it.
+    - `notes`: about the instances and the profiles; `remarks`: about the plan.
+    - `confidence`: the probability with which the limits should be kept; None if the plan keeps
+      them on average.
+    - `objective`: what its stages minimise; None without stages.
+    - `front`: ascends in seconds; `as_planned`: the plan with a forecast like its alternatives'.
+    - `considered`: the number of offers to choose from.
+    - `basis`: the origin of all its seconds and dollars.
+    - `worst_dollars`: the bill if everything goes wrong, as in `worst_why`.
+    - `epochs`: in reports; `scale` converts them to the experiment's unit.
+    - `head`: dollars per hour of the instance that carries the run; None if the user's machine
+      does. It takes `head_seconds` of the deadline to start.
     """
 
     name: str
@@ -120,9 +123,9 @@ class Proposal:
     short_of: str = ""
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
-        """Return which limits ("deadline", "budget") a plan doesn't keep, by what was asked.
+        """Return which limits ("deadline", "budget") a plan doesn't keep often enough.
 
-        Those kept too rarely, or both where only the two at once are.
+        Both if each is kept often enough, but not the two at once.
         """
         sure = self.confidence or LIKELY
         forecast = plan.forecast
@@ -135,10 +138,10 @@ class Proposal:
 
 
 def propose(planned: Planned, *, others: Others = "all") -> Proposal:
-    """Return what there is to say of a run before it begins.
+    """Return the proposal for a planned run.
 
-    `others` says how much of what else could be done: all takes many seconds for large jobs on
-    spot, "screen" has what `for_one_screen` names, alone.
+    `others` says which alternatives it has: "all" takes many seconds for large jobs on spot,
+    "screen" has only those that `for_one_screen` names.
     """
     experiment = planned.problem.experiment
     plan = planned.plan
@@ -196,7 +199,7 @@ def _alternatives(planned: Planned, others: Others) -> tuple[Alternative, ...]:
 
 
 def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
-    """Return the front; for one screen what is near the plan, where they can be compared."""
+    """Return the front; for one screen only the plan's neighbours, if they can be compared."""
     if others == "all":
         return tuple(points(planned))
     comparable = others == "screen" and planned.plan.forecast.source == "stages"
@@ -204,7 +207,7 @@ def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
 
 
 def _short_of(planned: Planned) -> str:
-    """Return what one full training takes, where the limits don't allow even one."""
+    """Return what one full training takes, if the limits don't allow even one."""
     experiment = planned.problem.experiment
     rentables = planned.problem.rentables
     cap = experiment.cloud.max_instances
@@ -237,7 +240,7 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
 
 
 def _unsure(planned: Planned) -> Iterator[str]:
-    """Yield what the forecast assumes without a measurement, and what it leaves out."""
+    """Yield what the forecast assumes without measurements, and what it leaves out."""
     several = len(planned.rentables) > 1
     for rentable in {
         rentable.profile.instance_type: rentable for rentable in planned.rentables
@@ -284,7 +287,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
 
 
 def _spot_text(planned: Planned) -> Iterator[str]:
-    """Yield how the spot pools of a plan are taken to behave, and the source."""
+    """Yield how the spot pools of a plan are assumed to behave, and the source."""
     used = {rentable.offer: rentable for rentable in planned.rentables if rentable.behaviours}
     if not used:
         return
@@ -321,17 +324,17 @@ def crowded(plan: RunPlan, rentables: Sequence[Rentable]) -> Iterator[str]:
 
 
 def _core_share(profile: ScalingProfile) -> float:
-    """Return how much of a core an emulated GPU needs to keep its pace; 0 where unknown."""
+    """Return the share of a core that an emulated GPU needs to keep its pace; 0 if unknown."""
     alone = profile.provenance.core_seconds
     width = profile.widths[0]
     return 0.0 if alone is None else alone / (profile.epoch_seconds(width) * width)
 
 
 def to_json(proposal: Proposal) -> dict[str, Any]:
-    """Return a proposal as strict JSON: a number that isn't finite becomes null.
+    """Return a proposal as strict JSON: numbers that aren't finite become null.
 
-    `saves` is what the chosen plan saves against another one; negative where the other is better.
-    Of the plans on the front it only has the figures.
+    `saves` is what the chosen plan saves compared with another; negative if the other is better.
+    The plans of the front come with their figures only.
     """
     plan = proposal.plan
     data = {
@@ -387,7 +390,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
-    """Return a plan as JSON, with what it is expected to take."""
+    """Return a plan as JSON, with its estimate."""
     return {**encode(plan), "estimate": encode(plan.estimate)}
 
 

@@ -1,1 +1,1 @@
-"""A run as it is kept: its job, its folder, its report."""
+"""A run on disk: its job, its folder, its report."""

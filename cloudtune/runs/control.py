@@ -1,9 +1,9 @@
-"""The process that drives a run: one at a time, known to others, that signals end in order.
+"""The process that drives a run: one at a time, visible to others, ended in order by signals.
 
 Beside a run's ledger:
 
-    controller.json    what drives it and in which cloud; it stays there when the run is over
-    controller.lock    locked for as long as a process drives it: the system lets go of it when that
+    controller.json    the process that drives it, and its cloud; kept when the run is over
+    controller.lock    locked while a process drives the run: the system releases it when that
                        process ends, however it ends
 """
 
@@ -47,16 +47,16 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
         driver.record(folder / CONTROLLER, extra=where)
         try:
             yield
-        finally:  # a notebook lives on, and drives the run no more
+        finally:  # a notebook lives on, but no longer drives the run
             with contextlib.suppress(OSError):
                 driver.record(folder / CONTROLLER, extra={**where, _OVER: "yes"})
 
 
 def is_driven(folder: Path) -> bool:
-    """Whether a process on this machine drives a run, or a head, whatever its records look like.
+    """Whether a process on this machine, or a head, drives a run, even with damaged records.
 
     Raises:
-        StorageError: a head's run, whose storage can't be reached.
+        StorageError: a head carries the run, and its storage can't be reached.
     """
     from cloudtune.infra.heads.remote_runs import is_carried  # noqa: PLC0415  storage takes long
 
@@ -67,13 +67,13 @@ def is_driven(folder: Path) -> bool:
         with (folder / LOCK).open("r") as lock:
             if not _locked(lock, fcntl.LOCK_SH, 0.0):
                 return True
-    except OSError:  # a run of an older version, or one that wasn't driven yet
+    except OSError:  # a run of an older version, or one that was never driven
         pass
     return _recorded_alive(folder)
 
 
 def place_of(folder: Path) -> tuple[str, str]:
-    """Return the provider and the region of a run; "" where that isn't on record."""
+    """Return the provider and the region of a run; "" if they aren't recorded."""
     from cloudtune.infra.heads.launch import Remote  # noqa: PLC0415  storage takes long
 
     remote = Remote.of(folder)
@@ -106,7 +106,7 @@ def _locked(lock: IO[str], kind: int, patience: float) -> bool:
 
 
 def _recorded_alive(folder: Path) -> bool:
-    """Whether another process lives that the record names; this one knows what it drives."""
+    """Whether the recorded process lives and isn't this one, which knows what it drives."""
     driver = _driver(folder)
     return driver is not None and driver.pid != os.getpid() and driver.alive()
 
@@ -120,13 +120,13 @@ def _driver(folder: Path) -> ProcessGroup | None:
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM as an event for the policy, so that a run ends in order.
+    """Turns Ctrl-C and SIGTERM into an event for the policy, so that a run ends in order.
 
-    Until there is a world to pass them to, and while its instances are swept, they are held back:
-    an instance that isn't given back is worse than a few seconds of patience.
+    They are held back until there is a world to pass them to, and while its instances are swept: a
+    lost instance is worse than a few seconds of patience.
 
-    SIGHUP comes when a person's terminal goes away, as with a broken connection. It ends nothing:
-    the run goes on without a terminal.
+    SIGHUP arrives when the terminal goes away, for example with a broken connection. It ends
+    nothing: the run continues without a terminal.
     """
 
     def __init__(self, signals: Sequence[signal.Signals]) -> None:
@@ -135,7 +135,7 @@ class Interruption:
         self._pending = False
 
     def install(self) -> None:
-        """Take the signals over."""
+        """Install the signal handlers."""
         for number in self._signals:
             signal.signal(number, _unheard if number is signal.SIGHUP else self._heard)
 
@@ -157,7 +157,7 @@ def _unheard(*_: object) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Give what hears the signals that end a run, in place of what heard them before."""
+    """Handle the signals that end a run with the yielded object, in place of earlier handlers."""
     with _handlers((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as taken:
         interruption = Interruption(taken)
         interruption.install()
@@ -166,7 +166,7 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextlib.contextmanager
 def outliving_its_terminal() -> Iterator[None]:
-    """Let SIGHUP end nothing: between a measurement and its run it mustn't either."""
+    """Ignore SIGHUP, also between a measurement and its run."""
     with _handlers((signal.SIGHUP,)) as taken:
         for number in taken:
             signal.signal(number, _unheard)
@@ -175,9 +175,9 @@ def outliving_its_terminal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signals, ...]]:
-    """Give those signals that are not ignored, as under nohup; put their handlers back.
+    """Yield those signals that aren't ignored (as under nohup); restore their handlers.
 
-    Only the main thread may hear signals: none in another.
+    Only the main thread may handle signals: in another, yield none.
     """
     if threading.current_thread() is not threading.main_thread():
         signals = ()
@@ -191,6 +191,6 @@ def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signal
 
 
 def to_stderr(text: str) -> None:
-    """Print a line beside a command's output, at once."""
+    """Print a line to standard error at once."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

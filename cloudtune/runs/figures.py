@@ -1,4 +1,4 @@
-"""What a run has come to, by its policy and its record."""
+"""The figures of a run, from its policy and its record."""
 
 import bisect
 import math
@@ -13,10 +13,10 @@ from cloudtune.policy.run import RunPolicy
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run came to: the same figures of a simulated and of a real one.
+    """The figures of a run, the same for a simulated and a real one.
 
-    `epochs` are those of the trial that did best; `gpu_hours` are paid for, whether trials train
-    in them or not; `instances` is the most at once.
+    `epochs` are those of the best trial; `gpu_hours` are paid for, used or not; `instances` is the
+    largest number at once.
     """
 
     seconds: float
@@ -29,9 +29,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class LegFigures:
-    """A part of a run up to an end, in seconds of the run: what it was given, and has spent.
+    """A part of a run up to an end, in seconds of the run: its limits, and what it spent.
 
-    `more` are the trials that it was to try besides those before; `ended` is None where it goes on.
+    `more` are the trials that it added; `ended` is None if it isn't over.
     """
 
     begin: float
@@ -44,7 +44,7 @@ class LegFigures:
 
 
 def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigures]:
-    """Return the parts of a run that went on after an end; `first` are the limits that it began in.
+    """Return the parts of a run that was resumed after an end; `first` are its first limits.
 
     Their dollars add up to the run's.
     """
@@ -64,7 +64,7 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
 
 
 def figures(policy: RunPolicy) -> Figures:
-    """Return what a run has come to so far; of one that has ended, in all."""
+    """Return the figures of a run so far; in total if it has ended."""
     end = policy.over_at
     best = policy.best
     began = end if policy.began is None else policy.began
@@ -85,9 +85,9 @@ def figures(policy: RunPolicy) -> Figures:
 
 @dataclass(frozen=True)
 class RungReport:
-    """How many trials trained until an epoch, the best of them there, and what it took.
+    """How many trials reached an epoch, the best of them there, and the GPU-hours.
 
-    `gpu_hours` were trained in the epochs since the rung before, by all trials; `first_at` and
+    `gpu_hours` are those of all trials in the epochs since the previous rung; `first_at` and
     `last_at` are the run seconds at which the first and the last trial reached the rung.
     """
 

@@ -1,7 +1,7 @@
-"""The records of earlier runs, and which of them are of use to a new one.
+"""The records of earlier runs, and which of them a new run can use.
 
-Of each run a record stands beside its ledger, and is made from that: what was tried, how that went,
-what it took. A record that is missing, or older than its ledger, is made again.
+Each run has a record beside its ledger, made from it: what was tried, with which results and times.
+A record that is missing, or older than its ledger, is made again.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from cloudtune.model.trial import Mode
     from cloudtune.runs.report import Report
 
-# Of a run's record; one of another version is made again from its ledger.
+# The version of a run's record; one of another version is made again from its ledger.
 VERSION = 3
 RECORD = "record.json"
-# The most earlier runs whose times are used, the latest first.
+# The maximum number of earlier runs whose times are used, latest first.
 MOST_TIMED = 8
-# Runs, the latest first: `plan` reads a file of each.
+# The number of latest runs that are looked at: `plan` reads a file of each.
 _LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial that trained an epoch, or failed; `took` is how long its epochs took.
+    """A trial that trained an epoch or failed; `took` are the times of its epochs.
 
     `crowded` are the instance types and shares of a GPU at which it ran out of memory.
     """
@@ -58,13 +58,13 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What later runs read of a run.
+    """What later runs read about a run.
 
-    `began` is Unix time. `script` is the path of its training script, `script_hash` that file as it
-    was ("" where unknown). `ended` says how, or is None: the run goes on, or its controller
-    died. `cloud` is its provider's name. `paced`: whether its epochs took what a table says.
-    `delays` are those of instances and of trials. `ledger_bytes` is how long the ledger was from
-    which this was made. `identity` is what it trained; None in runs before 0.3.
+    `began` is Unix time. `script` is the path of its training script, `script_hash` the hash of
+    that file then ("" if unknown). `ended` is its end reason; None if the run isn't over or its
+    controller died. `cloud` is the name of its provider. `paced`: its epochs followed a table.
+    `delays` are those of instances and trials. `ledger_bytes` is the length of the ledger from
+    which the record was made. `identity` is what it trained; None in runs before 0.3.
     """
 
     run: str
@@ -88,7 +88,7 @@ class RunRecord:
     identity: Identity | None = None
 
     def times(self, space: Mapping[str, Domain]) -> RunTimes:
-        """Return how long things took in it: epochs of only those trials that a space allows."""
+        """Return the run's times, with epochs of only those trials that a space allows."""
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began))
         allowed = [trial for trial in self.trials if allows(space, trial.config)]
         crowded = frozenset(place for trial in allowed for place in trial.crowded)
@@ -98,10 +98,10 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Listed:
-    """A run of this machine; without a `record` where that can't be read.
+    """A run of this machine; `record` is None if it can't be read.
 
-    `state` says of one that hasn't ended whether it runs or its controller died. `why` says why no
-    later run learns from it how long things take, "" where one may.
+    `state` says, for a run that hasn't ended, whether it runs or its controller died. `why` says
+    why later runs don't use its times; "" if they may.
     """
 
     run: str
@@ -111,10 +111,7 @@ class Listed:
 
 
 def remember(folder: Path, report: Report) -> RunRecord:
-    """Keep the record of a run beside its ledger, and return it.
-
-    Where it can't be written, the run goes on without.
-    """
+    """Write the record of a run beside its ledger, if possible, and return it."""
     job = report.job
     policy = report.policy
     experiment = job.experiment
@@ -154,9 +151,9 @@ def remember(folder: Path, report: Report) -> RunRecord:
 
 
 def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
-    """Return the record of a run's folder; made from its ledger where it is missing or old.
+    """Return the record of a run's folder, made from its ledger if it is missing or old.
 
-    `kept` is what is on disk, where the caller has read it.
+    `kept` is the record on disk, if the caller has read it.
 
     Raises:
         CloudtuneError: the ledger can't be read.
@@ -172,7 +169,7 @@ def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
 
 
 def _kept(folder: Path) -> Mapping[str, Any] | None:
-    """Return the record on disk; None where it is missing, old or damaged."""
+    """Return the record on disk; None if it is missing, old or damaged."""
     with contextlib.suppress(*DAMAGED, OSError):
         data = json.loads((folder / RECORD).read_bytes())
         current = data["ledger_bytes"] == (folder / home.LEDGER).stat().st_size
@@ -182,7 +179,7 @@ def _kept(folder: Path) -> Mapping[str, Any] | None:
 
 
 def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
-    """Yield the runs of this machine, the latest first; `experiment` may learn of them."""
+    """Yield the runs of this machine, latest first; `experiment` decides which times are usable."""
     for folder in home.run_folders()[::-1]:
         try:
             record = recorded(folder)
@@ -194,7 +191,7 @@ def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
-    """Return a line of the list as JSON, without what each trial did."""
+    """Return a line of the list as JSON, without the trials."""
     record = listed.record
     data = (
         {}
@@ -208,13 +205,13 @@ def to_json(listed: Listed) -> dict[str, Any]:
 
 
 def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, ...]]:
-    """Return how long things took in earlier runs of the very script, at the same provider; notes.
+    """Return the times of earlier runs of the same script at the same provider, and notes.
 
-    The latest that have ended, unless the experiment names some. Another version of the
-    script is another program: the latest run of one is noted, and not used.
+    They are the latest ended runs, unless the experiment names some. Another version of the script
+    is another program: its latest run is noted and not used.
 
     Raises:
-        UsageError: a run that the experiment names isn't there, or has no times for it.
+        UsageError: a run that the experiment names doesn't exist, or has no usable times.
     """
     asked = experiment.history
     if asked == "off":
@@ -254,9 +251,9 @@ def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, .
 
 
 def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
-    """Return why a run can't say how long things take in an experiment; "" where it can.
+    """Return why a run's times can't be used in an experiment (or in any); "" if they can.
 
-    Without one, in any. `ended`: whether it must have ended.
+    `ended`: whether the run must have ended.
     """
     return next(_untimed(record, experiment, ended=ended), "")
 
@@ -288,7 +285,7 @@ def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -
 
 
 def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
-    """Yield the runs that an experiment names in vain: those that aren't there, or are no use."""
+    """Yield the runs that an experiment names and that don't exist or can't be used."""
     named = () if isinstance(experiment.history, str) else experiment.history
     for index, name in enumerate(named):
         try:
@@ -302,9 +299,9 @@ def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
 
 
 def _latest(of_use: Callable[[Mapping[str, Any]], bool]) -> Iterator[RunRecord]:
-    """Yield the records of runs that no process drives any more, the latest first.
+    """Yield the records of runs that no process drives any more, latest first.
 
-    `of_use` can rule out a record by its file, before all of it is read.
+    `of_use` can rule out a record by its raw contents, before it is decoded.
     """
     for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
         kept = _kept(folder)

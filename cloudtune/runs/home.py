@@ -1,4 +1,4 @@
-"""Where cloudtune keeps what it knows on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
+"""The folder of cloudtune's state on this machine: ~/.cloudtune, or CLOUDTUNE_HOME.
 
 Only its user may read it (`close`).
 
@@ -6,8 +6,8 @@ runs/<run>/        ledger.jsonl, record.json and the other records of one run
 profiles/          measured profiles
 prices/            live prices, kept for seven hours
 emulator/          the emulated EC2
-functions/         modules of functions that stand in no file
-storage/           checkpoints, where an experiment names no storage of its own
+functions/         modules of functions that aren't in a file
+storage/           checkpoints, if an experiment names no storage
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 LEDGER = "ledger.jsonl"
 # On a head: the id of its run.
 RUN_VARIABLE = "CLOUDTUNE_RUN"
-# On a head: when its run's clock began, Unix time; before the head was asked for.
+# On a head: when its run's clock began (Unix time), before the head was requested.
 BEGAN_VARIABLE = "CLOUDTUNE_BEGAN"
-# The end of the name of what measures a script.
+# The end of the name of a run that measures a script.
 PROFILE_TAIL = "-profile"
 DEFAULT_STORAGE = "~/.cloudtune/storage"
 _FOLDERS = (
@@ -57,9 +57,9 @@ def home() -> Path:
 
 
 def close() -> None:
-    """Let no other user read what is kept here, from now on and of earlier times.
+    """Make this folder unreadable for other users, including what is in it already.
 
-    A home that holds anything else as well is left open, but for our folders in it.
+    A home that also holds other files stays open, except for our folders in it.
     """
     private_files.keep_private()
     folder = home()
@@ -84,25 +84,25 @@ def new_run(name: str) -> Path:
     chosen = os.environ.pop(RUN_VARIABLE, "") if not name.endswith(PROFILE_TAIL) else ""
     folder = runs() / (chosen or f"{name}-{stamp}-{secrets.token_hex(2)}")
     folder.mkdir(parents=True, exist_ok=bool(chosen))
-    # Before a training script makes it, with its user's umask.
+    # Before a training script creates it, with its user's umask.
     (home() / "storage").mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
 def functions() -> Path:
-    """Return the folder of the modules that `put_back` puts beside what they use."""
+    """Return the folder of the modules that `put_back` restores."""
     return home() / "functions"
 
 
 def put_back(path: Path) -> bool:
-    """Put a module of ours and its data where a run looks for them; False if `path` is none."""
+    """Restore a generated module and its data where a run looks for them; False if none."""
     kept = functions() / path.name
     if not kept.exists():
         return False
     with private_files.for_others():
         for suffix in (".pkl", ".py"):
             wanted = path.with_suffix(suffix)
-            if not wanted.exists():  # what is there is the same, and a run may use it
+            if not wanted.exists():  # an existing one is the same, and a run may use it
                 fresh = path.with_suffix(f".{os.getpid()}")
                 shutil.copyfile(kept.with_suffix(suffix), fresh)
                 fresh.replace(wanted)
@@ -111,7 +111,7 @@ def put_back(path: Path) -> bool:
 
 @contextlib.contextmanager
 def with_module(experiment: Experiment) -> Iterator[None]:
-    """Have an experiment's module of ours in its folder, and remove it after its last run there."""
+    """Keep an experiment's generated module in its folder; remove it after its last run there."""
     if experiment.runs_command or not put_back(experiment.train_file):
         yield
         return
@@ -131,12 +131,12 @@ def with_module(experiment: Experiment) -> Iterator[None]:
 
 
 def began() -> float:
-    """Return when the clock of a run begins that begins now, Unix time."""
+    """Return the start of the clock of a run that begins now, Unix time."""
     return float(os.environ.get(BEGAN_VARIABLE) or unix_time())
 
 
 def run_folders() -> list[Path]:
-    """Return the folders of all runs, the latest last."""
+    """Return the folders of all runs, latest last."""
     return sorted(
         (folder for folder in runs().glob("*") if (folder / LEDGER).exists()),
         key=lambda folder: (folder / LEDGER).stat().st_ctime,
@@ -144,16 +144,16 @@ def run_folders() -> list[Path]:
 
 
 def find_run(run: str | None) -> Path:
-    """Return the folder of a run, by id or by an unambiguous beginning; None means the last one.
+    """Return the folder of a run, by id or by an unambiguous prefix; None means the last one.
 
-    An address, STORAGE/RUN, is that of a run that a head carries, or has carried. What is new of
-    such a run is brought here.
+    An address, STORAGE/RUN, names a run that a head carries or has carried; its new records are
+    fetched.
 
     Raises:
         UsageError: there is no such run, or several.
         StorageError: a head carries it, and its storage can't be reached.
     """
-    # For `--help`, which loads this module, they would be most of what it takes.
+    # `--help` loads this module, and would mostly wait for these.
     from cloudtune.infra.heads.launch import REMOTE  # noqa: PLC0415
     from cloudtune.infra.heads.remote_runs import adopt, is_carried  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ def find_run(run: str | None) -> Path:
         return adopt(run, runs())
     for place in sorted(runs().glob(f"*/{REMOTE}")):
         if place.parent.name.startswith(run or ""):
-            is_carried(place.parent)  # brings it: its ledger may not have been here
+            is_carried(place.parent)  # fetches its ledger, which may not be here yet
     folders = run_folders()
     if run is not None:
         return the_one(run, folders)
@@ -171,7 +171,7 @@ def find_run(run: str | None) -> Path:
 
 
 def the_one(name: str, folders: list[Path]) -> Path:
-    """Return the folder of that name, or the only one whose name begins so.
+    """Return the folder of that name, or the only one with that prefix.
 
     Raises:
         UsageError: there is none, or several.

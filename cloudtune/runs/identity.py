@@ -1,7 +1,7 @@
-"""What an experiment runs, as far as its speed depends on it; found without running anything.
+"""The identity of what an experiment runs, as far as its speed depends on it, without running it.
 
-Of files: the script, the modules in the training folder that it imports, wherever in its code, and
-what a command names there. Imports by a name that is put together at run time aren't found.
+Its files are the script, the modules of the training folder that it imports anywhere in its code,
+and the files that a command names. Imports by a computed name aren't found.
 """
 
 import ast
@@ -23,13 +23,13 @@ from cloudtune.model.scaling import Identity
 from cloudtune.script.command import words_of
 from cloudtune.script.functions import parse_file
 
-# Files named by a command that are larger are data.
+# Larger files that a command names are data.
 _MAX_BYTES: Final = 4 * 2**20
 _SCRIPT_NAME: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
 
 
 def identity_of(experiment: Experiment) -> Identity:
-    """Return what an experiment runs now."""
+    """Return the identity of what an experiment runs now."""
     script = experiment.train_file
     folder = experiment.train_folder
     begun = [script]
@@ -61,10 +61,10 @@ def identity_of(experiment: Experiment) -> Identity:
 
 
 def refuse_changed_files(run: str, before: Identity | None, experiment: Experiment) -> None:
-    """Pass if the files that a run trains by are as they were when it began.
+    """Check that the files that a run trains with haven't changed since it began.
 
     Raises:
-        UsageError: some aren't; the message names them.
+        UsageError: some have; the message names them.
     """
     if before is None:
         return
@@ -78,7 +78,7 @@ def refuse_changed_files(run: str, before: Identity | None, experiment: Experime
 
 
 def _version(package: str) -> str:
-    """Return a version without its local part; "" where the package isn't here."""
+    """Return a version without its local part; "" if the package isn't installed."""
     try:
         return importlib.metadata.version(package).partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
@@ -86,7 +86,7 @@ def _version(package: str) -> str:
 
 
 def _files(begun: list[Path], folder: Path, roots: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Yield the SHA-256 of these files and of what they import below the folder, by path."""
+    """Yield the SHA-256 of these files and of their imports below the folder, by path."""
     waiting = begun
     seen = set[Path]()
     while waiting:
@@ -109,7 +109,7 @@ def _files(begun: list[Path], folder: Path, roots: tuple[Path, ...]) -> Iterator
 
 
 def _modules(root: Path, parts: list[str]) -> Iterator[Path]:
-    """Yield where the modules of a dotted name may be; importing one imports those above it."""
+    """Yield the possible paths of the modules of a dotted name, including its packages."""
     here = root
     yield here / "__init__.py"
     for part in filter(None, parts):
@@ -120,7 +120,7 @@ def _modules(root: Path, parts: list[str]) -> Iterator[Path]:
 
 @lru_cache(maxsize=1024)
 def _looked_at(path: Path, changed_at: int, size: int) -> tuple[str, tuple[tuple[int, str], ...]]:  # noqa: ARG001
-    """Return a file's SHA-256, and what it leads to: the level of each import, and its name."""
+    """Return a file's SHA-256, and the level and name of each of its imports."""
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if path.suffix != ".py":

@@ -1,7 +1,7 @@
-"""A job as a run begins it: everything that the policy is made from, so that it can be remade.
+"""A job: everything that a run's policy is built from, so that it can be rebuilt.
 
-The header of a ledger is a job. A fresh policy made from it and fed the ledger's events decides
-as the recorded one did: that is how a run is reported, checked and one day resumed.
+The header of a ledger is a job. A fresh policy built from it and fed the ledger's events decides as
+the recorded one did. That is how a run is reported, checked and resumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,11 @@ from cloudtune.strategies.samplers.sampler import (
     SpaceSampler,
 )
 
-# The most trials that a search for what the limits allow tries.
+# The maximum number of trials in a search for what the limits allow.
 MAX_TRIALS = 4096
-# Configurations that are drawn at once, where no number of trials is named.
+# Configurations drawn at once if the number of trials isn't set.
 _FIRST_DRAWS = 64
-# An instance that takes this many times as long to join as measured is given back.
+# An instance that takes this many times as long to join as measured is returned.
 _SLOW_BOOT = 2.0
 
 
@@ -49,11 +49,11 @@ _SLOW_BOOT = 2.0
 class Job:
     """What to run, by which plan, within which limits; `began` is its time zero (Unix time).
 
-    `rentables` are those of the plan's offers, `standins` what else may be rented where the cloud
-    refuses these. `zones` are those in which an offer without one can be asked for.
-    `measuring` are dollars that went into measuring the script before; the limits have none of it.
-    `script_hash` is the SHA-256 of the training script, "" where unknown; `identity` all of
-    what is trained, None in jobs of versions before 0.3.
+    `rentables` are those of the plan's offers, `standins` what else may be rented if the cloud
+    refuses them. `zones` are where to request an offer that names no zone. `measuring` are the
+    dollars spent on measuring the script before, which the limits don't include. `script_hash` is
+    the SHA-256 of the training script, "" if unknown; `identity` covers all that is trained, and is
+    None in jobs of versions before 0.3.
     """
 
     run: str
@@ -71,7 +71,7 @@ class Job:
     identity: Identity | None = None
 
     def policy(self, *, heartbeat: bool = True, checked: bool = True) -> RunPolicy:
-        """Return a fresh policy for the job; equal jobs give policies that decide equally.
+        """Return a fresh policy for the job; policies of equal jobs decide equally.
 
         `heartbeat` and `checked` are `RunPolicy`'s.
         """
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def profiles(self) -> tuple[ScalingProfile, ...]:
-        """The profiles of the script on what may be rented, those of the plan first."""
+        """The profiles of the script on all rentables, those of the plan first."""
         return tuple(rentable.profile for rentable in (*self.rentables, *self.standins))
 
     def to_json(self) -> dict[str, Any]:
@@ -100,14 +100,14 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Job":
-        """Return the job that `to_json` was given; `data` may have other fields besides."""
+        """Return the job that `to_json` encoded; `data` may have other fields too."""
         return decode(
             cls, {field.name: data[field.name] for field in fields(cls) if field.name in data}
         )
 
 
 def job_of_ledger(path: Path) -> Job:
-    """Return the job that a ledger is the record of: its header.
+    """Return the job in the header of a ledger.
 
     Raises:
         CloudtuneError: not a ledger of a version that this program reads, or a damaged one.
@@ -133,10 +133,10 @@ def choices() -> dict[str, tuple[str, ...]]:
 
 
 def max_trials(experiment: Experiment) -> int | None:
-    """Return how many trials a run may begin; None where only its limits end it.
+    """Return how many trials a run may begin; None if only its limits end it.
 
-    Strategies whose stages are planned, and populations, need a number: one bracket's where the
-    experiment has none, or as many as possible where the plan looks for the number.
+    Strategies with planned stages, and populations, need a number: that of one bracket if the
+    experiment has none, or as many as possible if the plan searches for the number.
     """
     name = experiment.strategy_name
     if experiment.trials is not None or name not in {*PLANNED, "pbt"}:
@@ -146,7 +146,7 @@ def max_trials(experiment: Experiment) -> int | None:
 
 
 def trials(experiment: Experiment) -> tuple[Trial, ...]:
-    """Return the trials of an experiment: as many configurations as it asks for, by its seed."""
+    """Return the trials of an experiment: its number of configurations, by its seed."""
     count = max_trials(experiment) or experiment.fixed_trials
     configs = _configs(experiment, count)
     digits = max(2, len(str(len(configs) - 1)))
@@ -154,7 +154,7 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
 
 
 def _configs(experiment: Experiment, count: int) -> Sequence[Mapping[str, object]]:
-    """Return `count` configurations, those of `initial` first; grids may give fewer."""
+    """Return `count` configurations, those of `initial` first; grids may have fewer."""
     first = experiment.first_configs
     drawn = sample(experiment.space, count, experiment.seed)
     return [*first, *(config for config in drawn if config not in first)][:count]
@@ -163,7 +163,7 @@ def _configs(experiment: Experiment, count: int) -> Sequence[Mapping[str, object
 def basis_of(
     experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
 ) -> Basis:
-    """Return what times and prices of an experiment's runs rest on, as of a day (today)."""
+    """Return the origin of the times and prices of an experiment's runs, as of a day (today)."""
     profiles = (rentable.profile for rentable in rentables)
     paced = provider_named(experiment.cloud.provider).paced
     return basis(profiles, day or utc_date(), paced=paced)
@@ -173,7 +173,7 @@ def choice_of(experiment: Experiment) -> registry.Choice:
     """Return the names of an experiment's strategy, allocator and fleet rule.
 
     Raises:
-        UsageError: there is none of such a name, or they don't go together.
+        UsageError: a name is unknown, or they can't be combined.
     """
     asked = experiment.strategy
     choice = registry.chosen(experiment.strategy_name, asked.allocator or "", asked.fleet or "")
@@ -186,7 +186,7 @@ def choice_of(experiment: Experiment) -> registry.Choice:
 
 
 def switches_of(experiment: Experiment) -> Switches:
-    """Return HyperSched's rules, as an experiment would have them."""
+    """Return HyperSched's rules as set in an experiment."""
     return Switches(**experiment.strategy.rules.model_dump())
 
 
@@ -201,9 +201,9 @@ def policy_of(
     checked: bool = True,
     learns: bool = True,
 ) -> RunPolicy:
-    """Return a fresh policy for an experiment; `plan` where its choices go by one.
+    """Return a fresh policy for an experiment; `plan` is set if its choices follow one.
 
-    `learns`: whether a sampler that goes by a model has one; else it draws at random.
+    `learns`: whether a model-based sampler uses its model; otherwise it draws at random.
 
     Raises:
         UsageError: a strategy, sampler, allocator or fleet rule is unknown.
@@ -232,7 +232,7 @@ def policy_of(
 def context_of(
     experiment: Experiment, rentables: Sequence[Rentable], limits: Limits
 ) -> BuildContext:
-    """Return what the strategy, the allocator and the fleet rule of an experiment are made from."""
+    """Return the context from which an experiment's strategy, allocator and fleet are built."""
     return BuildContext(
         rentables=tuple(rentables),
         max_instances=experiment.cloud.max_instances,
@@ -249,12 +249,12 @@ def context_of(
 
 
 def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
-    """Return what gives an experiment's trials, one after the other; at most as many as it says.
+    """Return the sampler of an experiment, limited to its number of trials.
 
-    `learns`: whether one that goes by a model has one; else it draws at random.
+    `learns`: whether a model-based sampler uses its model; otherwise it draws at random.
 
     Raises:
-        UsageError: there is none of such a name, or its strategy can do nothing with it.
+        UsageError: its name is unknown, or the strategy can't use it.
     """
     kind, random_fraction = named_sampler(experiment)
     mode = experiment.metric.mode
@@ -276,10 +276,10 @@ def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
 
 
 def named_sampler(experiment: Experiment) -> tuple[str, float]:
-    """Return the sampler that an experiment names, or that suits its strategy; its random share.
+    """Return the sampler that an experiment names or its strategy needs, with its random share.
 
     Raises:
-        UsageError: there is none of such a name, or its strategy can do nothing with it.
+        UsageError: its name is unknown, or the strategy can't use it.
     """
     asked = experiment.strategy.sampler or ""
     if choice_of(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
@@ -291,7 +291,7 @@ def named_sampler(experiment: Experiment) -> tuple[str, float]:
 
 
 class Drawn(SpaceSampler):
-    """The configurations that a run planned beforehand would try as well: the random sampler."""
+    """The random sampler, with the configurations that a planned run would also try."""
 
     def __init__(self, experiment: Experiment) -> None:
         space = experiment.space
@@ -304,10 +304,10 @@ class Drawn(SpaceSampler):
         self._taken: set[int] = set()
 
     def _draw(self, count: int) -> None:
-        """Have at least `count` configurations drawn, as far as there are as many.
+        """Draw at least `count` configurations, if there are that many.
 
-        More draws leave the first ones as they are, so that drawing twice as many each time costs
-        little where no number of trials is named.
+        More draws don't change the first ones, so drawing twice as many each time costs little if
+        the number of trials isn't set.
         """
         drawn = len(self._drawn_before)
         if drawn < count <= self._most:
@@ -315,7 +315,7 @@ class Drawn(SpaceSampler):
             self._drawn_before = _configs(self._experiment, wanted)
 
     def ask(self) -> Trial | None:
-        """Return the next one; None after the last."""
+        """Return the next trial; None after the last."""
         while self._next in self._taken:
             self._next += 1
         self._draw(self._next + 1)
@@ -325,14 +325,14 @@ class Drawn(SpaceSampler):
         return self._begun(self._drawn_before[self._next - 1])
 
     def candidates(self) -> Sequence[Mapping[str, object]]:
-        """Return what might be tried: with grids, which are tried in full, only these draws."""
+        """Return the candidates: with grids, which are tried in full, only these draws."""
         if not self.has_grids:
             return super().candidates()
         self._draw(int(min(self._most, POOL)))
         return self._drawn_before[:POOL]
 
     def take(self, candidate: int) -> Trial | None:
-        """Return a candidate as a trial; None where it has been tried, or none may be any more."""
+        """Return a candidate as a trial; None if it was tried, or there may be no more trials."""
         if not self.has_grids:
             return super().take(candidate)
         if candidate < self._next or candidate in self._taken or self._given >= self._most:
@@ -342,7 +342,7 @@ class Drawn(SpaceSampler):
 
 
 def charges_of(experiment: Experiment) -> Charges:
-    """Return what an experiment's run costs besides its instances."""
+    """Return what an experiment's run costs on top of its instances."""
     charges = experiment.charges
     per_launch = charges.per_launch or 0.0
     if charges.data is not None and charges.data.region != experiment.cloud.region:
@@ -352,7 +352,7 @@ def charges_of(experiment: Experiment) -> Charges:
 
 
 def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
-    """Return how a job on these rentables keeps its limits; `avoid` for dry pools included."""
+    """Return how a job on these rentables keeps its limits, including `avoid` for dry pools."""
     profiles = [rentable.profile for rentable in rentables]
     joining = max((profile.launch.high + profile.boot.high for profile in profiles), default=0.0)
     defaults = Brakes(drain=drain_seconds(*profiles))
@@ -361,7 +361,7 @@ def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
 
 
 def rules_of(experiment: Experiment) -> TrialRules:
-    """Return what the trials of an experiment may do."""
+    """Return the trial rules of an experiment."""
     asked = experiment.trial
     least = asked.stall.least or 0.0
     return TrialRules(asked.stall.factor, least, asked.sync == "required", asked.max_failures)

@@ -1,4 +1,4 @@
-"""What a run did, against what was planned: read from its ledger, by replaying it."""
+"""The report of a run, planned and actual: read from its ledger, by replaying it."""
 
 import bisect
 import contextlib
@@ -37,13 +37,13 @@ from cloudtune.train.best import RESCUED, note_of
 from cloudtune.train.best import keep_best as keep_files
 from cloudtune.train.checkpoint import CheckpointStore, standing
 
-# Beside a run's ledger: where its best model lies as plain files.
+# Beside a run's ledger: the folder of its best model as plain files.
 _BEST = "best.json"
 
 
 @dataclass(frozen=True)
 class StageReport:
-    """One stage, planned against actual; `actual` is None for a stage that never began."""
+    """One stage, planned and actual; `actual` is None for a stage that never began."""
 
     plan: StagePlan
     seconds: float | None
@@ -52,7 +52,7 @@ class StageReport:
 
 @dataclass(frozen=True)
 class WidthChange:
-    """A trial that went on at another width: epochs before and after, without a gap."""
+    """A trial that continued at another width: epochs before and after, without a gap."""
 
     trial: str
     before: float
@@ -63,14 +63,14 @@ class WidthChange:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a run's ledger says of it.
+    """Everything that a run's ledger says about it.
 
-    `stages` are those of a run that goes by a plan; `figures` are held against its forecast.
-    `timeline` is read from its ledger, the `entries`. `kept` is the checkpoint of the best trial
-    that is there: the best one's own, or a later one where that is gone; `best_folder` has its
-    files as the script wrote them, None where that isn't so. `billed` is what the cloud says that
-    its instances came to, in dollars, where the ledger doesn't know their ends. `rescued` is the
-    best checkpoint of all, on this machine, where the storage didn't take it.
+    `stages` are those of a planned run; `figures` are compared with its forecast. `timeline` is
+    read from its ledger, the `entries`. `kept` is the existing checkpoint of the best trial: of its
+    best epoch, or of a later one if that is gone; `best_folder` has its files as the script wrote
+    them, or is None. `billed` is what the cloud says that its instances cost, in dollars, if the
+    ledger doesn't know their ends. `rescued` is the best checkpoint of all, on this machine, if it
+    could not be saved in the storage.
     """
 
     job: Job
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the run, from its first request on; so far, if it goes on."""
+        """Seconds of the run, from its first request on; so far, if it isn't over."""
         return self.figures.seconds
 
     @property
@@ -99,7 +99,7 @@ class Report:
 
     @property
     def ended(self) -> EndReason | None:
-        """Why the run ended; None of one that goes on, or whose controller died."""
+        """Why the run ended; None if it isn't over or its controller died."""
         return self.policy.ending if self.policy.ended else None
 
     @property
@@ -113,13 +113,13 @@ class Report:
 
     @cached_property
     def basis(self) -> Basis:
-        """What its plan rests on, as of the day that it began."""
+        """The origin of its plan's figures, as of the day that it began."""
         day = utc_date(self.job.began or None)
         return basis_of(self.job.experiment, self.job.rentables, day)
 
     @property
     def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
-        """When the rest of the run was replanned, and why; in the order of the ledger."""
+        """When and why the rest of the run was replanned, in the order of the ledger."""
         return tuple(
             (entry.event.at, command)
             for entry in self.entries
@@ -133,7 +133,7 @@ class Report:
         return accounted(self.timeline, self.job.offers, self.policy.state.charges)
 
     def spent(self, at: float) -> float:
-        """Return the bill in dollars if everything was given back at a time (run second)."""
+        """Return the bill in dollars if everything was returned at a time (run second)."""
         held = [account for account in self.accounting.instances if account.begin <= at]
         offers = {account.intent: account.offer for account in held}
         return (
@@ -157,7 +157,7 @@ class Report:
 
     @cached_property
     def target(self) -> Target | None:
-        """What ends the run when a trial reaches it, and when that was; None where none is set."""
+        """The metric that ends the run, and when it was reached; None if none is set."""
         wanted = self.policy.target
         metric = self.policy.state.metric
         if wanted is None:
@@ -182,7 +182,7 @@ def load(folder: Path) -> Report:
     entries = tuple(read_entries(path))
     try:
         report = build(job, entries)
-        to_json(report)  # whatever is shown of it
+        to_json(report)  # so that damage shows here
     except DAMAGED as error:
         what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise CloudtuneError(
@@ -201,13 +201,13 @@ def load(folder: Path) -> Report:
 
 
 def keep_best(folder: Path, report: Report) -> Report:
-    """Put the files of the best checkpoint of a run that is over into its storage's `best/`.
+    """Copy the files of a finished run's best checkpoint to `best/` in its storage.
 
-    Returns the report with that folder. Which one it is stands in the run's folder too, as a
-    storage elsewhere isn't asked each time.
+    Returns the report with that folder. The run's folder records which one it is, so that a remote
+    storage isn't asked each time.
 
     Raises:
-        CheckpointError: it can't be kept there; the checkpoint is where it was.
+        CheckpointError: it can't be copied; the checkpoint stays where it was.
     """
     best = report.policy.best
     if best is None or report.kept is None:
@@ -233,7 +233,7 @@ def _rescued(folder: Path, lost: BestResult | None) -> str | None:
 
 
 def _best_folder(folder: Path, kept: str | None) -> str | None:
-    """Return where the files of the best checkpoint lie as the script wrote them, if they do."""
+    """Return the folder with the best checkpoint's files as the script wrote them, if any."""
     try:
         note = json.loads((folder / _BEST).read_text(encoding="utf-8"))
         path = str(note["path"])
@@ -246,7 +246,7 @@ def _best_folder(folder: Path, kept: str | None) -> str | None:
 
 
 def _billed(report: Report, path: Path) -> float | None:
-    """Return what the instances on the cloud's record came to; None where it has none."""
+    """Return the cost of the instances in the cloud's record; None if it has none."""
     offers = prices(report.timeline, report.job.offers)
     total = 0.0
     for instance in _instances(path):
@@ -282,9 +282,9 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
 
 
 def simulate(job: Job, cores: int | None = None) -> Report:
-    """Return the report of a job played in virtual time, with made-up learning curves.
+    """Return the report of a job in virtual time, with made-up learning curves.
 
-    `cores` are those on which trials start, where all machines share some.
+    `cores` are those on which trials start, if all machines share some.
 
     Raises:
         CloudtuneError: the run decides forever.
@@ -301,7 +301,7 @@ def simulate(job: Job, cores: int | None = None) -> Report:
 
 
 def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequence[StageReport]:
-    # EC2 may report an end before the moment at which the last stage began.
+    # EC2 may report an end that is earlier than the start of the last stage.
     end = policy.over_at
     bounds = [*itinerary.stage_began, max([end, *itinerary.stage_began[-1:]])]
     charges = itinerary.plan.charges
@@ -323,7 +323,7 @@ def _stages(policy: RunPolicy, itinerary: Itinerary, timeline: Timeline) -> Sequ
 
 
 def _dollars_within(rented: Rented, begin: float, until: float, end: float) -> float:
-    """Return what an instance cost in a window; what its minimum adds falls due at its end."""
+    """Return the cost of an instance in a window; what its minimum adds falls due at its end."""
     if not rented.launched:
         return 0.0
     gone = end if rented.gone_at is None else rented.gone_at
@@ -344,7 +344,7 @@ def _width_changes(timeline: Timeline) -> Iterator[WidthChange]:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """Return a report as strict JSON: a number that isn't finite becomes null."""
+    """Return a report as strict JSON: numbers that aren't finite become null."""
     policy = report.policy
     job = report.job
     best = policy.best
@@ -486,8 +486,8 @@ def _trial_json(trial: TrialProgress) -> dict[str, Any]:
 def cloud_records(folder: Path) -> dict[str, Any]:
     """Return the three records of a run's folder; an absent one is empty.
 
-    `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what
-    it then asked of EC2 through our node provider. `instances`: what EC2 says there was.
+    `autoscaler_events`: what Ray's autoscaler decided, in its own words. `provider_calls`: what it
+    then requested from EC2 through our node provider. `instances`: EC2's own record.
     """
     return {
         "autoscaler_events": _json_lines(folder / "event_AUTOSCALER.log"),
@@ -497,7 +497,7 @@ def cloud_records(folder: Path) -> dict[str, Any]:
 
 
 def _json_lines(path: Path) -> list[Any]:
-    """Return what a file of JSON lines holds; a damaged line is left out."""
+    """Return the values in a file of JSON lines, without damaged lines."""
     values = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError, RecursionError):
@@ -506,7 +506,7 @@ def _json_lines(path: Path) -> list[Any]:
 
 
 def _instances(path: Path) -> list[Any]:
-    """Return what EC2 said there was; nothing where that is not on record, or damaged."""
+    """Return EC2's record of the instances; empty if it is missing or damaged."""
     try:
         recorded = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):

@@ -372,7 +372,7 @@ class Timeline:
             session.go_on(at)
 
     def _close_on(self, instance: InstanceSpan, at: float) -> None:
-        """End the sessions on a vanished instance, slices elsewhere included, as the policy does."""
+        """End the sessions with any slice on a vanished instance, as the policy does."""
         for name, session in tuple(self._open.items()):
             if any(piece.instance == instance.instance for piece in session.start.placement):
                 self._close(name, at)
